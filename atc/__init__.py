@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
-    from atc.entry import compile
+    from atc.entry import compile, training_step
     from atc.pytorch import compile_module
     from atc.runtime.load import load
     from atc.tracing import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         is_tracing,
         optim,
         trace,
-        training_step,
     )
 
 __version__ = "0.1.0"
@@ -42,10 +41,10 @@ defer_imports()  # here, as it must come before the first import of onnx_ir
 _TRACING = (
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "array_api",
     "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
-    "training_step",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
-    "compile": "atc.entry", "load": "atc.runtime.load", "compile_module": "atc.pytorch",
+    "compile": "atc.entry", "training_step": "atc.entry", "load": "atc.runtime.load",
+    "compile_module": "atc.pytorch",
     **dict.fromkeys(_TRACING, "atc.tracing"),
 }  # fmt: skip
 

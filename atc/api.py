@@ -13,10 +13,14 @@ from atc.accuracy.compare import Verification
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
+from atc.notebook import with_progress
+from atc.options.modes import TRAIN
 from atc.options.options import make_options
 from atc.options.resolve import resolve
 from atc.options.table import LOG_LEVELS, OPTIONS
+from atc.pipeline.held import Held
 from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import Decisions
 from atc.tools.explain import explain as explain_node
 from atc.tools.model_info import model_info
 from atc.tools.modes import compile_or_report
@@ -76,6 +80,7 @@ def compile(
     fast_run_cache_type: str = "",
     fast_run_cache_dir: Name = "",
     kernels: str = "all",
+    deterministic_math: bool = False,
     workspace_limit: int = -1,
     weight_price: float = 0.2,
     reproducible: bool = False,
@@ -90,6 +95,7 @@ def compile(
     selftest: bool = False,
     starter: bool = False,
     wrappers: str | Sequence[str] = "",
+    wheel: bool = False,
     package: str | Sequence[str] = "",
     step: bool = False,
     io: str = "caller",
@@ -158,29 +164,38 @@ def compile(
     A keyword left at its default takes its value from the environment or the configuration file,
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
     """
-    resolved = resolve(_chosen(dict(locals())), "compile", program=True)
+    return compile_holding(Held(), chosen(dict(locals())))
+
+
+def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
+    """Compile as `compile` does; `held` is what the caller keeps from run to run."""
+    resolved = resolve(keywords, "compile", program=True)
     values: dict[str, Any] = resolved.values
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",
-            hint="call the functions of atc.tools.modes",
+            hint="call atc.training_step" if values["mode"] == TRAIN
+            else "call the functions of atc.tools.modes",
         )  # fmt: skip
-    options, listen = make_options(values), _diagnostics(str(values["log"]))
+    options, listen = make_options(values), diagnostics_of(str(values["log"]))
     if values["verify"]:
         check_device(options)
-    done = compile_or_report(options, resolved.environ, listen, values["check_report"])
+    decisions = Decisions(held=held)
+    with with_progress(listen) as told:
+        report = values["check_report"]
+        done = compile_or_report(options, resolved.environ, told, report, decisions)
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)
     if values["explain"]:
-        for line in explain_node(done.report, explain).splitlines():
+        for line in explain_node(done.report, values["explain"]).splitlines():
             _LOGGER.info("%s", line)
     if values["verify"]:
         verify_compilation(done).require()
     return done
 
 
-def _chosen(keywords: Mapping[str, object]) -> dict[str, object]:
+def chosen(keywords: Mapping[str, object]) -> dict[str, object]:
     """Return the keywords that aren't at their defaults."""
     needed = ("model", "output")
     return {n: v for n, v in keywords.items() if n in needed or v != OPTIONS[n].default}
@@ -191,7 +206,7 @@ def verify_compilation(done: Compilation) -> Verification:
     return compare(done.request, done.folder, Diagnostics())
 
 
-def _diagnostics(level: str) -> Diagnostics:
+def diagnostics_of(level: str) -> Diagnostics:
     """Return a diagnostics that sends what the level lets through to the logger."""
     quiet = Diagnostics(warn=_LOGGER.warning)
     if LOG_LEVELS.index(level) > LOG_LEVELS.index("info"):

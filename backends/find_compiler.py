@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atc.backends.compiler import PATIENCE, Compiler, Kind
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.backends.toolchain import Log, TimedOut, no_log, patience_lost, run_binary
+from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, patience_lost
 from atc.errors import OptionError, ToolchainError
 
 PACKAGES = {
@@ -25,6 +25,11 @@ PACKAGES = {
     "clang-19": "clang-19 lld-19",
 }
 """Debian's packages of compilers for other processors."""
+_LIBRARIES = {
+    "riscv64-rvv": "libc6-dev-riscv64-cross",
+    "wasm32-simd128": "wasi-libc libclang-rt-19-dev-wasm32",
+}
+"""Debian's packages of the C libraries of targets that share a compiler."""
 _ANSWER = 60.0  # seconds that a compiler may take to say who it is
 GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
 
@@ -54,7 +59,7 @@ def find_compiler(
 def _is_big_endian(compiler: Compiler, log: Log) -> bool:
     """Ask a compiler in which order its processor has the bytes of a number."""
     words = (*compiler.argv, "-E", "-dM", "-x", "c", os.devnull)
-    done = run_binary(words, compiler.timeout, log=log)
+    done = ask_program(words, compiler.timeout, log=log)
     return b"#define __BYTE_ORDER__ __ORDER_BIG_ENDIAN__" in done.stdout
 
 
@@ -92,14 +97,17 @@ def _found_compiler(
         raise ToolchainError(
             f"no C compiler for the target {target.name} (looked for $CC, "
             f"{', '.join((*own, 'gcc', 'clang'))} and the package ziglang)",
-            hint=f"{_install(own[0] if own else 'gcc')}, set CC, or run: pip install 'atc[zig]'",
+            hint=f"{compiler_advice(target)}, set CC, or run: pip install 'atc[zig]'",
         )
     return found
 
 
-def _install(program: str) -> str:
+def compiler_advice(target: Target) -> str:
     """Return the command that brings a compiler on Debian and Ubuntu, with its C library."""
-    return f"apt install {PACKAGES[program]}" if program in PACKAGES else f"install {program}"
+    program = "gcc" if target.compiler == "cc" else target.compiler
+    if program not in PACKAGES:
+        return f"install {program}"
+    return f"apt install {' '.join((PACKAGES[program], *_LIBRARIES.get(target.name, '').split()))}"
 
 
 def _split_cc(text: str) -> tuple[str, ...]:
@@ -179,7 +187,7 @@ def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
 
 def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:
     try:
-        done = run_binary((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
+        done = ask_program((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
     except TimedOut as late:
         raise patience_lost(late, (*argv, option)) from None
     if done.status != 0:

@@ -15,6 +15,8 @@ from atc.backends.kernel import (
     split_of,
     stripe_names,
 )
+from atc.backends.render.own_math import HEADER, with_own_math
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.dims import bind_tokens
 from atc.ir.graph import TensorType
@@ -52,6 +54,11 @@ class KernelSource:
         return "tiles" in self.headers
 
     @property
+    def vocabulary(self) -> bool:
+        """Whether it is written in the terms of simd.h and simd_math.h."""
+        return not self.portable or HEADER in self.headers
+
+    @property
     def path(self) -> str:
         """The path of the file in the generated project."""
         return f"src/kernels/{self.symbol}.{'cu' if self.launch else 'c'}"
@@ -85,17 +92,23 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         candidate, w, scratch, work_split, "__restrict__" if launch else "restrict"
     )
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+    headers = candidate.headers
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
         text = _FUNCTION.sub(_with_dims, text)
+    text = without_single_loops(text)
+    if target.own_math and not launch:
+        text, any_own = with_own_math(text)
+        headers = (*headers, HEADER) if any_own else headers
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
-    digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
+    built = f"{target.name} deterministic" if target.deterministic else target.name
+    digest = hashlib.sha256(f"{built}\n{text}".encode()).hexdigest()[:12]
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims, candidate.headers, work_split, launch,
+        kernel.fallible, dims, headers, work_split, launch,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ finds it while the others rest, memory for servers at some 3 GHz and desktops at
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from atc.backends.machine import Cache, Machine
 from atc.errors import OptionError, one_line
@@ -146,11 +146,32 @@ def get_machine(name: str) -> Machine:
 def host_machine() -> Machine | None:
     """Return the record of this machine's processor, or of the nearest older one; None if none.
 
-    That is what archspec finds out: in a virtual machine the newest processor that has no more
-    features than are shown.
+    That is what archspec finds out, which in a virtual machine is the newest processor that has no
+    more features than are shown. Its vectors tell a newer one whose tiles (AMX) or instructions for
+    the system are hidden.
     """
     import archspec.cpu  # reads a database: only when the host is asked for
+    import archspec.cpu.detect
 
     host = archspec.cpu.host()
-    names = (host.name, *(a.name for a in host.ancestors))
+    shown = archspec.cpu.detect.detected_info()
+    newer = [
+        each
+        for name in MACHINES
+        if (each := archspec.cpu.TARGETS.get(name)) is not None
+        and host in each.ancestors
+        and host.vendor == each.vendor == shown.vendor
+        and _vectors(each.features) > _vectors(host.features)
+        and _vectors(each.features) <= _vectors(shown.features)
+    ]
+    names = (
+        *(each.name for each in sorted(newer, key=lambda each: -len(each.ancestors))),
+        host.name,
+        *(a.name for a in host.ancestors),
+    )
     return next((MACHINES[name] for name in names if name in MACHINES), None)
+
+
+def _vectors(features: Iterable[str]) -> set[str]:
+    """Return the features that are instructions on vectors."""
+    return {name for name in features if name.startswith("avx")}

@@ -53,9 +53,14 @@ class Target:
     allocator gives."""
     bytes_last: bool = False
     """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
+    own_math: bool = False
+    """Whether kernels call functions of floats that are ours, not those of a C library, and keep
+    sums in compensated floats, not in double. Its vectors must have one lane."""
+    deterministic: bool = False
+    """Whether results in float32 are to be the same bits as on all such targets; see
+    `deterministic`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
-
 
     @property
     def includes_files(self) -> bool:
@@ -66,6 +71,21 @@ class Target:
 def on_host(target: Target) -> Target:
     """Return a target of the same name that has no GPU: its kernels all run on the host."""
     return replace(target, device="") if target.device else target
+
+
+def deterministic(target: Target, like: Target) -> Target:
+    """Return a target whose float32 results are the same bits as those of `like`, made so too.
+
+    Kernels are chosen as for `like`, which has no vectors; own functions take the place of a C
+    library's. Vectors of Helium flush denormals to zero: compilers make none for it.
+    """
+    scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if "mve" in target.features else ()
+    return replace(
+        target, simd=like.simd, vector_bytes=like.vector_bytes,
+        vector_registers=like.vector_registers, machine=like.machine,
+        features=target.features if target.bytes_last else like.features,
+        cflags=(*target.cflags, *scalar), own_math=True, deterministic=True,
+    )  # fmt: skip
 
 
 def host_arch() -> str:

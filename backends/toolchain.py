@@ -47,6 +47,7 @@ __all__ = [
     "section_sizes",
     "link_program",
     "link_shared",
+    "link_wasm",
     "no_log",
     "run_binary",
 ]
@@ -118,6 +119,33 @@ def run_binary(
         finally:
             running.finished(process.pid)
     return Finished(process.returncode, stdout, stderr)
+
+
+def ask_program(
+    argv: Sequence[str], timeout: float = PATIENCE, *, log: Log = no_log
+) -> Finished:
+    """Return what a program says of itself; it is asked once while its file stays as it is.
+
+    Errors are those of `run_binary`; an answer with another status than 0 isn't kept.
+    """
+    path = shutil.which(argv[0])
+    if path is None:
+        return run_binary(argv, timeout, log=log)
+    stat = os.stat(path)
+    surroundings = tuple(os.environ.get(name) for name in _SAID_BY)
+    key = (tuple(argv), stat.st_ino, stat.st_mtime_ns, stat.st_size, surroundings)
+    if key not in _answers:
+        done = run_binary(argv, timeout, log=log)
+        if done.status:
+            return done
+        _answers[key] = done
+    return _answers[key]
+
+
+_SAID_BY = ("PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+"""Variables on which a compiler's answers depend."""
+_answers: dict[tuple[object, ...], Finished] = {}
+"""By command and by the file that runs: five processes of each compilation would say the same."""
 
 
 def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
@@ -209,12 +237,31 @@ def compile_many(
 
 def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
-    # Not in the flags (and so in no cache key): it only takes the folder's name out again.
-    no_path = (f"-ffile-prefix-map={cwd}=.", "-c")
-    own = () if job.compiler.kind == "nvcc" else no_path
+    own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
     _tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
+
+
+def _no_path(cwd: Path) -> tuple[str, ...]:
+    """Return what takes the folder's name out of objects; not in the flags, so in no cache key."""
+    return (f"-ffile-prefix-map={cwd}=.",)
+
+
+PARSED = {"gcc": "gch", "clang": "pch"}
+"""The file name's end of parsed headers, by the compilers that look for them."""
+
+
+def parse_header(job: Job, *, log: Log = no_log) -> Path:
+    """Parse a C header once for all sources that get it, and the same flags, by `-include`.
+
+    The objects are the same as without. Returns the file that the compiler finds beside the header.
+    """
+    cwd, parsed = job.cwd.resolve(), f"{job.source}.{PARSED[job.compiler.kind]}"
+    own = (*_no_path(cwd), "-x", "c-header")
+    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
+    _tool(job.compiler, command, cwd, job.source, log)
+    return cwd / parsed
 
 
 # ------------------------------------------------------------------------------- linking
@@ -263,6 +310,19 @@ def link_program(
     """Link an executable; `static` ones run under an emulator without the target's libraries."""
     kept = (*link_flags(flags), *(("-static",) if static else ()))
     command = (*compiler.argv, *kept, "-o", output, *objects, *_libraries(flags))
+    _tool(compiler, command, cwd.resolve(), output, log)
+    return cwd.resolve() / output
+
+
+def link_wasm(
+    compiler: Compiler, exports: Sequence[str], archive: str, output: str, cwd: Path, *,
+    log: Log = no_log,
+) -> Path:  # fmt: skip
+    """Link a WebAssembly module of functions of a static library; it imports nothing."""
+    start = "-mexec-model=reactor" if compiler.kind == "zig" else "-nostartfiles"
+    words = (start, "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=1048576",
+             "-Wl,--export=__heap_base", *(f"-Wl,--export={name}" for name in exports))  # fmt: skip
+    command = (*compiler.argv, *words, "-o", output, archive, "-lm")
     _tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 
@@ -339,5 +399,5 @@ def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
     if compiler.kind == "zig":  # has none, but the host's own will do
         at_home = compiler.machine.partition("-")[0] == host_arch()
         return shutil.which(name) if at_home else None
-    done = run_binary((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
+    done = ask_program((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
     return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -17,7 +17,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
-    **{f"atc/{p.relative_to(ROOT / 'atc')}": p for p in sorted((ROOT / "atc").rglob("*.py"))},
+    **{
+        f"atc/{p.relative_to(ROOT / 'atc')}": p
+        for p in sorted((ROOT / "atc").rglob("*.py"))
+        if p.parent.name != "docs"  # what mkdocs loads
+    },
     **{
         f"atc/{folder}/{p.relative_to(ROOT / folder)}": p
         for folder in ("backends", "cache", "templates")
@@ -32,12 +36,12 @@ cache dims
 ir importers adapt
 backends lower passes runtime
 options
-diagnostics select
+diagnostics select notebook
 program
 memory
 codegen
 build onnx_backend
-starter packaging
+starter packaging convert
 farm
 fast_run
 pipeline
@@ -48,6 +52,7 @@ api load_and_run
 tracing pytorch batch
 entry
 cli
+smoke
 __main__
 """
 """Packages and modules of `atc`, lowest first: each imports only what stands on lower lines."""
@@ -104,27 +109,46 @@ class Imported:
     late: bool
 
 
+Imports = Mapping[str, set[Imported]]
+"""What each module imports."""
+
+
 def imports(path: Path) -> set[Imported]:
     """Return what a file imports of ours at run time (not under TYPE_CHECKING)."""
     tree = ast.parse(path.read_text("utf-8"))
-    hidden = {
-        id(n)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
-        for n in ast.walk(block)
-    }
-    top = {id(n) for n in tree.body}
     found: set[Imported] = set()
-    for node in ast.walk(tree):
-        names: set[str] = set()
+    for node, late in _import_statements(tree.body):
         if isinstance(node, ast.Import):
             names = {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             names = {m if (m := f"{node.module}.{a.name}") in MODULES else node.module
                      for a in node.names}  # fmt: skip
-        if id(node) not in hidden:
-            found |= {Imported(m, id(node) not in top) for m in names if m.split(".")[0] == "atc"}
+        else:
+            continue
+        found |= {Imported(m, late) for m in names if m.split(".")[0] == "atc"}
     return found
+
+
+def _import_statements(
+    body: Sequence[ast.AST], late: bool = False
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Yield the imports below statements, and whether each is inside of another statement.
+
+    Expressions hold none, so that only blocks are gone through.
+    """
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, late
+            continue
+        blocks = [
+            part
+            for name in ("body", "orelse", "finalbody", "handlers", "cases")
+            if isinstance(part := getattr(node, name, ()), list)
+        ]
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        for block in blocks:
+            yield from _import_statements(block, late=True)
 
 
 def module_of(name: str) -> str:
@@ -132,17 +156,22 @@ def module_of(name: str) -> str:
 
 
 MODULES = {module_of(name): path for name, path in SOURCES.items()}
-IMPORTS = {module: imports(path) for module, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def imported() -> Imports:
+    """Return what every module imports: read when a test asks, not when tests are collected."""
+    return {module: imports(path) for module, path in MODULES.items()}
 
 
 def test_every_module_stands_on_a_level() -> None:
     assert {unit(m) for m in MODULES} - {""} == set(LEVEL)
 
 
-def test_modules_import_only_lower_levels() -> None:
+def test_modules_import_only_lower_levels(imported: Imports) -> None:
     wrong = [
         f"{module} imports {each.module}"
-        for module, found in IMPORTS.items()
+        for module, found in imported.items()
         for each in found
         if unit(module) and (other := unit(each.module)) and other != unit(module)
         and (LEVEL[other] >= LEVEL[unit(module)] or other not in ONLY.get(unit(module), {other}))
@@ -150,23 +179,23 @@ def test_modules_import_only_lower_levels() -> None:
     assert not wrong
 
 
-def test_the_package_itself_imports_next_to_nothing() -> None:
+def test_the_package_itself_imports_next_to_nothing(imported: Imports) -> None:
     """`import atc` must stay cheap; `atc.compile` and `atc.load` load what they need."""
-    assert {each.module for each in IMPORTS["atc"]} == {"atc.lazy_imports"}
+    assert {each.module for each in imported["atc"]} == {"atc.lazy_imports"}
 
 
-def test_families_of_kernels_import_only_lower_ones() -> None:
-    wrong = [*_out_of_order("atc.backends.cpu.", KERNELS)]
-    assert not [*wrong, *_out_of_order("atc.backends.cuda.", CUDA_KERNELS)]
+def test_families_of_kernels_import_only_lower_ones(imported: Imports) -> None:
+    wrong = [*_out_of_order(imported, "atc.backends.cpu.", KERNELS)]
+    assert not [*wrong, *_out_of_order(imported, "atc.backends.cuda.", CUDA_KERNELS)]
 
 
-def test_kinds_of_processors_share_only_what_renders_text() -> None:
+def test_kinds_of_processors_share_only_what_renders_text(imported: Imports) -> None:
     """`backends/cpu` and `backends/cuda` don't see each other, what both have neither."""
     both = ("atc.backends.render", "atc.backends.parallel_for")
     kinds = ("atc.backends.cpu", "atc.backends.cuda", *both)
     across = {
         (m.rsplit(".", m.count(".") - 2)[0], e.module.rsplit(".", e.module.count(".") - 2)[0])
-        for m, found in IMPORTS.items()
+        for m, found in imported.items()
         for e in found
         if m.startswith(kinds) and e.module.startswith(kinds)
     }
@@ -175,13 +204,13 @@ def test_kinds_of_processors_share_only_what_renders_text() -> None:
     }  # fmt: skip
 
 
-def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
+def _out_of_order(imported: Imports, start: str, families: Sequence[str]) -> list[str]:
     """Return the imports of families below `start` that aren't of lower ones."""
     rank = {name: k for k, name in enumerate((*families, "catalogue"))}
     rank |= {"targets": -2, "device": -1}
     return [
         f"{module} imports {each.module}"
-        for module, found in IMPORTS.items()
+        for module, found in imported.items()
         for each in found
         if module.startswith(start) and each.module.startswith(start)
         and (own := module.removeprefix(start).split(".")[0])
@@ -190,15 +219,15 @@ def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
-def test_only_selection_sees_the_catalogue_of_kernels() -> None:
+def test_only_selection_sees_the_catalogue_of_kernels(imported: Imports) -> None:
     own = "atc.backends.catalogue"
     catalogues = {own, "atc.backends.cpu.catalogue", "atc.backends.cuda.catalogue"}
-    seen = {m for m, found in IMPORTS.items() if catalogues & {each.module for each in found}}
+    seen = {m for m, found in imported.items() if catalogues & {each.module for each in found}}
     assert {unit(m) for m in seen - {own}} <= {"select", "load_and_run"}
 
 
-def test_modules_import_each_other_in_no_circle() -> None:
-    after = {m: {e.module for e in found} & set(MODULES) - {m} for m, found in IMPORTS.items()}
+def test_modules_import_each_other_in_no_circle(imported: Imports) -> None:
+    after = {m: {e.module for e in found} & set(MODULES) - {m} for m, found in imported.items()}
     packages = {m for m, path in MODULES.items() if path.name == "__init__.py"}
     after = {m: others - packages for m, others in after.items() if m not in packages}
     dim = {f"atc.dims.{name}" for name in ("dim", "algebra", "bounds", "text")}
@@ -206,8 +235,8 @@ def test_modules_import_each_other_in_no_circle() -> None:
     assert list(TopologicalSorter(after).static_order())  # raises CycleError, which names it
 
 
-def test_only_commands_import_late() -> None:
-    late = {m for m, found in IMPORTS.items() if any(each.late for each in found)} - {"atc"}
+def test_only_commands_import_late(imported: Imports) -> None:
+    late = {m for m, found in imported.items() if any(each.late for each in found)} - {"atc"}
     assert not {m for m in late if not {unit(m), m.partition(".")[2]} & LATE}
 
 

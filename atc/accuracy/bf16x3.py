@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir
 
 from atc import __version__
-from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
+from atc.accuracy.inputs import random_inputs
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
 from atc.build.compilers import check_compilers
@@ -28,7 +28,6 @@ from atc.dims import low, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.lower.context import node_name
-from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.caches import file_store
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.lowering import optimise, read_model
@@ -82,9 +81,7 @@ def with_bf16x3_decided(
 
     Predictions are kept in `store`, by the whole model.
     """
-    shape_profiles = shape_profiles_of(request.options)
-    shown = replace(request, options=shape_profiles[-1]) if shape_profiles else request
-    shown = shown.with_options(dump=None).decide(plain_nodes=frozenset())
+    shown = request.smallest.with_options(dump=None).decide(plain_nodes=frozenset())
     quiet = replace(diagnostics, warn=lambda text: None)
     model = read_model(shown, quiet)
     limits = shown.limits(model)

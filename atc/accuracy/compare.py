@@ -16,9 +16,11 @@ import onnx_ir
 
 from atc.accuracy.differences import Difference, compare
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
+from atc.accuracy.inputs import random_inputs, sized_inputs
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
+from atc.convert import load_model
 from atc.dims import Extent
 from atc.errors import (
     OptionError,
@@ -30,12 +32,11 @@ from atc.errors import (
 )
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.ir.graph import Array
-from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
+from atc.runtime.shown import html_table
 from atc.runtime.values import Tensor, Value
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class Verification:
     def passed(self) -> bool:
         """Whether all outputs agree."""
         return all(d.passed for d in self.differences)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the comparison."""
+        rows = [
+            (d.name, d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.rmse:.3g}",
+             "ok" if d.passed else "DIFFERS")
+            for d in self.differences
+        ]  # fmt: skip
+        headings = ("output", "type", "max abs", "max rel", "rmse", "")
+        return html_table(f"compared with {self.reference}", headings, rows,
+                          f"{self.inputs}, tolerance {self.tolerance:g}")  # fmt: skip
 
     def require(self) -> None:
         """Raise VerificationError that names the worst output, unless all agree."""
@@ -123,11 +135,10 @@ class Subject:
 def subject_of(request: Request) -> Subject:
     """Return the model of a compilation, as its library takes it."""
     options = request.options
-    shape_profiles = shape_profiles_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
         request.adaptation, request.policy.epsilon,
-        shape_profiles[-1].input_shape if shape_profiles else {},
+        request.smallest.options.input_shape if request.shape_profiles else {},
     )  # fmt: skip
 
 
@@ -150,7 +161,8 @@ def verify_library(
     net: Runnable = (opened or open_network)(library)
     alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
     shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
-    pinned = subject.input_shape if subject.adaptation.reshapes else shapes
+    ranges = bool(subject.adaptation.states) and any(_varies(net, v) for v in net.parameters)
+    pinned = subject.input_shape if subject.adaptation.reshapes or ranges else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
     if subject.adaptation.adds_nodes:
         model = _newer(model)
@@ -165,7 +177,14 @@ def verify_library(
         )  # fmt: skip
     own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.shape_profile else {}
     types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
-    if inputs is None:
+    if ranges and inputs is not None:
+        raise OptionError(
+            "a file has the inputs of one run, but the states grow from run to run",
+            where="--input", hint="leave it out: the runs are of seeded inputs",
+        )  # fmt: skip
+    if ranges:
+        feeds, source = {}, f"seed {seed}"
+    elif inputs is None:
         feeds, source = random_inputs(types, seed), f"seed {seed}"
     else:
         feeds, source = _read_inputs(inputs, types), inputs.name
@@ -175,10 +194,15 @@ def verify_library(
         rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
         tolerance = tolerance if rounds or stated is None else stated
     run = run or (run_in_double if float64 else run_reference)
-    given = {v.name: _fed(net, v, feeds) for v in net.parameters}
     carried = initial_states(model)
     compared: list[Difference] = []
     for step in range(_STEPS if states else 1):
+        if ranges:
+            found_feeds = sized_inputs(model, types, carried, step, seed)
+            if found_feeds is None:
+                break  # the states are full
+            feeds = found_feeds
+        given = {v.name: _fed(net, v, feeds) for v in net.parameters}
         found = run(model, [*outputs, *states.values()], {**feeds, **carried})
         reference, expected = found[0], found[1][: len(outputs)]
         carried = {
@@ -271,32 +295,6 @@ def _check_sanitizer(library: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------- inputs
-
-
-def random_inputs(
-    types: Mapping[str, tuple[tuple[int, ...], np.dtype]], seed: int
-) -> dict[str, Array]:
-    """Return inputs of these shapes and types, the same for the same seed.
-
-    Floats are normal. Integers of 8 bits take all values; wider ones, which are most often
-    indices, masks or lengths, are 0 or 1. Strings are one of a few.
-    """
-    random = np.random.default_rng(seed)
-    return {name: _random(random, *type_) for name, type_ in types.items()}
-
-
-_WORDS = ("", "a", "Ab c", "42", "-1.5", "été", "x@example.com", "日本", "the quick brown fox")
-
-
-def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    if dtype.kind == "O":
-        return np.asarray(random.choice(_WORDS, shape)).astype(object)
-    if dtype.kind in "iu" and dtype.itemsize == 1:
-        limits = np.iinfo(dtype)
-        return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
-    if dtype.kind in "iub":
-        return random.integers(0, 2, shape).astype(dtype)
-    return np.asarray(random.standard_normal(shape)).astype(dtype)
 
 
 def _as_taken(array: Array, dtype: np.dtype) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.accuracy.compare import random_inputs
+from atc.accuracy.inputs import random_inputs
 from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.files.regular import regular
 from atc.ir.graph import Array

@@ -7,10 +7,11 @@ import numpy as np
 from atc.accuracy.compare import TOLERANCE, run_reference, subject_of
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
+from atc.adapt.states import initial_states, states_of
 from atc.codegen.selftest import Golden, golden_of, inputs_by_formula
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.importers import load_model
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
@@ -33,12 +34,11 @@ def selftested(inner: Compile) -> Compile:
 def golden_outputs(request: Request) -> tuple[Golden, ...]:
     """Return what the reference computes of the self-test's inputs, or some elements of it.
 
+    Of a network that carries states it is what the second run computes.
+
     Raises OptionError for networks that have no self-test: those of several shapes, of sequences,
     and of types that aren't numbers.
     """
-    if request.options.state:
-        raise OptionError("a network that carries states has no self-test", where="--selftest",
-                          hint="leave --state out")  # fmt: skip
     types = input_types(request.options)
     if types is None or any(each.lowest != each.shape for each in types.values()):
         raise OptionError(
@@ -48,11 +48,17 @@ def golden_outputs(request: Request) -> tuple[Golden, ...]:
     subject = subject_of(request)
     model = load_model(subject.model, subject.framework, subject.input_shape, subject.weight)
     adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    states, carried = dict(states_of(model)), initial_states(model)
+    given = {name: each for name, each in types.items() if name not in states}
     feeds = {
         name: inputs_by_formula(each.shape, np.dtype(each.dtype), k)
-        for k, (name, each) in enumerate(types.items())
+        for k, (name, each) in enumerate(given.items())
     }
-    _, outputs = run_reference(model, [v.name or "" for v in model.graph.outputs], feeds)
+    names = [v.name or "" for v in model.graph.outputs if v.name not in states.values()]
+    for _ in range(2 if states else 1):
+        _, found = run_reference(model, [*names, *states.values()], {**feeds, **carried})
+        outputs, following = found[: len(names)], found[len(names) :]
+        carried = dict(zip(states, map(np.asarray, following), strict=True))
     if any(output is None or isinstance(output, list | dict) for output in outputs):
         raise OptionError("a network of sequences has no self-test", where="--selftest")
     return golden_of(outputs, max(TOLERANCE, _ROUNDINGS * subject.epsilon))

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from atc.accuracy.compare import random_inputs, subject_of, verify_library
+from atc.accuracy.compare import subject_of, verify_library
 from atc.accuracy.diff import diff_compiled
 from atc.accuracy.float64 import run_in_double
+from atc.accuracy.inputs import random_inputs
 from atc.accuracy.predict import predicted_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
 from atc.backends.target import Target, host_arch, host_features
@@ -29,7 +30,6 @@ from atc.errors import OptionError
 from atc.fast_run.timings import times_root
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, original
-from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Decisions, Request
@@ -66,7 +66,7 @@ def within_error(inner: Compile) -> Compile:
         options, decided = request.options, request.decisions
         if not options.max_error or (decided.measured_error, decided.split_error) != (None, None):
             return inner(request, diagnostics)
-        if shape_profiles_of(options):
+        if request.shape_profiles:
             raise _several_shapes()
         with temporary_folder("error") as folder:
             if options.measures and times_root(options, request.environ) is None:

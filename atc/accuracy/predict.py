@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from atc.accuracy.bf16x3 import apart
-from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import run_in_double
+from atc.accuracy.inputs import random_inputs
 from atc.diagnostics import Diagnostics
 from atc.lower.context import node_name
 from atc.pipeline.lowering import read_model

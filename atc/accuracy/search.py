@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atc.accuracy.compare import random_inputs
+from atc.accuracy.inputs import random_inputs
 from atc.ir.graph import Array
 from atc.pipeline.pipeline import Compilation
 from atc.program.build import Call, calls

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from atc.dims import RANGES, Range
 from atc.errors import OptionError
 
 STATES = "atc.states"
@@ -71,13 +72,16 @@ def states_of(model: ir.Model) -> tuple[tuple[str, str], ...]:
 
 
 def initial_states(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
-    """Return what the first run finds in the states, by the names of their inputs: zeros."""
+    """Return what the first run finds in the states, by the names of their inputs: zeros.
+
+    Those that grow are empty.
+    """
     inputs = {v.name: v for v in _inputs(model)}
     found: dict[str, npt.NDArray[np.generic]] = {}
     for name, _ in states_of(model):
         dtype, shape = inputs[name].dtype, inputs[name].shape or ()
         assert dtype is not None, "the importer gives inputs types"
-        found[name] = np.zeros([n for n in shape if isinstance(n, int)], dtype.numpy())
+        found[name] = np.zeros([n if isinstance(n, int) else 0 for n in shape], dtype.numpy())
     return found
 
 
@@ -101,15 +105,22 @@ def _partners(name: str) -> Iterator[str]:
 
 
 def _alike(given: ir.Value, computed: ir.Value) -> bool:
-    """Return whether an output may be what an input is in the next run, as far as is declared."""
+    """Return whether an output may be what an input is in the next run, as far as is declared.
+
+    Axes may have ranges: along one the state grows.
+    """
     a, b = given.shape, computed.shape
     if given.dtype is None or computed.dtype not in (None, given.dtype) or a is None:
         return False
+    ranges = given.meta.get(RANGES) or [None] * len(a)
+    grows = [k for k, ends in enumerate(ranges) if isinstance(ends, Range)]
     known = b is None or (
         len(a) == len(b)
         and all(x == y for x, y in zip(a, b, strict=True) if isinstance(y, int))
     )  # what the lowering finds is compared again
-    return known and all(isinstance(n, int) for n in a)
+    return known and all(
+        isinstance(n, int) for k, n in enumerate(a) if k not in grows
+    )
 
 
 def _named(model: ir.Model, parts: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
 from atc.backends.toolchain import (
+    PARSED,
     Compiler,
     Job,
     Log,
@@ -25,6 +26,7 @@ from atc.backends.toolchain import (
     compiling_threads,
     link_shared,
     no_log,
+    parse_header,
 )
 from atc.build.output_folder import Content, write_files
 from atc.cache import Key, make_key
@@ -32,7 +34,10 @@ from atc.codegen.weights import Blob
 from atc.errors import InternalError, ToolchainError
 from atc.files.temporary import temporary_folder
 
+KERNEL_HEADER = "src/kernel.h"
 VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
+MANY = 6
+"""Kernels a worker from which on parsing their headers alone takes less time than it saves."""
 LARGE = 1 << 24
 """Bytes of data from which on the tools get a stand-in for it."""
 
@@ -58,7 +63,7 @@ class Unit:
 
 def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
-    headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
+    headers = (KERNEL_HEADER, *(VOCABULARY if kernel.vocabulary else ()))
     if kernel.launch:
         headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
@@ -299,16 +304,50 @@ def compile_units(
             cwd, files, missing, context, context.farm, lambda n: progress(cached + n, total)
         )
         done += len(missing) - len(left)
-    jobs = [Job(context.compiler, _flags(unit, context), unit.path, cwd) for unit in left]
-    compile_many(
-        jobs, context.workers, progress=lambda n: progress(done + n, total), log=context.log
-    )
+    with _vocabulary_parsed(cwd, left, context) as flags:
+        jobs = [Job(context.compiler, flags[unit], unit.path, cwd) for unit in left]
+        compile_many(
+            jobs, context.workers, progress=lambda n: progress(done + n, total), log=context.log
+        )
     made: dict[str, bytes] = {}
     for unit in missing:
         if unit in keys:
             made[unit.path] = (cwd / f"{unit.path}.o").read_bytes()
             context.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
     return len(missing), made
+
+
+@contextmanager
+def _vocabulary_parsed(
+    cwd: Path, units: Sequence[Unit], context: BuildContext
+) -> Iterator[Mapping[Unit, tuple[str, ...]]]:
+    """Yield the flags of each unit, after parsing once what many of them include.
+
+    A kernel of vectors takes most of its time for reading the compiler's headers of instructions.
+    """
+    flags = {unit: _flags(unit, context) for unit in units}
+    alike: dict[tuple[str, ...], list[Unit]] = {}
+    for unit in units:
+        if {KERNEL_HEADER, *VOCABULARY} <= {*unit.includes} and unit.path.endswith(".c"):
+            alike.setdefault(flags[unit], []).append(unit)
+    with ExitStack() as stack:
+        for number, (given, found) in enumerate(alike.items()):
+            if not _worth_parsing(len(found), given, context):
+                continue
+            header = f"parsed/{number}.h"
+            lines = (f'#include "../{path}"\n' for path in (KERNEL_HEADER, *VOCABULARY))
+            write_files(cwd, {header: "".join(lines).encode()})
+            with suppress(ToolchainError):  # whoever can't parse it alone can do without
+                file = parse_header(Job(context.compiler, given, header, cwd), log=context.log)
+                stack.callback(file.unlink)
+                flags |= {unit: (*given, "-include", header) for unit in found}
+        yield flags
+
+
+def _worth_parsing(count: int, flags: Sequence[str], context: BuildContext) -> bool:
+    """Return whether parsing a header alone saves time, and lets objects be what they are."""
+    known = context.compiler.kind in PARSED and "-g" not in flags  # which names what it came from
+    return known and count >= MANY * context.workers
 
 
 def _compile_elsewhere(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
 from atc.options.environment import config_environment
 from atc.options.help import help_text
-from atc.options.modes import needed_by_mode
+from atc.options.modes import TRAIN, needed_by_mode
 from atc.options.options import make_options
 from atc.options.parse import parse_arguments
 from atc.options.resolve import resolve
@@ -80,6 +80,12 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     given = parse_arguments(argv, "compile").given
     resolved = resolve(needed_by_mode(given), "compile")
     values: dict[str, Any] = resolved.values
+    if values["mode"] == TRAIN:
+        with screen:
+            from atc.tracing.training import train
+
+            screen.finished(train(values, resolved.environ, screen.diagnostics()))
+        return 0
     options = make_options(values)
     if values["mode"]:
         with screen:

@@ -12,6 +12,8 @@ import numpy as np
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel_source import FAILURES, KernelSource
+from atc.backends.render.own_math import HEADER as OWN_MATH
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
@@ -36,6 +38,7 @@ from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
 from atc.runtime import profile as runtime_profile
 from atc.runtime import queue as runtime_queue
+from atc.runtime import shown as runtime_shown
 from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
 
@@ -177,6 +180,8 @@ def emit(
         "as_text": not target.includes_files, "selftest": tuple(selftest),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,
+        "own_math": any(OWN_MATH in k.headers for k in kernels),
+        "deterministic": target.deterministic,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
@@ -188,7 +193,9 @@ def emit(
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     if selftest:
-        runs[f"src/{name}_selftest.c"] = render("project/selftest.c.j2", values)
+        runs[f"src/{name}_selftest.c"] = without_single_loops(
+            render("project/selftest.c.j2", values)
+        )
     values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
@@ -227,6 +234,7 @@ def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
         {
             "text": f"{comment(s.value)} {program.types[s.value]}", "offset": arena.states[s.value],
             "bytes": program.types[s.value].nbytes,
+            "end": arena.states[s.value] + program.types[s.value].nbytes,
         }
         for s in program.states
     ]  # fmt: skip
@@ -265,7 +273,7 @@ def _library(
     name = values["name"]
     return {
         f"include/{name}.h": render("project/net.h.j2", values),
-        f"src/{name}.c": render("project/net.c.j2", values),
+        f"src/{name}.c": without_single_loops(render("project/net.c.j2", values)),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
         **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
@@ -275,7 +283,7 @@ def _library(
 def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
     """Return the kernels' sources with the headers that they include."""
     files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
-    if not all(k.portable for k in kernels):
+    if any(k.vocabulary for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
     if target.device and any(k.launch for k in kernels):
@@ -319,7 +327,7 @@ def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
     parts = [
         runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
-        runtime_network,
+        runtime_shown, runtime_network,
     ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [

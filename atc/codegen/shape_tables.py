@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from textwrap import wrap
 
 from atc.codegen.uses import Uses
@@ -18,7 +19,9 @@ from atc.dims import (
     Function,
     ceiling,
     dim,
+    evaluate,
     functions_in,
+    high,
     is_data_dependent,
     low,
     plain,
@@ -40,6 +43,19 @@ class Check:
     high: int
     equals: str
     """C text of what it must equal, where it isn't the first of its symbol."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """An extent that states have: an entry of `d`, C text of the most that it may be before a run,
+    and of what it is in the next one.
+    """
+
+    symbol: int
+    most: str
+    next: str
+    limit: int
+    """The most that it may ever be."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,17 @@ class Dynamic:
     lowest: tuple[tuple[int, ...], ...]
     """The smallest extents of each input."""
     fixed: bool
-    """Whether the inputs have one shape, and only values decide the rest."""
+    """Whether the inputs have one shape, and only values or states decide the rest."""
+    lengths: tuple[Length, ...] = ()
+    """What states are as long as."""
+    follows: bool = False
+    """Whether an input's extents depend on one of those lengths."""
+    first: tuple[tuple[int, ...], ...] = ()
+    """The largest extents of each input in a first run, when the states hold nothing."""
+
+    def first_size(self, index: int) -> int:
+        """Return the elements of an input in its `first` shape."""
+        return prod(self.first[index])
 
     @property
     def moves(self) -> bool:
@@ -81,6 +107,7 @@ class Dynamic:
     def agreements(self) -> tuple[str, ...]:
         """Lines of C that say which of the inputs' extents follow from others."""
         places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
+        places |= {length.symbol: "(what the states hold)" for length in self.lengths}
         alike: dict[str, list[str]] = {}
         for check in self.checks:
             if check.equals:
@@ -121,15 +148,25 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
     )  # fmt: skip
     own = (n for side in shapes for shape in side for n in shape)
     bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
+    symbols = {s.index: s for s in program.dims}
+    held = {k for k, _ in program.lengths}
+    start = {s: 0 if s.index in held else high(s.high) for s in program.dims}
+    lengths = tuple(
+        Length(k, plain(symbols[k].high), plain(following), high(following))
+        for k, following in program.lengths
+    )
+    ends = (text for length in lengths for text in (length.most, length.next))
     most = (n for shape in bounds for n in shape)
-    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most)
+    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most, *ends)
     return Dynamic(
         1 + max(s.index for s in program.dims), _checks(types[0]),
         tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
         bounds,
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
-        not any(s.given for s in program.dims),
+        not any(s.given and s.index not in held for s in program.dims), lengths,
+        any(s.index in held for t in types[0] for s in symbols_of(t.shape)),
+        tuple(tuple(evaluate(n, start) for n in t.shape) for t in types[0]) if held else (),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from atc.backends.find_compiler import find_compiler
+from atc.backends.probe import install_runner
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
 from atc.backends.toolchain import (
@@ -39,11 +40,6 @@ from atc.starter.texts import run_texts
 
 PATIENCE = 600.0
 """Seconds that a run may take: emulators are slow."""
-
-_PACKAGES = {
-    "qemu-system-arm": "qemu-system-arm", "qemu-aarch64-static": "qemu-user-static",
-    "qemu-arm-static": "qemu-user-static", "qemu-riscv64-static": "qemu-user-static",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,9 @@ class Device:
             raise OptionError(f"programs for {name} don't run on this machine", where="--target",
                               hint="build without --verify, or for another target")  # fmt: skip
         if shutil.which(program) is None:
-            package = _PACKAGES.get(program, program)
             raise OptionError(
                 f"programs for {name} need {program} to run on this machine", where="--target",
-                hint=f"apt install {package}, or verify where it is for: --runner=ssh:HOST",
+                hint=f"{install_runner(program)}, or verify where it is for: --runner=ssh:HOST",
             )  # fmt: skip
 
 

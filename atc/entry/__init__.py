@@ -1,4 +1,4 @@
-"""`atc.compile`: of a model file, or of a PyTorch module."""
+"""`atc.compile` and `atc.training_step`: of a model file, or of a PyTorch module."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from atc.api import Name
 from atc.api import compile as compile_file
 from atc.errors import OptionError
 from atc.pipeline.pipeline import Compilation
+from atc.tracing.step import TrainingStep
+from atc.tracing.training import training_step as train_file
 
 if TYPE_CHECKING:
     import torch
@@ -40,17 +42,38 @@ def taking_modules(function: Callable[P, Compilation]) -> Compile[P]:
             return function(*arguments, **options)
         if not _is_module(model):
             return function(model, *arguments, **options)
-        examples = arguments[0] if arguments else options.get("example_inputs")
-        if not isinstance(examples, (tuple, list)):
-            raise OptionError(
-                "a PyTorch module needs example inputs", where=type(model).__name__,
-                hint="call atc.compile(module, (tensor, ...), output)",
-            )  # fmt: skip
+        _require_examples("compile", model, arguments, options)
         from atc.pytorch import compile_module  # late: PyTorch is large, and may not be there
 
         return compile_module(model, *arguments, **options)
 
     return compile  # type: ignore[return-value]
+
+
+def training_modules(function: Callable[..., TrainingStep]) -> Callable[..., TrainingStep]:
+    """Let a function that makes training steps of files make them of PyTorch modules too."""
+
+    @wraps(function)
+    def training_step(model: Any, *arguments: Any, **options: Any) -> TrainingStep:
+        if not _is_module(model):
+            return function(model, *arguments, **options)
+        _require_examples("training_step", model, arguments, options)
+        from atc.pytorch import train_module
+
+        return train_module(function, model, *arguments, **options)
+
+    return training_step
+
+
+def _require_examples(
+    called: str, module: Any, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> None:
+    examples = arguments[0] if arguments else options.get("example_inputs")
+    if not isinstance(examples, (tuple, list)):
+        raise OptionError(
+            "a PyTorch module needs example inputs", where=type(module).__name__,
+            hint=f"call atc.{called}(module, (tensor, ...), output)",
+        )  # fmt: skip
 
 
 def _is_module(model: object) -> bool:
@@ -63,4 +86,10 @@ compile = taking_modules(compile_file)
 compile.__doc__ = f"""{compile_file.__doc__}
     Of a PyTorch module: `compile(module, example_inputs, output, dynamic_shapes=None, ...)`, with
     the same keywords, compiles it for inputs like the examples, a tuple of tensors.
+    """
+
+training_step = training_modules(train_file)
+training_step.__doc__ = f"""{train_file.__doc__}
+    Of a PyTorch module: `training_step(module, example_inputs, output, ...)`, with the same
+    keywords. The module is taken as it is: `train()` lets its Dropout and BatchNorm train.
     """

@@ -19,6 +19,7 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import Finished, TimedOut, link_program
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
+from atc.build.output_folder import write_files
 from atc.cache.algo import AlgoCache
 from atc.codegen.emit import kernel_tree
 from atc.dims import is_dynamic
@@ -34,13 +35,17 @@ from atc.templates import render
 
 TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "tf32": 1e-2, "bf16": 3e-2, "int8": 3e-2}
 """Largest error against the portable kernel, as a part of the largest result, by precision."""
-MOST_CANDIDATES = 8
+MOST_CANDIDATES = 5
 """Candidates measured per workload unless all are asked for: those of least estimated cost."""
 HOPELESS = 3.0
 """Candidates estimated to take this much longer than the best aren't measured, either."""
 BUDGET = 0.5
 """Seconds after which a workload's timing rounds end, once every candidate had two."""
-HARNESS = "harness.c"
+KERNELS_A_WORKER = 32
+"""Candidates of several workloads are compiled together, about so many for each worker."""
+BATCH_BYTES = 256 << 20
+"""The most that the data of such workloads takes, if it is more than one."""
+HARNESS, DATA = "harness.c", "data.bin"
 HOT, COOLING = 90.0, 10
 """Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
 SLOWED = 0.85
@@ -117,15 +122,17 @@ def fast_run(
             timings[task.workload] = known
         elif bench.measures:
             unknown.append(task)
-    for done, task in enumerate(unknown):
-        progress(done, len(unknown))
-        measured = _run(task, bench)
-        kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
-        symbols = [s.symbol for s in task.sources]
-        bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
-        bench.algo.save()  # what is interrupted goes on from here
-        timings[task.workload] = measured
-    progress(len(unknown), len(unknown))
+    done = 0
+    progress(done, len(unknown))
+    for together in _together(unknown, bench.context.workers):
+        for task, measured in _run(together, bench):
+            kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+            symbols = [s.symbol for s in task.sources]
+            bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
+            bench.algo.save()  # what is interrupted goes on from here
+            timings[task.workload] = measured
+            done += 1
+            progress(done, len(unknown))
     _tell_late(timings, bench)
     return timings
 
@@ -245,21 +252,50 @@ def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
 
 
-def _run(task: Task, bench: Bench) -> tuple[Measurement, ...]:
-    """Build and run the program of one workload; on a crash, each candidate runs alone."""
-    chosen = task.chosen
+def _together(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, ...]]:
+    """Yield tasks whose programs are built together: as many as keep the compilers busy."""
+    batch: list[Task] = []
+    kernels = size = 0
+    for task in tasks:
+        more = sum(t.nbytes for t in task.workload.inputs if t) * (1 + len(task.chosen))
+        if batch and (kernels >= KERNELS_A_WORKER * workers or size + more > BATCH_BYTES):
+            yield tuple(batch)
+            batch, kernels, size = [], 0, 0
+        batch.append(task)
+        kernels, size = kernels + len(task.chosen), size + more
+    if batch:
+        yield tuple(batch)
+
+
+def _run(
+    tasks: Sequence[Task], bench: Bench
+) -> Iterator[tuple[Task, tuple[Measurement, ...]]]:
+    """Build the programs of some workloads, then run them one after the other."""
     with temporary_folder("bench") as folder:
         cwd = Path(folder).resolve()
         try:
-            program = _build(task, bench, cwd)
+            programs = _build(tasks, bench, cwd)
         except ToolchainError as error:
-            return _without_broken(task, bench, error)
-        results = _ask(bench, program, cwd, [], bench.timeout * len(chosen))
-        if isinstance(results, str):
-            results = {}
-            for k in range(len(chosen)):
-                alone = _ask(bench, program, cwd, [k], bench.timeout)
-                results |= {k: (None, alone)} if isinstance(alone, str) else alone
+            if len(tasks) == 1:
+                yield tasks[0], _without_broken(tasks[0], bench, error)
+                return
+            programs = []
+        for task, program in zip(tasks, programs, strict=bool(programs)):
+            yield task, _timed(task, program, bench)
+    if not programs:
+        for task in tasks:
+            yield from _run([task], bench)
+
+
+def _timed(task: Task, program: Path, bench: Bench) -> tuple[Measurement, ...]:
+    """Run the program of one workload; on a crash, each candidate runs alone."""
+    chosen = task.chosen
+    results = _ask(bench, program, [], bench.timeout * len(chosen))
+    if isinstance(results, str):
+        results = {}
+        for k in range(len(chosen)):
+            alone = _ask(bench, program, [k], bench.timeout)
+            results |= {k: (None, alone)} if isinstance(alone, str) else alone
     missing = (None, "printed no time")
     return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
 
@@ -270,17 +306,18 @@ def _without_broken(task: Task, bench: Bench, error: ToolchainError) -> tuple[Me
     if not broken or broken == [0]:
         raise error
     k = broken[0]
-    rest = _run(task.without(k), bench)
+    ((_, rest),) = _run([task.without(k)], bench)
     failed = Measurement(task.chosen[k].label, None, error.message)
     return (*rest[:k], failed, *rest[k:])
 
 
 def _ask(
-    bench: Bench, program: Path, cwd: Path, only: Sequence[int], timeout: float
+    bench: Bench, program: Path, only: Sequence[int], timeout: float
 ) -> dict[int, tuple[float | None, str]] | str:
     """Return what the program printed per candidate, or why it failed."""
     try:
-        done = bench.run(cwd, program.name, ["data.bin"], ["data.bin", *map(str, only)], timeout)
+        arguments = [DATA, *map(str, only)]
+        done = bench.run(program.parent, program.name, [DATA], arguments, timeout)
     except TimedOut:
         return bench.too_late
     except Away:  # which says nothing of the candidates
@@ -315,21 +352,29 @@ def _tell_board(celsius: float, clock: float, bench: Bench) -> None:
         )
 
 
-def _build(task: Task, bench: Bench, cwd: Path) -> Path:
-    """Write, compile and link the program of a workload; return its path."""
-    files = bench_files(task, bench)
-    for path, content in files.items():
-        (cwd / path).parent.mkdir(parents=True, exist_ok=True)
-        (cwd / path).write_bytes(content)
-    harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
-    units = [*(kernel_unit(s) for s in dict.fromkeys(task.sources)), harness]
-    compile_units(cwd, files, units, bench.context)
-    objects = [f"{unit.path}.o" for unit in units]
+def _build(tasks: Sequence[Task], bench: Bench, cwd: Path) -> list[Path]:
+    """Write, compile and link the programs of workloads, a folder each; return their paths."""
     context = bench.context
-    return link_program(
-        context.compiler, context.flags, objects, "harness", cwd, static=bench.carries,
-        log=context.log,
-    )  # fmt: skip
+    files: dict[str, bytes] = {}
+    for number, task in enumerate(tasks):
+        own = (HARNESS, DATA)
+        made = bench_files(task, bench)
+        files |= {f"{number}/{path}" if path in own else path: c for path, c in made.items()}
+    write_files(cwd, files)
+    kernels = {s.path: kernel_unit(s) for task in tasks for s in task.sources}
+    harnesses = [
+        Unit(f"{number}/{HARNESS}", "harness", ("src/kernel.h",), cacheable=False)
+        for number in range(len(tasks))
+    ]
+    compile_units(cwd, files, [*kernels.values(), *harnesses], context)
+    return [
+        link_program(
+            context.compiler, context.flags,
+            [f"{p}.o" for p in dict.fromkeys([*(s.path for s in task.sources), harness.path])],
+            f"{number}/harness", cwd, static=bench.carries, log=context.log,
+        )
+        for number, (task, harness) in enumerate(zip(tasks, harnesses, strict=True))
+    ]  # fmt: skip
 
 
 def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
@@ -337,7 +382,7 @@ def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
     values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
     texts = kernel_tree(task.sources, bench.target)
     texts[HARNESS] = render("bench/harness.c.j2", values)
-    return {**{path: text.encode() for path, text in texts.items()}, "data.bin": data}
+    return {**{path: text.encode() for path, text in texts.items()}, DATA: data}
 
 
 def _harness(

@@ -101,6 +101,11 @@ def write_policy(path: Path, policy: Policy) -> None:
         raise not_written(path, error, OPTION) from None
 
 
+def add_to_policy(path: Path, policy: Policy) -> None:
+    """Write entries into a file that may hold others; raises OptionError where that can't be."""
+    write_policy(path, {**(read_policy(path) if path.exists() else {}), **policy})
+
+
 def picks(timings: Timings, target: Target, price: float = CYCLES) -> dict[str, Pick]:
     """Return the candidate of least time and memory's price of every measured workload.
 

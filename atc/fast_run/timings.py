@@ -18,13 +18,13 @@ from atc.farm.scheduler import ByCluster, Scheduler
 from atc.fast_run.export import measuring_project, read_times
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
+    Policy,
+    add_to_policy,
     picks,
     pieces_pick,
-    read_policy,
     replay,
     uncovered,
     workload_summary,
-    write_policy,
 )
 from atc.fast_run.threads import call_digest, long_calls, measure_counts
 from atc.options.options import Options
@@ -36,20 +36,19 @@ _NO_TIMEOUT = 86400.0
 
 
 def replayed(
-    wanted: Iterable[Workload], options: Options, target: Target, limits: Limits,
+    wanted: Iterable[Workload], policy: Policy, options: Options, target: Target, limits: Limits,
     diagnostics: Diagnostics, all_chosen: bool = True,
 ) -> Timings:  # fmt: skip
-    """Return what the policy says, if there is one; there must be if nothing is measured.
+    """Return the times that a policy holds.
 
-    What it says nothing of is told, unless only some of the workloads will be part of the network.
+    A warning names what it has no entry for, unless only some of the workloads will be part of the
+    network.
     """
     path = options.fast_run_algo_policy
-    if path is None or (options.measures and not path.exists()):
-        return {}
     todo = list(dict.fromkeys(wanted))
-    timings = replay(todo, read_policy(path), target, limits, diagnostics.warn)
+    timings = replay(todo, policy, target, limits, diagnostics.warn)
     missing = uncovered(todo, timings, target, limits) if all_chosen else []
-    if missing and not options.measures:
+    if missing and path is not None and not options.measures:
         diagnostics.warn(
             f"--fast_run_algo_policy: {path} has no entry for {len(missing)} of {len(todo)} "
             f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
@@ -83,8 +82,7 @@ def measured(
         )  # fmt: skip
     path = options.fast_run_algo_policy
     if path is not None and options.measures:
-        kept_lines = read_policy(path) if path.exists() else {}
-        write_policy(path, {**kept_lines, **picks(fresh, context.target, limits.weight_price)})
+        add_to_policy(path, picks(fresh, context.target, limits.weight_price))
     return {**known, **fresh}
 
 
@@ -100,15 +98,14 @@ def export_files(
 
 
 def counted(
-    selection: Selection, options: Options, context: BuildContext, env: Mapping[str, str],
-    diagnostics: Diagnostics,
+    selection: Selection, policy: Policy, options: Options, context: BuildContext,
+    env: Mapping[str, str], diagnostics: Diagnostics,
 ) -> ThreadCounts:  # fmt: skip
     """Return how many threads share each long call, as the policy says or as measured now."""
     path, target, threads = options.fast_run_algo_policy, context.target, options.sharers
     if not options.thread_tuning or (path is None and not options.measures):
         return {}
     calls = long_calls(selection, target, threads)
-    policy = read_policy(path) if path is not None and path.exists() else {}
     by_digest = {call_digest(c, target, threads): c for c in calls}
     found = {
         d: pick.pieces
@@ -131,7 +128,7 @@ def counted(
         found |= {d: n for d, (n, _) in fresh.items()}
         if path is not None:
             lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
-            write_policy(path, {**policy, **lines})
+            add_to_policy(path, lines)
     return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
 
 

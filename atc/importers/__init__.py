@@ -13,6 +13,7 @@ import onnx_ir
 from atc.dims import Extent
 from atc.errors import ModelError, OptionError, one_line, reason_of, way_out
 from atc.files.regular import regular
+from atc.importers.foreign import refuse_foreign
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
@@ -27,6 +28,8 @@ def load_model(
     The model's metadata entry `atc.warnings` has a line for whatever is suspicious. Raises
     AtcError, also for a file of weights that isn't there, whether or not the format has one.
     """
+    if FRAMEWORKS.get(framework, framework) in ("", "onnx"):
+        refuse_foreign(path)
     head = _head(path)
     kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
     if weight is not None:
@@ -70,7 +73,7 @@ def _loaded(
         case _:
             raise OptionError(
                 f"framework '{framework}' is not supported", where="--framework",
-                hint="use 5 (onnx), mge or mxnet", code="E10001",
+                hint="use 5 (onnx), mge, mxnet, torch, tflite or sklearn", code="E10001",
             )  # fmt: skip
 
 

@@ -263,6 +263,9 @@ class Graph:
     """The values that are others once more."""
     states: tuple[tuple[int, int], ...] = ()
     """The numbers of an input and of the output that is that input in the next run."""
+    lengths: tuple[tuple[int, int], ...] = ()
+    """The numbers of extents that states have, not inputs, and what each is in the next run; they
+    are 0 in the first one."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

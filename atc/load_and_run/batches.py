@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir
 
+from atc.convert import load_model
 from atc.errors import ModelError
-from atc.importers import load_model
 from atc.options.options import Options
 
 

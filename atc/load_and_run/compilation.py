@@ -17,10 +17,10 @@ from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
 from atc.build.compilers import check_compilers
 from atc.compile import compile_model
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console

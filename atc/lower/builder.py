@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -37,6 +37,7 @@ from atc.ir.graph import (
 from atc.ir.ops import If, Loop, Map, Reshape, WriteExtents
 from atc.ir.ops.data import Concat, Gather, Pad, Scatter
 from atc.ir.view import View, broadcast, dense, gather_view, simplify_loops
+from atc.lower.growth import Caches
 from atc.lower.strings import takes_strings
 
 MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
@@ -108,6 +109,7 @@ class Builder:
         self.symbols: list[Symbol] = parent.symbols if parent else []
         self._guards: dict[int, None] = parent._guards if parent else {}
         self.warnings: list[str] = parent.warnings if parent else []
+        self.caches: Caches = parent.caches if parent else Caches()
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
 
@@ -424,27 +426,3 @@ class Builder:
     def _copy(self, x: str) -> str:
         type_ = self.type(x)
         return self.emit1(Map((type_.size,), Input(type_.dtype, 0), (View((1,)),)), [x], type_)
-
-
-def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Return the graph with values renamed, also where subgraphs read them."""
-
-    def new(n: str) -> str:
-        return names.get(n, n)
-
-    nodes = tuple(
-        Node(_rename_inside(n.op, names), (*map(new, n.inputs),), (*map(new, n.outputs),), n.origin)
-        for n in graph.nodes
-    )
-    return Graph(
-        graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
-        {new(k): v for k, v in graph.types.items()},
-        {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, guards=graph.guards,
-        warnings=graph.warnings, quantization={new(k): v for k, v in graph.quantization.items()},
-        aliases={new(k): replace(v, of=new(v.of)) for k, v in graph.aliases.items()},
-    )  # fmt: skip
-
-
-def _rename_inside(op: Op, names: Mapping[str, str]) -> Op:
-    graphs = {k: rename(v, names) for k, v in vars(op).items() if isinstance(v, Graph)}
-    return replace(op, **graphs) if graphs else op  # type: ignore[type-var]

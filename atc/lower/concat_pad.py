@@ -13,6 +13,7 @@ from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops.data import Concat, Pad
 from atc.ir.view import View
 from atc.lower.builder import Builder
+from atc.lower.caches import append
 from atc.lower.context import LoweringContext
 from atc.lower.indexed_access import IndexedAccess, clamped, gather, index, times, total
 from atc.lower.registry import lowers
@@ -22,6 +23,10 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 def join(b: Builder, parts: Sequence[str], axis: int) -> str:
     """Concatenate values of one type along an axis; empty ones vanish."""
+    if len(parts) > 1 and parts[0] in b.caches.buffers:
+        whole = append(b, parts[0], join(b, parts[1:], axis), axis)
+        if whole:
+            return whole
     first = b.type(parts[0])
     extents = [b.shape(p)[axis] for p in parts]
     shape = (*first.shape[:axis], sum(extents), *first.shape[axis + 1 :])

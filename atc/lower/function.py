@@ -31,6 +31,8 @@ def function_body(
             max(versions), proto.SerializeToString(), [t.SerializeToString() for t in types]
         )
         body = onnx.FunctionProto.FromString(text)
+        if not body.node:  # the standard has none for these types or attributes
+            return None
         return _instantiate(body, node, schema)
     return None
 

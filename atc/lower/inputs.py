@@ -23,12 +23,14 @@ def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | None]:
 
 def add_symbols(value: onnx_ir.Value, builder: Builder, axes: Axes) -> None:
     """Add the run-time extents of an input; axes of one name and one range are one symbol."""
+    limits = builder.caches.limits
     for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
         if isinstance(given, Range):
             key = axis_name(value, axis, dim), given
             if key not in axes:
                 label = f"{value.name}[{axis}]"
-                axes[key] = builder.symbol(label, given.low, given.high, given=True)
+                most = limits.get(len(builder.symbols), given.high)
+                axes[key] = builder.symbol(label, given.low, most, given=True)
 
 
 def axis_name(value: onnx_ir.Value, axis: int, dim: object) -> str:

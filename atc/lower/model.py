@@ -13,18 +13,21 @@ import onnx_ir
 from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
 from atc.ir.graph import OWN, Alias, Array, DType, Graph, TensorType, is_own, prune
-from atc.lower.builder import MAX_ELEMENTS, Builder, rename
+from atc.lower.builder import MAX_ELEMENTS, Builder
+from atc.lower.caches import declare
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
 from atc.lower.declared import DeclaredTypeError, check_declared, shape_warning
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
+from atc.lower.growth import Caches, Growth
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
 from atc.lower.quantization_parameters import remember_quantization, remember_transposed
 from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
+from atc.lower.rename import rename
 from atc.lower.schema import type_error
 from atc.lower.strings import cells, is_text
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
@@ -38,18 +41,21 @@ def lower_model(
     never_fold: bool = False,
     listen: Listen | None = None,
     precision: Precision | None = None,
+    growths: Mapping[str, Growth] | None = None,
 ) -> Graph:
     """Lower a model whose inputs have static shapes, or ranges of them.
 
     `outputs` overrides the model's outputs by value name, `precision` the types that tensors are
-    kept in. Graph inputs and outputs keep the model's names. Raises ModelError or UnsupportedError
-    naming file and node; with `listen` a node's error is only told, and its results become inputs
-    of the graph.
+    kept in; those inputs of which there are `growths` lie in buffers, which the graph's inputs and
+    outputs are then. Graph inputs and outputs keep the model's names. Raises ModelError or
+    UnsupportedError naming file and node; with `listen` a node's error is only told, and its
+    results become inputs of the graph.
     """
     graph = model.graph
     trace = None if listen is None else Trace(listen)
     walker = _Walker(file, dict(graph.opset_imports), never_fold, trace, precision)
     builder = Builder()
+    builder.caches = Caches(growths or {})
     inputs = []
     given = [v for v in graph.inputs if v.name not in graph.initializers]
     for value in given:
@@ -62,7 +68,7 @@ def lower_model(
     if trace is not None:
         inputs += trace.missing
         wanted = [name for name in wanted if not walker.is_unknown(name)]
-    names = [walker.output(graph, builder, name) for name in wanted]
+    names = [builder.caches.output(n, walker.output(graph, builder, n)) for n in wanted]
     if not names and not (trace and trace.unknown):
         raise ModelError("the model has no outputs", where=file)
     outputs_ = output_tensors(builder, wanted, names)
@@ -77,7 +83,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
     refuse_composite(value, walker.file)
     declared = input_type(value, walker.axes, walker.file)
     try:
-        walker.bind(builder, value, builder.declare(name, declared))
+        walker.bind(builder, value, declare(builder, name, declared))
     except UnsupportedError as error:
         error.where = error.where or f"{walker.file}, input '{name}'"
         raise

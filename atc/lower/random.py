@@ -15,14 +15,17 @@ import numpy as np
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ArgReduce
-from atc.ir.view import broadcast, dense
+from atc.ir.view import View, broadcast, dense
 from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 RANDOM = ["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"]
+DOMAIN = "atc.random"
+"""The same operators with one more operand, an integer that is a part of the seed."""
 
 
 @lowers(*RANDOM)
+@lowers(*RANDOM, domain=DOMAIN)
 def random(ctx: LoweringContext) -> str:
     """ONNX RandomUniform-22, RandomNormal-22 and the same like another tensor."""
     like = ctx.node.op_type.endswith("Like")
@@ -31,40 +34,50 @@ def random(ctx: LoweringContext) -> str:
     dtype = _dtype(ctx, ctx.type(0).dtype if like else DType.FLOAT)
     ctx.require(dtype.is_float, f"random numbers of {dtype.label}")
     work = DType.FLOAT if dtype.is_half else dtype
-    seed = _seed(ctx)
+    own = _seed(ctx)
     if "Uniform" in ctx.node.op_type:
         low, high = ctx.float("low", 0.0), ctx.float("high", 1.0)
         width = const(high - low, work)
 
-        def value(position: Expr) -> Expr:
+        def value(position: Expr, seed: Seed) -> Expr:
             return call("Add", const(low, work), call("Mul", width, uniform(position, seed, work)))
 
     else:
         mean, scale = ctx.float("mean", 0.0), ctx.float("scale", 1.0)
 
-        def value(position: Expr) -> Expr:
+        def value(position: Expr, seed: Seed) -> Expr:
             return call(
                 "Add",
                 const(mean, work),
                 call("Mul", const(scale, work), normal(position, seed, work)),
             )
 
-    return _fill(ctx, lambda position: cast(value(position), dtype), shape)
+    def filled(*operands: Expr) -> Expr:
+        *given, position = operands
+        return cast(value(position, _mixed(given, own)), dtype)
+
+    given = _given(ctx)
+    views = [View((0,) * len(shape))] * len(given)
+    return ctx.b.map(filled, *given, shape=shape, views=views, coordinates=[dense(shape)])
 
 
 @lowers("Bernoulli")
+@lowers("Bernoulli", domain=DOMAIN)
 def bernoulli(ctx: LoweringContext) -> str:
     """ONNX Bernoulli-22: 1 with the probability that the element gives."""
     x = ctx.type(0)
-    dtype, seed = _dtype(ctx, x.dtype), _seed(ctx)
+    dtype, own = _dtype(ctx, x.dtype), _seed(ctx)
     ctx.require(x.dtype.is_float, f"probabilities {x}")
     work = DType.FLOAT if x.dtype.is_half else x.dtype
 
-    def value(p: Expr, position: Expr) -> Expr:
-        return cast(call("Less", uniform(position, seed, work), cast(p, work)), dtype)
+    def value(p: Expr, *more: Expr) -> Expr:
+        *given, position = more
+        return cast(call("Less", uniform(position, _mixed(given, own), work), cast(p, work)), dtype)
 
+    given = _given(ctx)
+    views = [dense(x.shape), *[View((0,) * len(x.shape))] * len(given)]
     return ctx.b.map(
-        value, ctx.input(0), shape=x.shape, views=[dense(x.shape)], coordinates=[dense(x.shape)]
+        value, ctx.input(0), *given, shape=x.shape, views=views, coordinates=[dense(x.shape)]
     )
 
 
@@ -93,8 +106,18 @@ def multinomial(ctx: LoweringContext) -> str:
     return ctx.b.cast(drawn, dtype)
 
 
-def _fill(ctx: LoweringContext, value: object, shape: Sequence[int]) -> str:
-    return ctx.b.map(value, shape=shape, views=[], coordinates=[dense(shape)])  # type: ignore[arg-type]
+def _given(ctx: LoweringContext) -> tuple[str, ...]:
+    """Return the operand that is a part of the seed, if the operator has one."""
+    if ctx.node.domain != DOMAIN:
+        return ()
+    last = len(ctx.inputs) - 1
+    ctx.require(ctx.type(last).size == 1, f"the seed is {ctx.type(last)}")
+    return (ctx.b.reshape(ctx.input(last), ()),)
+
+
+def _mixed(given: Sequence[Expr], own: int) -> Seed:
+    """Return the seed: the node's own, mixed with what a run gives."""
+    return hashed(given[0], own) if given else own
 
 
 def _dtype(ctx: LoweringContext, default: DType) -> DType:
@@ -118,16 +141,24 @@ def _bits(value: int) -> Expr:
     return const(value % 2**64, DType.UINT64)
 
 
-def hashed(position: Expr, seed: int) -> Expr:
+Seed = int | Expr
+"""A number, or 64 bits that are known when the network runs."""
+
+
+def hashed(position: Expr, seed: Seed) -> Expr:
     """Return 64 well mixed bits of a position (Steele, Lea, Flood: splitmix64, OOPSLA 2014)."""
-    start = _bits(seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15)
+    if isinstance(seed, int):
+        start = _bits(seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15)
+    else:
+        scattered = call("Mul", seed, _bits(0xD1342543DE82EF95))
+        start = call("Add", scattered, _bits(0x9E3779B97F4A7C15))
     z = call("Add", call("Mul", cast(position, DType.UINT64), _bits(0x9E3779B97F4A7C15)), start)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = call("Mul", call("BitwiseXor", z, call("ShiftRight", z, _bits(shift))), _bits(factor))
     return call("BitwiseXor", z, call("ShiftRight", z, _bits(31)))
 
 
-def uniform(position: Expr, seed: int, dtype: DType) -> Expr:
+def uniform(position: Expr, seed: Seed, dtype: DType) -> Expr:
     """Return a number inside (0, 1): a multiple of 2^-24 or 2^-53, plus half of that."""
     digits = 53 if dtype is DType.DOUBLE else 23
     high = call("ShiftRight", hashed(position, seed), _bits(64 - digits))
@@ -135,10 +166,14 @@ def uniform(position: Expr, seed: int, dtype: DType) -> Expr:
     return call("Mul", centred, const(2.0**-digits, dtype))
 
 
-def normal(position: Expr, seed: int, dtype: DType) -> Expr:
+def normal(position: Expr, seed: Seed, dtype: DType) -> Expr:
     """Return a standard normal number (Box and Muller's transform)."""
     radius = call(
         "Sqrt", call("Mul", const(-2.0, dtype), call("Log", uniform(position, seed, dtype)))
     )
-    angle = call("Mul", const(2 * pi, dtype), uniform(position, seed + 1, dtype))
+    angle = call("Mul", const(2 * pi, dtype), uniform(position, _next(seed), dtype))
     return call("Mul", radius, call("Cos", angle))
+
+
+def _next(seed: Seed) -> Seed:
+    return seed + 1 if isinstance(seed, int) else call("Add", seed, _bits(1))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from atc.dims import most
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
+from atc.memory.drawing import arena_svg
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
 from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
@@ -49,6 +50,10 @@ class Arena:
     io: Mapping[str, int] = field(default_factory=dict)
     """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the plan: a picture of it."""
+        return arena_svg(self.buffers, self.plan)
+
 
 @dataclass(frozen=True)
 class _Lane:
@@ -66,6 +71,24 @@ class _Event:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     lane: _Lane | None = None
+
+
+def largest_call(program: Program, arena: Arena) -> tuple[str, int]:
+    """Return the call whose operands, results and scratch need most of the arena, and its bytes.
+
+    Whatever is computed again, they are there at the same time.
+    """
+    sizes = {b.name: b.size for b in arena.buffers}
+    scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
+    best = ("", 0)
+    for event in _events(program, program.steps):
+        if event.call is None:
+            continue
+        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
+        node = event.call.node
+        need = sum(sizes.get(h, 0) for h in homes) + scratch.get(node.outputs[0], 0)
+        best = max(best, (" + ".join(node.origin) or node.outputs[0], need), key=lambda b: b[1])
+    return best
 
 
 def plan_memory(
@@ -115,9 +138,8 @@ def plan_memory(
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
     last = events[-1].step if events else 0
-    buffers += [
-        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
-    ]
+    extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
+    buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     values = dict.fromkeys(
         [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
@@ -142,7 +164,7 @@ def plan_memory(
     number = {b.name: k for k, b in enumerate(order)}
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
-        tuple(extents[b.name] + 2 * guard for b in order), below,
+        tuple(extents[b.name] + 2 * guard for b in order), below, states,
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
@@ -178,13 +200,18 @@ def _with_states(
     size = 0
     for state in program.states:
         offsets[state.value] = size + guard
-        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+        size += _whole_lines(program.types[state.value].nbytes + 2 * guard)
     moved = {name: offset + size for name, offset in plan.offsets.items()}
     whole = replace(
         plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
         size=plan.size + size, lower_bound=plan.lower_bound + size,
     )  # fmt: skip
     return offsets, whole
+
+
+def _whole_lines(size: int) -> int:
+    """Return bytes rounded up, so that what comes behind them is aligned."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

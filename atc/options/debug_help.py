@@ -1,4 +1,4 @@
-"""Introductions to the help of diff, bisect, profile, report and quantize."""
+"""Introductions to the help of diff, bisect, profile, report, quantize and others."""
 
 from __future__ import annotations
 
@@ -86,6 +86,18 @@ Examples:
   atc --model=net.onnx --output=out/net --target=aarch64-neon --machine=board.json
 """
 
+_TARGETS = """\
+usage: atc targets [--json]
+
+Lists all targets: the compiler that builds for each on this machine, what runs its programs here,
+and the boards that --starter writes programs for. Below the table stands what to install for the
+others.
+
+Examples:
+  atc targets
+  atc targets --json
+"""
+
 _BATCH = """\
 usage: atc batch FILE.toml [--jobs=N] [--sdk=NAME] [--again] [options]
 
@@ -107,9 +119,24 @@ Examples:
   atc batch matrix.toml --sdk=vision
 """
 
+_DOCTOR = """\
+usage: atc doctor [--target=NAME,...] [--json]
+
+Looks at this machine: versions, compilers, what compiles and runs for each target (a few lines are
+compiled with its flags), emulators, GPUs, caches, and what to install for the rest. What is absent
+is no fault unless a compilation for the host, or for a --target, needs it.
+
+Exit status: 0 all that is needed works; 1 something is in the way.
+
+Examples:
+  atc doctor
+  atc doctor --target=cortex-m4f,aarch64-neon
+  atc doctor --json
+"""
+
 HELP: Mapping[str, str] = {
     "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
-    "report": _REPORT, "machine": _MACHINE,
+    "report": _REPORT, "machine": _MACHINE, "targets": _TARGETS, "doctor": _DOCTOR,
     "batch": _BATCH,
 }  # fmt: skip
 """The introductions by command."""

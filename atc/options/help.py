@@ -25,7 +25,9 @@ usage: atc --model=FILE --output=FOLDER [options]
        atc diff|bisect --model=FILE [options]
        atc profile|report FOLDER [options]
        atc quantize --model=FILE --calibration=PATH --output=FILE [options]
+       atc targets [--json]
        atc env [VARIABLE...] [--json]
+       atc doctor [--target=NAME,...] [--json]
        atc completion bash|zsh|fish
        load_and_run MODEL_OR_LIBRARY [options]
 

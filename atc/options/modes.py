@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atc.errors import OptionError
+from atc.options.table.training import TRAINING
 
 TRANSLATE, CHECK, TEXT_GRAPH, SHOW = 1, 3, 5, 6
+TRAIN = "train"
 
 _NEEDS: Mapping[int, tuple[str, ...]] = {
     TRANSLATE: ("json",), TEXT_GRAPH: ("om", "json"), SHOW: ("om",),
@@ -21,6 +23,9 @@ def needed_by_mode(given: Mapping[str, str]) -> dict[str, str]:
     """
     mode = str(given.get("mode", "0")).strip()
     own = dict(given)
+    if mode != TRAIN:
+        for name in (s.name for s in TRAINING if s.name in own):
+            raise OptionError(f"--{name} is for --mode=train", where=f"--{name}", code="E10057")
     if own.get("singleop"):
         if mode != "0" or own.get("model"):
             other = "model" if own.get("model") else "mode"

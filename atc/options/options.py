@@ -67,6 +67,7 @@ class Options:
     fast_run_cache_type: str = ""
     fast_run_cache_dir: Path | None = None
     kernels: str = "all"
+    deterministic_math: bool = False
     workspace_limit: int = -1
     weight_price: float = 0.2
     reproducible: bool = False
@@ -81,6 +82,7 @@ class Options:
     selftest: bool = False
     starter: bool = False
     wrappers: tuple[str, ...] = ()
+    wheel: bool = False
     package: tuple[str, ...] = ()
     step: bool = False
     io: str = "caller"
@@ -245,12 +247,26 @@ def make_options(values: Mapping[str, Any]) -> Options:
             "--fast_run and --full_run exclude each other", where="--full_run",
             hint="--full_run measures all candidates, --fast_run the most promising ones",
         )  # fmt: skip
+    if own.get("deterministic_math"):
+        _check_deterministic(own)
     if own.get("recompute_rounds") and not own.get("recompute_pool", 1):
         raise OptionError(
             "no rules are left for the rounds of --recompute_rounds", where="--recompute_pool",
             hint="give a pool of 1 or more", code="E10013",
         )  # fmt: skip
     return Options(**own)
+
+
+def _check_deterministic(own: Mapping[str, Any]) -> None:
+    """Raise OptionError for what would choose kernels by this machine's measure."""
+    choosing = ("fast_run", "full_run", "fast_run_import", "fast_run_algo_policy", "op_bank_path",
+                "machine")  # fmt: skip
+    for name in choosing:
+        if own.get(name):
+            raise OptionError(
+                f"--deterministic_math chooses the same kernels everywhere, which --{name} does "
+                "not", where="--deterministic_math", hint=f"leave one of them out: --{name}",
+            )  # fmt: skip
 
 
 def _largest(shape: InputShape) -> InputShape:

@@ -185,6 +185,11 @@ def integer(low: int, high: int | None = None, later: Mapping[int, str] | None =
     return parse
 
 
+def word_or(word: str, otherwise: Parse) -> Parse:
+    """Return a parser of one word, and of all that another parser takes."""
+    return lambda value: word if value == word else otherwise(value)
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import onnx_ir
 
@@ -10,6 +10,7 @@ from atc.errors import AtcError, chain_text, one_line
 from atc.ir.graph import Graph
 from atc.lower import lower_model
 from atc.lower.context import node_name
+from atc.lower.growth import Growth
 from atc.lower.trace import NodeDiagnostic
 from atc.options.options import Options
 from atc.pipeline.precision import Policy
@@ -18,10 +19,13 @@ from atc.pipeline.precision import Policy
 def lowered(
     model: onnx_ir.Model, options: Options, policy: Policy,
     visit: Callable[[NodeDiagnostic], None] | None = None,
+    growths: Mapping[str, Growth] | None = None,
 ) -> Graph:  # fmt: skip
     """Lower a model; an error that names one of its nodes tells of that node's chain, if asked."""
     try:
-        return lower_model(model, options.model.name, listen=visit, precision=policy.precision)
+        return lower_model(
+            model, options.model.name, listen=visit, precision=policy.precision, growths=growths
+        )
     except AtcError as error:
         if options.record_computing_path:
             named = (n for n in model.graph if f"'{one_line(node_name(n))}'" in error.where)

@@ -13,7 +13,6 @@ from atc.diagnostics import Diagnostics
 from atc.dims import Range, Sum
 from atc.lower.inputs import axis_name, open_axes
 from atc.options.options import Options
-from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.lowering import read_model
 from atc.pipeline.request import resolve_request
 
@@ -30,10 +29,8 @@ class InputType:
 def input_types(options: Options) -> dict[str, InputType] | None:
     """Return the types by name; None where there are strings or sequences, which C decides."""
     found: dict[str, InputType] = {}
-    shape_profiles = shape_profiles_of(options)
-    model = read_model(
-        resolve_request(shape_profiles[-1] if shape_profiles else options), Diagnostics()
-    )
+    request = resolve_request(options)
+    model = read_model(request.smallest, Diagnostics())
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     ranges = {
         axis_name(value, axis, dim): given

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir
 
-from atc.adapt import adapt, states_of
+from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.build.output_folder import write_dump
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
-from atc.errors import UnsupportedError, one_line
-from atc.importers import load_model
-from atc.ir.graph import DType, Graph
+from atc.errors import one_line
+from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
@@ -24,6 +25,7 @@ from atc.passes.layout import LayoutReport
 from atc.pipeline.computing_path import lowered
 from atc.pipeline.graph_file import stored_graph
 from atc.pipeline.request import Request
+from atc.pipeline.states import with_states
 from atc.runtime.custom_ops import ExternalLibrary
 from atc.select.compress_weights import compress_weights
 from atc.select.layout_costs import LayoutCosts
@@ -77,7 +79,8 @@ def optimise(
     if stored is not None:
         return Optimised(stored)
     graph = _lowered(model, request, diagnostics, visit)
-    graph = graph if visit else _with_states(graph, model)
+    if visit is None:
+        graph = with_states(graph, model, partial(lowered, model, request.options, request.policy))
     dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
@@ -95,28 +98,6 @@ def optimise(
     )
     graph = compress_weights(graph, layout_costs.target, layout_costs.limits, observe)
     return Optimised(graph, tuple(reports))
-
-
-def _with_states(graph: Graph, model: onnx_ir.Model) -> Graph:
-    """Return the graph that knows which inputs and outputs are states."""
-    pairs = states_of(model)
-    if not pairs:
-        return graph
-    if graph.dims or graph.bundles:
-        raise UnsupportedError(
-            "a network of ranges or sequences can't carry states", where="--state",
-            hint="give --input_shape fixed extents, or leave the states in the signature",
-        )  # fmt: skip
-    outputs = [v.name for v in model.graph.outputs]
-    states = tuple((graph.inputs.index(a), outputs.index(b)) for a, b in pairs)
-    for (given, computed), (i, o) in zip(pairs, states, strict=True):
-        a, b = graph.types[graph.inputs[i]], graph.types[graph.outputs[o]]
-        if a != b or a.dtype is DType.STRING:
-            raise UnsupportedError(
-                f"input '{given}' is {a}, output '{computed}' is {b}; a state is numbers of one "
-                "type and shape", where="--state",
-            )  # fmt: skip
-    return replace(graph, states=states)
 
 
 def _lowered(

@@ -21,14 +21,16 @@ from atc.backends.toolchain import (
     link_shared,
 )
 from atc.build.library import library_flags, work_folder
-from atc.build.output_folder import MANIFEST, network_name, write_tree
+from atc.build.output_folder import MANIFEST, Content, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts
+from atc.codegen.shape_tables import Dynamic
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import LIMIT, module_name
 from atc.options.options import Options
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
+from atc.pipeline.writing import wheel_of
 from atc.templates import render
 
 _ALONE = (
@@ -44,7 +46,6 @@ _ALONE = (
     "starter",
     "wrappers",
     "package",
-    "state",
 )
 """Options of libraries for one target."""
 
@@ -113,8 +114,11 @@ def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> 
             f"{part.folder}/{path}": file
             for part, each in zip(parts, done, strict=True) for path, file in _kept(each)
         }  # fmt: skip
-        made = _build(cwd, files, name, done, options, diagnostics)
-        write_tree({**files, **inside, **made}, options.output)
+        made: dict[str, Content | Path] = {**files, **inside}
+        made |= _build(cwd, files, name, done, options, diagnostics)
+        if options.wheel:
+            made |= wheel_of(name, made, done[0].compiler)
+        write_tree(made, options.output)
     return replace(done[0], folder=options.output, name=name, request=request)
 
 
@@ -124,7 +128,7 @@ def _of_one(request: Request, target: Target, cwd: Path, name: str) -> Request:
     own = f"{name[: LIMIT - len(suffix) - 1]}_{suffix}"
     dump = request.options.dump
     return request.for_target(target).with_options(
-        output=cwd / "targets" / own, dump=None if dump is None else dump / target.name
+        output=cwd / "targets" / own, wheel=False, dump=None if dump is None else dump / target.name
     )
 
 
@@ -160,7 +164,10 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
 def _state_size(values: dict[str, object], threads: int) -> int:
     """Return bytes that hold the context of any part."""
     dynamic = values["dynamic"]
-    numbers = (len(dynamic.sizes) + dynamic.count) if values["ranges"] else 0  # type: ignore[attr-defined]
+    numbers = 0
+    if values["ranges"]:
+        assert isinstance(dynamic, Dynamic)
+        numbers = len(dynamic.sizes) + dynamic.count + len(dynamic.lengths)
     return _STATE + 2 * 8 * numbers + (1024 * threads if threads > 1 else 0)
 
 

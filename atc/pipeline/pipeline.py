@@ -26,6 +26,8 @@ from atc.memory.arena import Arena
 from atc.options.files import file_digest
 from atc.options.options import Options
 from atc.packaging.firmware import check_packages
+from atc.packaging.wheel import check_wheel
+from atc.packaging.wrappers import check_wrappers
 from atc.passes.layout import LayoutReport
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import file_store
@@ -44,10 +46,23 @@ from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
 from atc.pipeline.timing import Timed, exported, optimise_by_times
 from atc.pipeline.writing import Built, Project, build_plan, build_project, write_project
 from atc.program.build import Program, calls
+from atc.runtime.shown import html_table
 from atc.select.select import Selection
 from atc.starter.boards import boards_of
 from atc.starter.sizes import Sizes, planned_sizes
 from atc.templates import keeping_templates
+
+
+class Report(dict[str, Any]):
+    """A report as `<name>.report.json` has it, which a notebook shows as a table of kernels."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (n["name"], n["op"], n["kernel"], n["precision"], " ".join(n["results"]))
+            for n in self["nodes"]
+        ]
+        headings = ("node", "op", "kernel", "precision", "results")
+        return html_table(f"{self['name']} for {self['target']}", headings, rows)
 
 
 @dataclass(frozen=True)
@@ -87,10 +102,23 @@ class Compilation:
             return self.folder / f"lib{self.name}.a"
         return self.folder / shared_library(self.compiler, self.name)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what became of the model, and its memory over time."""
+        kernels = len(self.emission.kernels)
+        rows = [
+            ("model", self.options.model.name), ("folder", self.folder),
+            ("target", self.target.name), ("compiler", self.compiler.version),
+            ("calls", f"{sum(1 for _ in calls(self.program.steps))} of {kernels} kernels"),
+            ("arena", f"{self.arena.plan.size:,} bytes"),
+            ("weights", f"{self.emission.blob.size:,} bytes"),
+            *(("warning", text) for text in self.warnings),
+        ]  # fmt: skip
+        return f"{html_table(self.name, (), rows)}\n{self.arena._repr_html_()}"
+
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """The kernel of each node and the use of memory, as in `<name>.report.json`."""
-        report: dict[str, Any] = json.loads(report_json(self))
+        report = Report(json.loads(report_json(self)))
         return report
 
 
@@ -121,6 +149,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     if options.starter:
         boards_of(request.target)
     check_packages(options.package, request.target)
+    check_wrappers(options.wrappers, request.target)
+    if options.wheel:
+        check_wheel(request.target, options.external_weight)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])

@@ -12,6 +12,7 @@ from atc.fast_run.timings import counted
 from atc.ir.graph import Graph
 from atc.memory.arena import plan_memory
 from atc.pipeline.caches import open_build_context
+from atc.pipeline.held import held_bytes
 from atc.pipeline.memory_budget import Planned, plan_within
 from atc.pipeline.pass_switches import TURNS
 from atc.pipeline.request import Request
@@ -56,13 +57,20 @@ def plan_all(
     planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
     plans: list[Planned] = []
     for graph in graphs:
-        plans.append(plan_within(graph, request.options, planner.plan, diagnostics.stage))
+        plans.append(_within(graph, request, planner, diagnostics))
         if shape_profiles:
             planner = planner.preferring(packings(plans[-1].selection, target))
     if shape_profiles and plans[-1].program.dims:
         return Plans(plans[-1], tuple(plans[:-1]), planner.threads)
     shown = max(reversed(plans), key=lambda p: p.arena.plan.size)
     return Plans(shown, tuple(plans) if shape_profiles else (), planner.threads)
+
+
+def _within(
+    graph: Graph, request: Request, planner: _Planner, diagnostics: Diagnostics
+) -> Planned:
+    held = request.decisions.held
+    return plan_within(graph, request.options, planner.plan, diagnostics.stage, held)
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ class _Planner:
         """Return a graph's plan: with branches at the same time, if memory allows that."""
         planned = self._planned(graph, forks=not self.plain)
         budget = self.request.options.memory_budget
-        if 0 < budget < planned.arena.plan.size and most_branches(planned.program.steps) > 1:
+        needed = planned.arena.plan.size + held_bytes(planned.program, self.request.decisions.held)
+        if 0 < budget < needed and most_branches(planned.program.steps) > 1:
             return self._planned(graph, forks=False)  # branches that overlap need more memory
         return planned
 
@@ -118,7 +127,7 @@ class _Planner:
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
             tries=options.memory_tries, alignment=target.alignment,
-            io=options.io == "arena" and not self.several and not program.states,
+            io=options.io == "arena" and not self.several,
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 
@@ -128,5 +137,6 @@ class _Planner:
             return {}
         with open_build_context(self.request, self.compiler, self.diagnostics) as context:
             return counted(
-                selection, self.request.options, context, self.request.environ, self.diagnostics
-            )
+                selection, self.request.algo_policy, self.request.options, context,
+                self.request.environ, self.diagnostics,
+            )  # fmt: skip

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.target import Target
+from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
 from atc.codegen.selftest import Golden
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
+from atc.fast_run.policy import Policy as AlgoPolicy
+from atc.fast_run.policy import read_policy as read_algo_policy
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
+from atc.pipeline.held import Held
 from atc.pipeline.pass_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.pipeline.precision import (
     MODES_V2,
@@ -43,7 +47,7 @@ _RESOLVED = frozenset({
     "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type", "state",
     "precision_mode", "precision_mode_v2", "keep_dtype", "modify_mixlist", "customize_dtypes",
     "op_precision_mode", "oo_level", "fusion_switch_file", "optimization_switch",
-    "op_debug_config", "op_debug_level",
+    "op_debug_config", "op_debug_level", "fast_run_algo_policy",
 })  # fmt: skip
 """Options that parts of a request were made from: they don't change any more."""
 
@@ -68,6 +72,8 @@ class Decisions:
     """Passes of the graph that are left out, whatever switches say."""
     golden: tuple[Golden, ...] = ()
     """What the outputs must be of the inputs that a self-test makes."""
+    held: Held = Held()
+    """What the caller keeps from run to run, which a budget of memory counts."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
     before: Blob = NO_WEIGHTS
@@ -90,6 +96,8 @@ class Request:
     given_switches: Switches
     operator_modes: OperatorModes | None
     debugging: Debugging
+    algo_policy: AlgoPolicy = field(default_factory=dict)
+    """The kernels that --fast_run_algo_policy names, as they were when the compilation began."""
     decisions: Decisions = field(default_factory=Decisions)
     farm: Scheduler | None = field(default=None, compare=False)
     """The cluster that compiles and measures."""
@@ -111,12 +119,22 @@ class Request:
         off = self.given_switches.off | self.decisions.skip_passes
         return replace(self.given_switches, off=off)
 
+    @cached_property
+    def shape_profiles(self) -> tuple[Request, ...]:
+        """The requests for the shapes that options list, the largest first; none without."""
+        return tuple(replace(self, options=each) for each in shape_profiles_of(self.options))
+
     @property
     def profiles(self) -> tuple[Request, ...]:
-        """The requests for the shapes of one library: of the largest first, of all shapes last."""
+        """The requests of one library's networks: of listed shapes first, of all shapes last."""
         general = fallback_of(self.options)
-        every = (*shape_profiles_of(self.options), *([general] if general else []))
-        return tuple(replace(self, options=each) for each in every) or (self,)
+        every = (*self.shape_profiles, *([replace(self, options=general)] if general else []))
+        return every or (self,)
+
+    @property
+    def smallest(self) -> Request:
+        """The request for the last of the listed shapes, this one where none are."""
+        return self.shape_profiles[-1] if self.shape_profiles else self
 
     @property
     def sharing(self) -> tuple[Workers, Worth]:
@@ -184,7 +202,7 @@ def resolve_request(
         options, environ or {}, _targets(options), _adaptation(options), _policy(options),
         _switches(options),
         read_operator_modes(options.op_precision_mode) if options.op_precision_mode else None,
-        read_debugging(options), decisions or Decisions(),
+        read_debugging(options), _algo_policy(options), decisions or Decisions(),
     )  # fmt: skip
 
 
@@ -218,7 +236,14 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
-    return targets
+    if not options.deterministic_math:
+        return targets
+    if devices:
+        raise OptionError(
+            f"{text} is a GPU, which rounds sums in another order", where="--deterministic_math",
+            hint="choose a target that is a CPU",
+        )  # fmt: skip
+    return tuple(deterministic(target, get_target("c99")) for target in targets)
 
 
 def _adaptation(options: Options) -> Adaptation:
@@ -235,6 +260,14 @@ def _policy(options: Options) -> Policy:
     """Return which tensors are kept in which types."""
     mode = options.precision_mode or MODES_V2[options.precision_mode_v2]
     return read_policy(mode, options.keep_dtype, options.modify_mixlist, options.customize_dtypes)
+
+
+def _algo_policy(options: Options) -> AlgoPolicy:
+    """Return the entries of a policy; there must be one where nothing is measured."""
+    path = options.fast_run_algo_policy
+    if path is None or (options.measures and not path.exists()):
+        return {}
+    return read_algo_policy(path)
 
 
 def _switches(options: Options) -> Switches:

@@ -82,7 +82,9 @@ def _layout_times(
     too, and no policy is written.
     """
     options, always = request.options, request.decisions.measured_layouts
-    known = replayed(forms, options, request.target, limits, diagnostics, all_chosen=False)
+    known = replayed(
+        forms, request.algo_policy, options, request.target, limits, diagnostics, all_chosen=False,
+    )  # fmt: skip
     if not always and not options.knows_times:
         return known
     own = replace(options, fast_run=True, fast_run_algo_policy=None) if always else options
@@ -98,7 +100,9 @@ def _kernel_times(
 ) -> Timings:  # fmt: skip
     """Return the times of the kernels that may be chosen, those that are known among them."""
     options = request.options
-    found = {**known, **replayed(todo, options, request.target, limits, diagnostics)}
+    found = {**known, **replayed(
+        todo, request.algo_policy, options, request.target, limits, diagnostics
+    )}
     if not options.knows_times:
         return found
     with open_build_context(request, compiler, diagnostics) as context:

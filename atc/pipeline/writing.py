@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
-from atc.backends.toolchain import Compiler
+from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, shared_library
+from atc.backends.toolchain import Compiler, link_wasm
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
-from atc.codegen.weights import included_weights, split_weights, weights_text
+from atc.codegen.weights import Blob, included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
+from atc.names import module_name
 from atc.options.options import Options
 from atc.packaging.firmware import package_files
-from atc.packaging.wrappers import wrapper_texts
+from atc.packaging.wheel import wheel_files
+from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
@@ -69,12 +72,14 @@ def write_project(
 
 
 def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
-    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes or states.
+    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes.
 
     Also where parts are wanted of a run that is watched, or that threads share.
     """
+    if program.states and shape_profiles:
+        raise OptionError("--state and several --input_shape can't be combined", where="--state",
+                          hint="give ranges, or compile a library each", code="E10047")  # fmt: skip
     kind = "a network of several shapes" if program.dims or shape_profiles else ""
-    kind = kind or ("--state" if program.states else "")
     if options.io == "arena" and kind:
         raise OptionError(f"--io=arena and {kind} can't be combined", where="--io",
                           code="E10047")  # fmt: skip
@@ -174,9 +179,35 @@ def build_project(
             cwd, made_from.files, made_from.units, emission.name, context,
             lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
         )  # fmt: skip
+        if "js" in request.options.wrappers:
+            exports = wasm_exports(emission.name, bool(emission.interface["states"]))
+            module = link_wasm(compiler, exports, f"lib{emission.name}.a",
+                               f"{emission.name}.wasm", cwd, log=log)  # fmt: skip
+            made = {**made, f"js/{emission.name}.wasm": module}
     files: dict[str, Content | Path] = {**made_from.files}
     files |= _large_files(made, cwd, made_from.files, keep)
+    if request.options.wheel:
+        files |= wheel_of(emission.name, files, compiler)
     return Built(files, result, cache.stats, context.flags)
+
+
+def wheel_of(
+    name: str, files: Mapping[str, Content | Path], compiler: Compiler
+) -> dict[str, bytes]:
+    """Return the wheel of an output folder's files."""
+    wanted = (f"{module_name(name)}.py", shared_library(compiler, name), f"{name}_weights.bin")
+    used = wanted if f"{name}_weights.S" not in files else wanted[:2]
+    return wheel_files(
+        name, {path: _bytes(files[path]) for path in used if path in files}, compiler
+    )
+
+
+def _bytes(content: Content | Path) -> bytes:
+    if isinstance(content, Blob):
+        whole = io.BytesIO()
+        content.write(whole)
+        return whole.getvalue()
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def _large_files(

@@ -87,6 +87,7 @@ def build_program(
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage,
         graph.bundles, writer.shifts, graph.dims, graph.guards, writer.aliases, states,
+        graph.lengths,
     )  # fmt: skip
 
 

@@ -178,6 +178,8 @@ class Program:
     """The values that are others once more."""
     states: tuple[State, ...] = ()
     """What is carried from run to run; no inputs or outputs."""
+    lengths: tuple[tuple[int, int], ...] = ()
+    """The numbers of extents that states have, and what each is in the next run."""
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""

@@ -5,6 +5,6 @@
 """
 
 from atc.pytorch.dynamo import backend
-from atc.pytorch.export import compile_module
+from atc.pytorch.export import compile_module, train_module
 
-__all__ = ["backend", "compile_module"]
+__all__ = ["backend", "compile_module", "train_module"]

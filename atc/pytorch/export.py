@@ -6,11 +6,12 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import onnx
 import torch
 
 from atc.api import compile as compile_file
@@ -19,13 +20,16 @@ from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 
 OPSET = 20
+Step = TypeVar("Step")
 
 
 def export(
     module: torch.nn.Module, inputs: Sequence[Any], path: Path,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, optimize: bool = True,
 ) -> None:  # fmt: skip
     """Write a module as ONNX, for inputs like these, as it is: in training or not.
+
+    `optimize` folds weights into each other, which are the module's own without it.
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
@@ -37,7 +41,7 @@ def export(
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 module, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
-                dynamic_shapes=dynamic_shapes, optimize=True,
+                dynamic_shapes=dynamic_shapes, optimize=optimize,
             )  # fmt: skip
             assert program is not None
             program.save(path)
@@ -49,6 +53,35 @@ def export(
         ) from error
     finally:
         log.setLevel(level)
+
+
+def train_module(
+    train_file: Callable[..., Step], module: torch.nn.Module, example_inputs: Sequence[Any],
+    output: str | PathLike[str], **options: Any,
+) -> Step:  # fmt: skip
+    """Return what `train_file(file, output, **options)` makes of a module. Raises AtcError."""
+    with temporary_folder("torch") as folder:
+        path = Path(folder, f"{Path(output).name}.onnx")
+        export(module, example_inputs, path, optimize=False)
+        _let_norms_train(path, module)
+        return train_file(path, output, **options)
+
+
+def _let_norms_train(path: Path, module: torch.nn.Module) -> None:
+    """Let each BatchNorm that is in training use the batch's statistics.
+
+    PyTorch's exporter writes all of them as they are at inference.
+    """
+    training = {name for name, part in module.named_modules() if part.training}
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.op_type != "BatchNormalization":
+            continue
+        if node.input[3].removesuffix(".running_mean") in training:
+            del node.output[1:]
+            node.output.extend([f"{node.output[0]}.mean", f"{node.output[0]}.var"])
+            node.attribute.append(onnx.helper.make_attribute("training_mode", 1))
+    onnx.save(model, path)
 
 
 def compile_module(

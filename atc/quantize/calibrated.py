@@ -13,6 +13,7 @@ from atc.options.table.quantize import QUANTIZE
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
 from atc.quantize.quantize import Job, quantize_model
+from atc.quantize.weights import quantize_weights
 
 
 def calibrated(inner: Compile) -> Compile:
@@ -25,13 +26,20 @@ def calibrated(inner: Compile) -> Compile:
         said = read_calibration(options.cal_conf)
         diagnostics.stage("quantising the model")
         with temporary_folder("calibration") as folder:
-            result = Path(folder, f"{options.model.stem}_int8.onnx")
-            quantize_model(Job(
+            weights_alone = said.get("weights") == "int4"
+            kind, shapes = ("int4", {}) if weights_alone else ("int8", options.input_shape)
+            result = Path(folder, f"{options.model.stem}_{kind}.onnx")
+            job = Job(
                 options.model, result, framework=options.framework, weight=options.weight,
-                input_shape=options.input_shape, target=options.target, **said,
-            ), inner)  # fmt: skip
+                input_shape=shapes, target=options.target, **said,
+            )  # fmt: skip
+            if weights_alone:
+                quantize_weights(job)
+            else:
+                quantize_model(job, inner)
             quantised = request.with_options(
-                model=result, framework="", weight=None, input_shape={}, cal_conf=None
+                model=result, framework="", weight=None, cal_conf=None,
+                input_shape=options.input_shape if weights_alone else {},
             )
             return inner(quantised, diagnostics)
 
@@ -56,7 +64,7 @@ def read_calibration(path: Path) -> dict[str, Any]:
             found[name] = known[name].parse(value)
         except OptionError as error:
             raise wrong(f"{name}: {error.message}", path, "cal_conf", line=number) from None
-    if "calibration" not in found:
+    if "calibration" not in found and found.get("weights") != "int4":
         raise wrong("names no inputs to calibrate with", path, "cal_conf",
                     hint="add a line calibration=PATH")  # fmt: skip
     return found

@@ -21,10 +21,10 @@ import onnx
 import onnx.version_converter
 import onnx_ir
 
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.ir.graph import Array
 from atc.lower.context import node_name
 from atc.options.options import Options
@@ -39,7 +39,7 @@ METHODS = ("minmax", "percentile", "entropy")
 """How a value's range follows from what the inputs show of it."""
 
 _OPSET = 13  # the first with scales per channel
-_IR_VERSION = 8  # since version 4 constants needn't be inputs
+IR_VERSION = 8  # since version 4 constants needn't be inputs
 _ADAPTED = 17  # what older models are converted to
 
 
@@ -49,7 +49,7 @@ class Job:
 
     model: Path
     output: Path
-    calibration: Path
+    calibration: Path | None = None
     framework: str = ""
     weight: Path | None = None
     input_shape: Mapping[str, InputShape] = field(default_factory=dict)
@@ -62,6 +62,10 @@ class Job:
     keep_worst: int = 0
     labels: Path | None = None
     target: str = "host"
+    weights: str = "int8"
+    """int4: only weights, and those of products."""
+    block: int = 32
+    symmetric: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,11 @@ def quantize_model(job: Job, compile: Compile) -> Quantised:
     Raises OptionError for wrong files and names or without onnxruntime, UnsupportedError where
     onnxruntime can't quantise the model.
     """
-    _need_onnxruntime()
-    _check_output(job.output)
+    need_onnxruntime()
+    if job.calibration is None:
+        raise OptionError("no inputs are given to calibrate with", where="--calibration",
+                          hint="give some, or --weights=int4, which needs none")  # fmt: skip
+    check_output(job.output)
     with temporary_folder("quantize") as folder:
         prepared = Path(folder, "float.onnx")
         types = _prepare(job, prepared)
@@ -112,7 +119,7 @@ def quantize_model(job: Job, compile: Compile) -> Quantised:
         accuracy = None
         if labelled:
             accuracy = _accuracy(job, result, labelled, Path(folder), compile)
-        _write(result, job.output)
+        write_model(result, job.output)
     return Quantised(
         job.output, job.method, job.per_channel, len(samples), kept, layers, accuracy
     )  # fmt: skip
@@ -124,7 +131,8 @@ def worst_layers(layers: Sequence[Layer]) -> list[Layer]:
     return sorted(quantised, key=lambda layer: layer.added, reverse=True)
 
 
-def _need_onnxruntime() -> None:
+def need_onnxruntime() -> None:
+    """Raise OptionError where onnxruntime's quantization is not installed."""
     try:
         import onnxruntime.quantization  # noqa: F401
     except ImportError as error:
@@ -134,7 +142,7 @@ def _need_onnxruntime() -> None:
         ) from None  # fmt: skip
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
     """Raise OptionError, before the long work, where no file can be written."""
     if output.is_dir() or not os.access(output.absolute().parent, os.W_OK):
         raise OptionError(
@@ -142,7 +150,8 @@ def _check_output(output: Path) -> None:
         )
 
 
-def _write(source: Path, output: Path) -> None:
+def write_model(source: Path, output: Path) -> None:
+    """Put a file in another one's place, at once."""
     try:
         with temporary_folder("quantized", output.absolute().parent, hidden=True) as folder:
             shutil.copyfile(source, folder / "new")
@@ -162,18 +171,12 @@ def _prepare(job: Job, path: Path) -> Types:
     # Old files list constants among the inputs.
     constants = model.graph.initializers
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in constants]
-    named = {node.name for node in model.graph}
-    for name in job.keep_float:
-        if name not in named:
-            raise OptionError(
-                f"no node is called '{one_line(name, 60)}'", where="--keep_float",
-                hint="names are those of the model; a node without one has its first output's",
-            )  # fmt: skip
+    check_kept(model, job.keep_float)
     types = {v.name or "": _type(v, job.model) for v in model.graph.inputs}
     from onnxruntime.quantization import quant_pre_process
 
-    with _of_onnxruntime(job.model):
-        model.ir_version = max(model.ir_version or 0, _IR_VERSION)
+    with of_onnxruntime(job.model):
+        model.ir_version = max(model.ir_version or 0, IR_VERSION)
         proto = onnx_ir.to_proto(model)
         if model.opset_imports.get("", _ADAPTED) < _OPSET:
             proto = onnx.version_converter.convert_version(proto, _ADAPTED)
@@ -190,6 +193,17 @@ def _type(value: onnx_ir.Value, file: Path) -> tuple[tuple[int, ...], np.dtype[A
             hint="give it with --input_shape",
         )  # fmt: skip
     return tuple(int(d) for d in dims if isinstance(d, int)), value.dtype.numpy()
+
+
+def check_kept(model: onnx_ir.Model, names: Sequence[str]) -> None:
+    """Raise OptionError for a name that no node of the model has."""
+    named = {node.name for node in model.graph}
+    for name in names:
+        if name not in named:
+            raise OptionError(
+                f"no node is called '{one_line(name, 60)}'", where="--keep_float",
+                hint="names are those of the model; a node without one has its first output's",
+            )  # fmt: skip
 
 
 class _Reader:
@@ -222,7 +236,7 @@ def _quantise(
 
     methods = dict(zip(METHODS, ("MinMax", "Percentile", "Entropy"), strict=True))
     extra = {"CalibPercentile": job.percentile} if job.method == "percentile" else {}
-    with _of_onnxruntime(job.model):
+    with of_onnxruntime(job.model):
         quantize_static(
             str(source), str(result), _Reader(samples), quant_format=QuantFormat.QDQ,
             per_channel=job.per_channel, weight_type=QuantType.QInt8,
@@ -233,7 +247,7 @@ def _quantise(
 
 
 @contextmanager
-def _of_onnxruntime(model: Path) -> Iterator[None]:
+def of_onnxruntime(model: Path) -> Iterator[None]:
     """Turn whatever onnxruntime raises into one line that names the model; drop what it prints."""
     try:
         with redirect_stdout(StringIO()):

@@ -122,7 +122,7 @@ class Library:
         """Return what MXNET_MKLDNN_CACHE_NUM, or its newer name, says."""
         names = ("MXNET_ONEDNN_CACHE_NUM", "MXNET_MKLDNN_CACHE_NUM")
         name = next((n for n in names if os.environ.get(n)), names[1])
-        own = ("profile_count", "start_threads")  # what such libraries keep in one C context
+        own = ("profile_count", "start_threads", "reset")  # such keep something in one C context
         kept = number_of(name, PLANS, -1)
         return 0 if any(self._optional(function) for function in own) else kept
 

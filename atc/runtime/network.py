@@ -17,6 +17,7 @@ import numpy as np
 from atc.runtime.queue import CallQueue, captured
 from atc.runtime.device import Streams, checked_tensor, is_on_device, new_tensor, stream_of
 from atc.runtime.library import Context, Library
+from atc.runtime.shown import html_table
 from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
 
 if TYPE_CHECKING:
@@ -69,6 +70,12 @@ class Network:
         self._queue = CallQueue(prefix)
         self._streams: Streams | None = Streams(self._library)
         self._library.idle.append(Context(self._library))  # raises what keeps it from running
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the network: its inputs and outputs."""
+        sides = (("input", self.inputs), ("output", self.outputs))
+        rows = [(side, *str(t).rsplit(": ", 1)) for side, tensors in sides for t in tensors]
+        return html_table(self._prefix, ("", "name", "type"), rows, self.build_info)
 
     def __call__(
         self, *inputs: Any, out: Any | Sequence[Any | None] | None = None, stream: Any = None

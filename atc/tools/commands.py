@@ -1,4 +1,5 @@
-"""The commands diff, bisect, profile, quantize, report, machine: from arguments to an answer."""
+"""The commands diff, bisect, profile, quantize, report, machine, targets, doctor: from arguments
+to an answer."""
 
 from __future__ import annotations
 
@@ -42,6 +43,10 @@ def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
             return _quantize(argv)
         case "machine":
             return _machine(argv, listen)
+        case "doctor":
+            return _doctor(argv)
+        case "targets":
+            return _targets(argv, listen)
         case _:
             return _report(argv)
 
@@ -113,9 +118,14 @@ def _quantize(argv: Sequence[str]) -> Answer:
     from atc.compile import compile_request
     from atc.quantize.quantize import Job, quantize_model
     from atc.quantize.report import quantised_json, quantised_text
+    from atc.quantize.weights import quantize_weights, weights_json, weights_text
 
     values: dict[str, Any] = resolve(parse_arguments(argv, "quantize").given, "quantize").values
-    result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}), compile_request)
+    job = Job(**{f.name: values[f.name] for f in fields(Job)})
+    if job.weights == "int4":
+        packed = quantize_weights(job)
+        return Answer((weights_json if values["json"] else weights_text)(packed))
+    result = quantize_model(job, compile_request)
     return Answer((quantised_json if values["json"] else quantised_text)(result))
 
 
@@ -179,3 +189,20 @@ def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
     values: dict[str, Any] = resolved.values
     shown = shown_machine(values["machine"], values["measure"], resolved.environ, listen)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))
+
+
+def _doctor(argv: Sequence[str]) -> Answer:
+    from atc.tools.doctor import diagnose, doctor_json, doctor_text
+
+    resolved = resolve(parse_arguments(argv, "doctor").given, "doctor")
+    values: dict[str, Any] = resolved.values
+    found = diagnose(resolved.environ, [name for name in values["target"].split(",") if name])
+    return Answer((doctor_json if values["json"] else doctor_text)(found), found.exit_status)
+
+
+def _targets(argv: Sequence[str], listen: Diagnostics) -> Answer:
+    from atc.tools.targets import target_rows, targets_json, targets_text
+
+    resolved = resolve(parse_arguments(argv, "targets").given, "targets")
+    rows = target_rows(resolved.environ, listen.process)
+    return Answer((targets_json if resolved.values["json"] else targets_text)(rows))

@@ -15,6 +15,7 @@ from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options
 from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import Decisions
 from atc.tools.check import check_json, check_model
 from atc.tools.explain import read_report
 from atc.tools.export_json import text_graph
@@ -83,11 +84,12 @@ def check_report(options: Options, path: Path, diagnostics: Diagnostics) -> Outc
 
 
 def compile_or_report(
-    options: Options, environ: Mapping[str, str], diagnostics: Diagnostics, report: Path | None
-) -> Compilation:
+    options: Options, environ: Mapping[str, str], diagnostics: Diagnostics, report: Path | None,
+    decisions: Decisions | None = None,
+) -> Compilation:  # fmt: skip
     """Compile; where the model is refused and a report is asked for, write that first."""
     try:
-        return compile_model(options, environ, diagnostics)
+        return compile_model(options, environ, diagnostics, decisions)
     except (ModelError, UnsupportedError):
         if report is not None:
             check_report(options, report, Diagnostics())

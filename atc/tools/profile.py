@@ -15,6 +15,7 @@ from atc.files.regular import regular
 from atc.ir.graph import Array
 from atc.runtime.network import Network
 from atc.runtime.session import Session, need
+from atc.runtime.shown import html_table
 
 FORMAT = "atc profile 1"
 _HEADINGS = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "of peak", "GB/s")
@@ -73,6 +74,17 @@ class Profile:
             for k, total in enumerate(self.run_ns)
         ]
         return float(statistics.median(parts))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the profile: the calls, the longest first."""
+        total = max(sum(c.ns for c in self.calls), 1.0)
+        rows = [
+            (c.nodes, c.op, c.kernel, f"{c.ns / 1e3:.2f}", f"{100 * c.ns / total:.1f} %")
+            for c in sorted(self.calls, key=lambda c: -c.ns)
+        ]
+        headings = ("nodes", "op", "kernel", "us", "share")
+        note = f"median of {len(self.run_ns)} runs: {self.median_ns / 1e3:.2f} us"
+        return html_table(self.name, headings, rows, note)
 
     def share_of_peak(self, call: CallProfile) -> float | None:
         """Return the part of the core's peak that a call reaches, None where none is known."""

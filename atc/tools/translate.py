@@ -8,8 +8,8 @@ import onnx
 import onnx_ir
 from google.protobuf import json_format
 
+from atc.convert import load_model
 from atc.errors import ModelError, not_written, one_line
-from atc.importers import load_model
 from atc.options.options import Options
 
 

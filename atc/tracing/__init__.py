@@ -3,7 +3,8 @@
 `tensor` has the objects that operations are recorded with, `tape` what records, `recording` the
 ONNX nodes, `networks` the libraries that compute; `array_api` and `functional` are the functions,
 `gradient` and `optim` what trains, `trace` the decorator; `training` compiles a training step of a
-model that there is, which `inline` records. Nothing is computed in Python.
+model that there is, which `inline` records; `step` runs it, `step_files` are its files. Nothing is
+computed in Python.
 """
 
 from atc.tracing import array_api, functional, optim
@@ -12,9 +13,10 @@ from atc.tracing.differences import gradcheck
 from atc.tracing.errors import ArgumentError, OperandError, TracingError
 from atc.tracing.gradient import GradManager
 from atc.tracing.parameter import Parameter
+from atc.tracing.step import TrainingStep
 from atc.tracing.tensor import Tensor
 from atc.tracing.traced import exclude_from_trace, is_tracing, trace
-from atc.tracing.training import TrainingStep, training_step
+from atc.tracing.training import training_step
 
 __all__ = [
     "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",

@@ -50,8 +50,9 @@ class SublinearMemoryConfig:
 class DTRConfig:
     """Values of at least `evictee_minimum_size` bytes go where memory exceeds a threshold.
 
-    The threshold is the most that the arena may take, in bytes: a network that can't do with it
-    is refused, and the error says how little it can do with.
+    The threshold is the most that the network may take, in bytes: arena, parameters and their new
+    values, gradients. One that can't do with it is refused, and the error says how little it can
+    do with.
     """
 
     eviction_threshold: int = 0

@@ -9,11 +9,14 @@ from typing import Any
 
 import onnx
 
-from atc.api import compile as compile_file
+from atc.api import chosen, compile_holding
 from atc.files.temporary import temporary_folder
 from atc.names import network_identifier
+from atc.options.table import OPTIONS
+from atc.pipeline.held import Held
 from atc.runtime.load import open_network
 from atc.runtime.network import Network
+from atc.tracing.errors import ArgumentError
 
 KEPT = 512
 """Networks that a process keeps."""
@@ -23,29 +26,36 @@ Options = tuple[tuple[str, Any], ...]
 
 
 def options_of(keywords: Mapping[str, Any]) -> Options:
-    """Return keywords of `atc.compile`; kernels are shared through the op compiler cache."""
+    """Return keywords of `atc.compile`; kernels are shared through the op compiler cache.
+
+    Raises ArgumentError for what is none.
+    """
+    known = {name for name, s in OPTIONS.items() if s.role in ("compilation", "tool")}
+    unknown = {*keywords} - known
+    if unknown:
+        raise ArgumentError(f"there is no keyword '{min(unknown)}'", hint="see atc.compile")
     return tuple(sorted({"op_compiler_cache_mode": "enable", **keywords}.items()))
 
 
-def network_of(model: onnx.ModelProto, options: Options) -> Network:
+def network_of(model: onnx.ModelProto, options: Options, held: Held = Held()) -> Network:  # noqa: B008
     """Compile a model, or return the network that was compiled for an equal one.
 
     Raises AtcError.
     """
-    return _network(model.SerializeToString(deterministic=True), model.graph.name, options)
+    return _network(model.SerializeToString(deterministic=True), model.graph.name, options, held)
 
 
 @lru_cache(maxsize=KEPT)
-def _network(model: bytes, name: str, options: Options) -> Network:
+def _network(model: bytes, name: str, options: Options, held: Held) -> Network:
     with temporary_folder("trace") as folder:
         output = Path(folder, network_identifier(name))
-        write_library(model, output, options)
+        write_library(model, output, options, held)
         return open_network(output)  # the system keeps what it has loaded
 
 
-def write_library(model: bytes, output: Path, options: Options) -> None:
+def write_library(model: bytes, output: Path, options: Options, held: Held = Held()) -> None:  # noqa: B008
     """Compile the bytes of an ONNX model into the folder `output`. Raises AtcError."""
     with temporary_folder("model") as folder:
         path = Path(folder, f"{network_identifier(output.name)}.onnx")
         path.write_bytes(model)
-        compile_file(path, output, **dict(options))
+        compile_holding(held, chosen({"model": path, "output": output, **dict(options)}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from atc.tracing.errors import OperandError, place
 
 OPSET = 21
 PREVIEW = "ai.onnx.preview.training"
+RANDOM = "atc.random"
+"""The domain of random operators with one more operand than the standard's, a seed."""
 _IMPORTS = [helper.make_opsetid("", OPSET), helper.make_opsetid(PREVIEW, 1)]
 _SMALL = 4096
 """Elements of constants that types are inferred from: shapes, axes and the like are smaller."""
@@ -62,15 +64,16 @@ class Recording:
 
     def add(
         self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any] | None = None,
-        outputs: int = 1,
+        outputs: int = 1, domain: str = "",
     ) -> list[str]:  # fmt: skip
-        """Add a node of the standard's; returns its results.
+        """Add a node of the standard's, or of RANDOM with a seed as last operand; returns its
+        results.
 
         Raises OperandError where the standard's type inference refuses it.
         """
         results = [self.fresh() for _ in range(outputs)]
         given = {k: v for k, v in (attributes or {}).items() if v is not None}
-        node = helper.make_node(op, [*inputs], results, **given)
+        node = helper.make_node(op, [*inputs[: -1 if domain else None]], results, **given)
         types = {i: self.types[i] for i in inputs if i}
         small = {i: c for i in inputs if (c := self.constants.get(i)) and _size(c) <= _SMALL}
         try:
@@ -84,6 +87,8 @@ class Recording:
             raise OperandError(
                 one_line(f"{op} doesn't take {shown}: {reason}"), where=place()
             ) from None
+        node.domain = domain
+        node.input[:] = inputs
         return self._added(node, [found[r] for r in results])
 
     def gradient(self, y: str, xs: Sequence[str]) -> list[str]:
@@ -130,7 +135,7 @@ class Recording:
             needed.add(value)
             if value in made:
                 node = made[value]
-                pending += node.input
+                pending += reads(node)
                 pending += [y for o in node.output if (y := self._reads.get(o))]
         nodes = [n for n in self.nodes if not needed.isdisjoint(n.output)]
         ends = [helper.make_node("Identity", [v], [o]) for o, v in outputs.items()]
@@ -140,13 +145,24 @@ class Recording:
             [helper.make_value_info(o, self.types[v]) for o, v in outputs.items()],
             [c for n, c in self.constants.items() if n in needed],
         )  # fmt: skip
-        return helper.make_model(graph, opset_imports=_IMPORTS, ir_version=10)
+        drawn = any(n.domain == RANDOM for n in nodes)
+        imports = [*_IMPORTS, *([helper.make_opsetid(RANDOM, 1)] if drawn else [])]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def used(self, outputs: Sequence[str]) -> set[str]:
         """Return the inputs that values depend on."""
         model = self.model("used", (), {f"_{k}": v for k, v in enumerate(outputs)})
-        read = {i for n in model.graph.node for i in n.input}
+        read = {i for n in model.graph.node for i in reads(n)}
         return read & {*self.inputs}
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node, or a graph inside of it, reads; some of them may be its own."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (o.name for o in graph.output)
+            yield from (name for inner in graph.node for name in reads(inner))
 
 
 def _size(tensor: onnx.TensorProto) -> int:

@@ -280,14 +280,14 @@ def asarray(x: Any, dtype: Any = None) -> Tensor:
 
 
 def nodes(
-    op: str, operands: Sequence[Any], attributes: Mapping[str, Any], count: int
+    op: str, operands: Sequence[Any], attributes: Mapping[str, Any], count: int, domain: str = ""
 ) -> list[Tensor]:
-    """Record a node of the standard's; operands are tensors, numpy arrays, or None."""
+    """Record a node, of the standard's domain or RANDOM; operands are tensors, arrays, or None."""
     tape = current_tape()
     inputs = ["" if x is None else tape.value(asarray(x)) for x in operands]
     while inputs and not inputs[-1]:
         inputs.pop()
-    found = tape.recording.add(op, inputs, attributes, count)
+    found = tape.recording.add(op, inputs, attributes, count, domain)
     return [Tensor.recorded(tape, value) for value in found]
 
 

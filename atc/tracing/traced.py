@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from atc.errors import one_line
+from atc.pipeline.held import Held
 from atc.runtime.network import Network
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
 from atc.tracing.errors import ArgumentError, OperandError, TracingError, place
@@ -77,6 +78,15 @@ class Entry:
     def named(self, tensor: Tensor) -> str:
         """Return the name of the input that a tensor is."""
         return next(name for name, source in self.sources if source is tensor)
+
+    def held(self) -> Held:
+        """Return what is there from call to call: captured tensors, new values, gradients."""
+        pairs = tuple((self.named(t), out) for t, out in self.updates)
+        replaced = {name for name, _ in pairs}
+        kept = [t.array for name, t in self.sources if name not in replaced]
+        kept += [p.array for p, _, output in self.grads if output is not None]
+        more = sum(array.nbytes for array in kept if array is not None)
+        return Held(pairs, in_place=False, more=more)
 
     def fits(self) -> bool:
         """Return whether the parameters' gradients are there as they were."""
@@ -208,7 +218,7 @@ class Traced:
         if not self._runs:
             return None
         given = [tape.sources[i.name].array for i in entry.model.graph.input]
-        entry.network = network_of(entry.model, self._options)
+        entry.network = network_of(entry.model, self._options, entry.held())
         found = dict(zip(_outputs(entry.model), entry.network.run(
             dict(zip([t.name for t in entry.network.inputs], given, strict=True))
         ).values(), strict=True))  # fmt: skip
@@ -300,7 +310,7 @@ class Traced:
         """The compiled network of the latest call."""
         entry = self._traced()
         if entry.network is None:
-            entry.network = network_of(entry.model, self._options)
+            entry.network = network_of(entry.model, self._options, entry.held())
         return entry.network
 
     def model(

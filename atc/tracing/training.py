@@ -7,9 +7,8 @@ as far as the program proves that nothing reads them later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
@@ -19,30 +18,30 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from atc.api import compile as compile_file
-from atc.build.output_folder import network_name, write_files
-from atc.codegen.interface import Port
+from atc.api import chosen, diagnostics_of
+from atc.build.output_folder import network_name
+from atc.compile import compile_model
+from atc.diagnostics import Diagnostics
 from atc.errors import ModelError, OptionError, one_line
 from atc.files.temporary import temporary_folder
-from atc.names import c_string, comment
+from atc.options.options import Options, make_options
+from atc.options.resolve import resolve
+from atc.options.table import OPTIONS
 from atc.pipeline.pipeline import Compilation
-from atc.program.in_place import in_place
-from atc.runtime.load import open_network
-from atc.templates import render
+from atc.pipeline.request import Decisions
 from atc.tracing import functional
 from atc.tracing.errors import ArgumentError
 from atc.tracing.gradient import GradManager
-from atc.tracing.inline import applied, inputs_of, read_for_training, weights_of
+from atc.tracing.inline import Model, applied, constant, read_for_training
 from atc.tracing.networks import options_of
 from atc.tracing.optim import SGD, Adam, AdamW, Optimizer
 from atc.tracing.parameter import Parameter
 from atc.tracing.recording import Array
+from atc.tracing.step import TrainingStep
+from atc.tracing.step_files import Recorded, write_step
 from atc.tracing.tape import current_tape
 from atc.tracing.tensor import Tensor, node
 from atc.tracing.traced import Traced
-
-ALIGNMENT = 64
-"""Of each tensor in the state, in bytes."""
 
 OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -50,91 +49,118 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1_loss": functional.l1_loss, "binary_cross_entropy": functional.binary_cross_entropy,
 }  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Slot:
-    """A tensor of the state: where it lies, and where its new value is written."""
-
-    name: str
-    dtype: int
-    shape: tuple[int, ...]
-    offset: int
-    size: int
-    new: int
-
-    @property
-    def text(self) -> str:
-        """The name as a C string."""
-        return c_string(self.name)
+_ALIEN = (
+    "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "out_nodes", "input_format",
+    "input_fp16_nodes", "output_type", "state", "insert_op_conf", "cal_conf", "verify", "selftest",
+    "starter", "step", "singleop", "om", "json", "check_report",
+)  # fmt: skip
+"""Options of a compilation that a step of training has no use for."""
 
 
 def training_step(
     model: str | PathLike[str], output: str | PathLike[str], *,
     loss: str | Callable[..., Tensor] = "cross_entropy",
     optimizer: str = "sgd", lr: float = 0.01, trainable: str | Sequence[str] = "*",
-    labels: Mapping[str, tuple[Any, Sequence[int]]] | None = None,
-    input_shape: Mapping[str, Sequence[int]] | None = None, clip_norm: float = 0.0,
-    accumulate: int = 1, optimizer_options: Mapping[str, Any] | None = None, **options: Any,
+    labels: str | Mapping[str, tuple[Any, Sequence[int]]] = "", clip_norm: float = 0.0,
+    accumulate: int = 1, optimizer_options: str | Mapping[str, Any] = "",
+    inplace_update: bool = True, **options: Any,
 ) -> TrainingStep:  # fmt: skip
-    """Compile one training step of an ONNX model into the folder `output`.
+    """Compile one training step of a model into the folder `output`.
 
     `loss` is a name of `LOSSES`, which compares the first output with a label, or a function of
     the outputs and the labels; `labels` has the type and shape of each label then. `trainable`
-    are patterns of initializers' names: all others are constants, for which no gradient is
-    computed. Gradients of `accumulate` steps are averaged before the parameters change; where
-    their norm exceeds `clip_norm`, if that isn't 0, they are scaled down to it.
-    `optimizer_options` are momentum, betas and the like, `options` those of `atc.compile`.
-    Raises AtcError.
+    are patterns of weights' names: all others are constants, for which no gradient is computed.
+    Gradients of `accumulate` steps are averaged before the parameters change; where their norm
+    exceeds `clip_norm`, if that isn't 0, they are scaled down to it. `optimizer_options` are
+    momentum, betas and the like; `inplace_update` allows new values to be written on old ones.
+    `options` are those of `atc.compile`, `memory_budget` and `recompute` among them. All may be
+    texts, as on the command line. Raises AtcError.
     """
-    if optimizer not in OPTIMIZERS:
-        raise ArgumentError(f"there is no optimizer '{optimizer}'", where="optimizer",
-                            hint=f"use {', '.join(OPTIMIZERS)}")  # fmt: skip
-    if isinstance(loss, str) and loss not in LOSSES:
-        raise ArgumentError(f"there is no loss '{loss}'", where="loss",
-                            hint=f"use {', '.join(LOSSES)}, or a function")  # fmt: skip
-    if accumulate < 1 or not clip_norm >= 0:
-        raise ArgumentError(f"accumulate is {accumulate}, clip_norm {clip_norm}",
-                            hint="give 1 or more, and 0 or more")  # fmt: skip
-    path, folder = Path(model), Path(output)
-    read = read_for_training(path, input_shape or {})
-    weights = weights_of(read)
-    parameters = _trainable(weights, trainable, str(path))
-    inputs = inputs_of(read)
-    expected = labels or _labels(read, loss, str(path))
+    own = {
+        "loss": loss, "optimizer": optimizer, "lr": lr, "trainable": trainable,
+        "labels": labels or "", "clip_norm": clip_norm, "accumulate": accumulate,
+        "optimizer_options": optimizer_options or "", "inplace_update": inplace_update,
+    }  # fmt: skip
+    given = {"model": model, "output": output, **own, **dict(options_of(options))}
+    resolved = resolve(chosen(given), "compile", program=True)
+    done = train(resolved.values, resolved.environ, diagnostics_of(str(resolved.values["log"])))
+    return TrainingStep(done.folder)
+
+
+def train(
+    values: Mapping[str, Any], environ: Mapping[str, str], listen: Diagnostics
+) -> Compilation:
+    """Compile a step of training, as the checked values of all options say. Raises AtcError."""
+    for name in _ALIEN:
+        if values[name] != OPTIONS[name].value(OPTIONS[name].default):
+            raise OptionError(f"--{name} isn't for steps of training", where=f"--{name}",
+                              code="E10057")  # fmt: skip
+    options = make_options(values)
+    read = read_for_training(options)
+    recorded, model = _recorded(read, options, values)
+    # Of several targets each has a program of its own.
+    held = recorded.held(values["inplace_update"] and "," not in options.target)
+    with temporary_folder("model") as place:
+        file = Path(place, f"{network_name(options.output)}.onnx")
+        file.write_bytes(model.SerializeToString(deterministic=True))
+        own = replace(options, model=file, weight=None, framework="", input_shape={})
+        done = compile_model(own, environ, listen, Decisions(held=held))
+    write_step(done, recorded, held)
+    return done
+
+
+def _recorded(
+    read: Model, options: Options, values: Mapping[str, Any]
+) -> tuple[Recorded, onnx.ModelProto]:
+    """Trace a step; returns what it reads and writes, and its model."""
+    loss, where = values["loss"], str(options.model)
+    parameters = _trainable(read, values["trainable"], where)
+    wanted = _label_arrays(values["labels"], where) or _label(read, loss, where)
+    if isinstance(loss, str) and len(wanted) != 1:
+        raise ArgumentError(f"{loss} compares one label, not {len(wanted)}", where="labels")
     update = _Update(
         GradManager().attach(parameters.values()),
-        OPTIMIZERS[optimizer]([*parameters.values()], lr, **(optimizer_options or {})),
-        clip_norm, accumulate,
+        _optimizer(values, [*parameters.values()]), values["clip_norm"], values["accumulate"],
     )  # fmt: skip
+    seed = Parameter(np.int64(0), name="seed")
 
     def step(*tensors: Tensor) -> dict[str, Tensor]:
-        given, wanted = tensors[: len(inputs)], tensors[len(inputs) :]
-        fixed = {n: _constant(a) for n, a in weights.items() if n not in parameters}
+        given, labels = tensors[: len(read.inputs)], tensors[len(read.inputs) :]
         with update.manager:
-            outputs = applied(read, given, {**fixed, **parameters})
-            if isinstance(loss, str):
-                value = LOSSES[loss](outputs[0], *wanted)
-            else:
-                value = loss(*outputs, *wanted)
+            outputs = applied(read, given, parameters, seed)
+            value = LOSSES[loss](outputs[0], *labels) if isinstance(loss, str) else loss(
+                *outputs, *labels
+            )  # fmt: skip
             update.run(value)
         return {"loss": value}
 
-    named = {v.name: _zeros(v) for v in inputs}
-    named |= {n: np.zeros(tuple(s), t) for n, (t, s) in expected.items()}
+    named = {v.name: _zeros(v) for v in read.inputs}
+    doubled = named.keys() & wanted.keys()
+    if doubled:
+        raise ArgumentError(f"the label '{min(doubled)}' is an input, too", where="labels")
+    named |= wanted
     traced = Traced(step, symbolic=True, capture_as_const=False, record_only=False,
-                    options=options_of(options))  # fmt: skip
+                    options=options_of({}))  # fmt: skip
     _, entry = traced.record(named, {})
-    done = _compiled(entry.model, folder, options_of(options))
-    pairs = [(entry.named(t), out, t) for t, out in entry.updates]
-    pairs.sort(key=lambda pair: pair[0] not in parameters)
-    rate = next((n for n, t in entry.sources if t is update.optimizer.rate), "")
-    return _written(done, folder, path.name, pairs, [*named], (rate, lr))
+    state = [(entry.named(t), out, t) for t, out in entry.updates]
+    state.sort(key=lambda each: each[0] not in parameters)
+    names = {id(t): n for n, t in entry.sources}
+    return Recorded(
+        options.model.name, tuple(named), tuple(state), names.get(id(update.optimizer.rate), ""),
+        values["lr"], names.get(id(seed), ""),
+    ), entry.model  # fmt: skip
 
 
-def _constant(array: Array) -> Tensor:
-    made = Tensor(array)
-    made.constant = True
-    return made
+def _optimizer(values: Mapping[str, Any], parameters: Sequence[Parameter]) -> Optimizer:
+    """Return the optimizer. Raises ArgumentError for options that it doesn't have."""
+    own = dict(values["optimizer_options"])
+    make = OPTIMIZERS[values["optimizer"]]
+    try:
+        return make(parameters, values["lr"], **own)
+    except TypeError:
+        given = ", ".join(f"{n}={v}" for n, v in own.items())
+        raise ArgumentError(f"{values['optimizer']} doesn't take {one_line(given, 100)}",
+                            where="optimizer_options") from None  # fmt: skip
 
 
 def _zeros(info: onnx.ValueInfoProto) -> Array:
@@ -143,34 +169,45 @@ def _zeros(info: onnx.ValueInfoProto) -> Array:
     return np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
 
-def _trainable(
-    weights: Mapping[str, Array], patterns: str | Sequence[str], where: str
-) -> dict[str, Parameter]:
+def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Parameter]:
     """Return the parameters that patterns name. Raises ArgumentError for one that names none."""
-    listed = [patterns] if isinstance(patterns, str) else [*patterns]
-    floats = [n for n, a in weights.items() if a.dtype in (np.float32, np.float64) and a.size]
-    for pattern in listed:
-        if not any(fnmatchcase(n, pattern) for n in floats):
-            there = one_line(", ".join(floats), 200)
-            raise ArgumentError(f"trainable '{pattern}' names no weights", where=where,
-                                hint=f"the model has {there}")  # fmt: skip
-    chosen = [n for n in floats if any(fnmatchcase(n, p) for p in listed)]
-    return {n: Parameter(weights[n], name=n) for n in chosen}
+    found: set[str] = set()
+    for pattern in patterns:
+        named = {n for n in read.trainable if _names(pattern, n, read.weights[n])}
+        if not named:
+            there = one_line(", ".join(read.trainable), 200)
+            raise ArgumentError(f"trainable '{one_line(pattern, 60)}' names no weights",
+                                where=where, hint=f"the model has {there}")  # fmt: skip
+        found |= named
+    if not found:
+        raise ArgumentError("no weights are trainable", where=where)
+    return {n: Parameter(read.weights[n], name=n) for n in read.trainable if n in found}
 
 
-def _labels(
-    model: onnx.ModelProto, loss: str | Callable[..., Tensor], where: str
-) -> dict[str, tuple[Any, Sequence[int]]]:
+def _names(pattern: str, name: str, weight: Array) -> bool:
+    """Whether a pattern names a weight: numbers without axes have to be named exactly."""
+    return pattern == name or (weight.ndim > 0 and fnmatchcase(name, pattern))
+
+
+def _label_arrays(labels: Mapping[str, tuple[Any, Sequence[int]]], where: str) -> dict[str, Array]:
+    """Return zeros of the labels' types and shapes."""
+    try:
+        return {name: np.zeros(tuple(shape), kind) for name, (kind, shape) in labels.items()}
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(one_line(f"labels: {error}", 120), where=where) from None
+
+
+def _label(read: Model, loss: str | Callable[..., Tensor], where: str) -> dict[str, Array]:
     """Return the label that a loss by name compares the first output with."""
     if not isinstance(loss, str):
         raise ArgumentError("a function as loss needs the labels' types and shapes", where=where,
                             hint='labels={"label": ("int64", (8,))}')  # fmt: skip
-    out = _zeros(model.graph.output[0])
+    out = _zeros(read.proto.graph.output[0])
     if loss != "cross_entropy":
-        return {"label": (out.dtype, out.shape)}
+        return {"label": out}
     if out.ndim < 2:
         raise ModelError(f"cross_entropy of an output of {out.ndim} axes", where=where)
-    return {"label": (np.int64, (out.shape[0], *out.shape[2:]))}
+    return {"label": np.zeros((out.shape[0], *out.shape[2:]), np.int64)}
 
 
 @dataclass
@@ -222,7 +259,7 @@ class _Update:
         total = squares[0]
         for square in squares[1:]:
             total = total + square
-        factor = node("Min", self.clip_norm / (node("Sqrt", total) + 1e-6), _constant(np.ones(())))
+        factor = node("Min", self.clip_norm / (node("Sqrt", total) + 1e-6), constant(np.ones(())))
         for parameter in listed:
             kind = helper.np_dtype_to_tensor_dtype(parameter.dtype)
             parameter.grad = cast("Tensor", parameter.grad) * node("Cast", factor, to=kind)
@@ -231,156 +268,7 @@ class _Update:
         """Let the optimizer's changes be made only where a condition holds."""
         tape = current_tape()
         changed = {id(p) for p in (*self.optimizer.params, *self.optimizer.state())}
-        for key in changed & {*tape.updates}:
+        for key in [k for k in tape.updates if k in changed]:  # ids have no order of their own
             parameter, new = tape.updates.pop(key)
             kept = node("Where", condition, new, parameter)
             tape.updates[key] = (parameter, kept)
-
-
-# ---- the library --------------------------------------------------------------------------------
-
-
-def _compiled(
-    model: onnx.ModelProto, folder: Path, options: Sequence[tuple[str, Any]]
-) -> Compilation:
-    with temporary_folder("model") as place:
-        file = Path(place, f"{network_name(folder)}.onnx")
-        file.write_bytes(model.SerializeToString(deterministic=True))
-        return compile_file(file, folder, **dict(options))
-
-
-def _written(
-    done: Compilation, folder: Path, model: str, pairs: Sequence[tuple[str, str, Tensor]],
-    arguments: Sequence[str], rate: tuple[str, float],
-) -> TrainingStep:  # fmt: skip
-    """Write the header, the first state and what Python reads beside the library."""
-    several = "," in done.options.target  # each target has a program of its own
-    spots = in_place(done.program, [] if several else [(p[0], p[1]) for p in pairs])
-    slots, at = list[Slot](), 0
-    for source, _, tensor in pairs:
-        assert tensor.array is not None
-        kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
-        size = tensor.array.nbytes
-        slots.append(Slot(source, kind, tensor.array.shape, at, size, at))
-        at += -(-size // ALIGNMENT) * ALIGNMENT
-    saved, state = at, bytearray(at)
-    for slot, (_, _, tensor) in zip(slots, pairs, strict=True):
-        assert tensor.array is not None
-        state[slot.offset : slot.offset + slot.size] = tensor.array.tobytes()
-    for k, slot in enumerate(slots):
-        if slot.name not in spots:
-            slots[k] = Slot(slot.name, slot.dtype, slot.shape, slot.offset, slot.size, at)
-            at += -(-slot.size // ALIGNMENT) * ALIGNMENT
-    values = _header_values(done, model, pairs, slots, saved, at, rate[0])
-    text = render("project/step.h.j2", values)
-    manifest = {
-        "inputs": [*arguments], "rate": rate, "saved": saved, "size": at,
-        "state": [asdict(slot) | {"output": out} for slot, (_, out, _) in zip(slots, pairs,
-                                                                              strict=True)],
-    }  # fmt: skip
-    write_files(folder, {
-        f"include/{done.name}_step.h": text.encode(), f"{done.name}_state.bin": bytes(state),
-        f"{done.name}_step.json": json.dumps(manifest, indent=1).encode(),
-    })  # fmt: skip
-    return TrainingStep(folder)
-
-
-def _header_values(
-    done: Compilation, model: str, pairs: Sequence[tuple[str, str, Tensor]], slots: Sequence[Slot],
-    saved: int, size: int, rate: str,
-) -> dict[str, Any]:  # fmt: skip
-    interface = done.emission.interface
-    ins = cast("Sequence[Port]", interface["inputs"])
-    outs = cast("Sequence[Port]", interface["outputs"])
-    reads = {slot.name: slot.offset for slot in slots}
-    writes = {out: slot.new for slot, (_, out, _) in zip(slots, pairs, strict=True)}
-    call = [
-        f"(const {p.dtype.c} *)(const void *)(s + {reads[p.name]})" if p.name in reads
-        else f"&{p.c_name}" if p.name == rate else p.c_name
-        for p in ins
-    ] + [
-        f"({p.dtype.c} *)(void *)(s + {writes[p.name]})" if p.name in writes else p.c_name
-        for p in outs
-    ]  # fmt: skip
-    inputs = [p for p in ins if p.name not in reads]
-    outputs = [p for p in outs if p.name not in writes]
-    return {
-        "name": done.name, "NAME": done.name.upper(), "model": comment(model),
-        "version": interface["version"], "inputs": inputs, "outputs": outputs, "slots": slots,
-        "rate": rate, "saved": saved, "size": size, "arguments": ",\n    ".join(call),
-        "in_place": sum(s.new == s.offset for s in slots),
-        "call": ", ".join(p.c_name for p in (*inputs, *outputs)),
-    }  # fmt: skip
-
-
-class TrainingStep:
-    """A training step from its folder, with its state: `loss = step(image, label)`.
-
-    `lr` is the learning rate of the next steps.
-    """
-
-    def __init__(self, folder: str | PathLike[str]) -> None:
-        """Load a step as it was when it was compiled. Raises AtcError."""
-        place = Path(folder)
-        name = network_name(place.resolve())
-        try:
-            manifest = json.loads((place / f"{name}_step.json").read_text("utf-8"))
-            data = (place / f"{name}_state.bin").read_bytes()
-        except OSError as error:
-            raise ModelError(f"no training step: {error.strerror}", where=str(place)) from None
-        self.network = open_network(place)
-        self._slots = [_slot(entry) for entry in manifest["state"]]
-        self._outputs: list[str] = [entry["output"] for entry in manifest["state"]]
-        self._saved: int = manifest["saved"]
-        self.inputs: list[str] = manifest["inputs"]
-        self._rate, self.lr = cast("tuple[str, float]", manifest["rate"])
-        self._state: dict[str, Array] = {}
-        self.load(data)
-
-    def __call__(self, *arrays: Any) -> float:
-        """Train on one batch; returns the loss of before."""
-        given = dict(zip(self.inputs, arrays, strict=True)) | self._state
-        if self._rate:
-            given[self._rate] = np.float64(self.lr)
-        found = self.network.run(given)
-        for slot, output in zip(self._slots, self._outputs, strict=True):
-            self._state[slot.name] = found.pop(output)
-        (loss,) = found.values()
-        return float(loss)
-
-    def names(self) -> list[str]:
-        """Return the names of the parameters, and of what the optimizer remembers."""
-        return [slot.name for slot in self._slots]
-
-    def get(self, name: str) -> Array:
-        """Return a copy of a tensor of the state."""
-        return self._state[name].copy()
-
-    def set(self, name: str, value: Any) -> None:
-        """Replace a tensor of the state. Raises ArgumentError for one of another type or shape."""
-        now, new = self._state[name], np.asarray(value)
-        if new.dtype != now.dtype or new.shape != now.shape:
-            raise ArgumentError(f"{name} is {now.dtype} {[*now.shape]}, not {new.dtype} "
-                                f"{[*new.shape]}")  # fmt: skip
-        self._state[name] = new.copy()
-
-    def save(self) -> bytes:
-        """Return the state as `NAME_save` in C does."""
-        data = bytearray(self._saved)
-        for slot in self._slots:
-            data[slot.offset : slot.offset + slot.size] = self._state[slot.name].tobytes()
-        return bytes(data)
-
-    def load(self, data: bytes) -> None:
-        """Take a state that was saved. Raises OptionError for one of another size."""
-        if len(data) != self._saved:
-            raise OptionError(f"a state of {len(data)} bytes, not {self._saved}")
-        for slot in self._slots:
-            part = data[slot.offset : slot.offset + slot.size]
-            kind = helper.tensor_dtype_to_np_dtype(slot.dtype)
-            self._state[slot.name] = np.frombuffer(part, kind).reshape(slot.shape).copy()
-
-
-def _slot(entry: Mapping[str, Any]) -> Slot:
-    given = {k: v for k, v in entry.items() if k != "output"}
-    return Slot(**{**given, "shape": tuple(entry["shape"])})

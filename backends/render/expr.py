@@ -214,8 +214,8 @@ def _call(e: Call, args: list[str]) -> str:
         case "Lookup":
             return _behind(args[0], _bare(args[1]))
         case "CastSaturate":
-            narrow = e.args[0].dtype is DType.FLOAT and e.dtype not in (DType.INT32, DType.UINT32)
-            return f"{'k_satf' if narrow else 'k_sat'}_{e.dtype.label}({args[0]})"
+            of_float = e.args[0].dtype.computed is DType.FLOAT
+            return f"{'k_satf' if of_float else 'k_sat'}_{e.dtype.label}({args[0]})"
         case "Bitcast":
             return _bitcast(e.args[0].dtype, e.dtype, args[0])
         case "Where":

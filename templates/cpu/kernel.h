@@ -141,15 +141,14 @@ K_REAL(double, , f64)
 
 /* Real to integer: towards zero. Out of range and NaN give what x86 and numpy give for 32 and 64
  * bits, the lowest value; narrower types keep the low bits of that. */
-#define K_CAST(F, M)                                                           \
+#define K_CAST(F, M, IN_32)                                                    \
   K_INLINE int64_t k_cast_##M##_i64(F a) {                                     \
     return a >= (F)-9223372036854775808.0 && a < (F)9223372036854775808.0      \
                ? (int64_t)a                                                    \
                : INT64_MIN;                                                    \
   }                                                                            \
   K_INLINE int32_t k_cast_##M##_i32(F a) {                                     \
-    return (double)a > -2147483649.0 && (double)a < 2147483648.0 ? (int32_t)a  \
-                                                                 : INT32_MIN;  \
+    return IN_32 && a < (F)2147483648.0 ? (int32_t)a : INT32_MIN;              \
   }                                                                            \
   K_INLINE int16_t k_cast_##M##_i16(F a) {                                     \
     return (int16_t)k_cast_##M##_i32(a);                                       \
@@ -172,8 +171,8 @@ K_REAL(double, , f64)
     return (uint8_t)k_cast_##M##_i32(a);                                       \
   }
 
-K_CAST(float, f32)
-K_CAST(double, f64)
+K_CAST(float, f32, a >= -2147483648.0f) /* there is no float between that and its truncation */
+K_CAST(double, f64, a > -2147483649.0)
 #undef K_CAST
 
 /* The index nearest to `index` in [0, last]: what data says must not leave a tensor. */
@@ -187,21 +186,19 @@ K_INLINE ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
     return a != a ? (T)0 : a <= (R)(LOW) ? (T)(LOW)                            \
          : a >= (R)(HIGH) ? (T)(HIGH) : (T)a;                                  \
   }
-#define K_SATURATE(T, M, LOW, HIGH) K_SATURATE_FROM(double, k_sat_##M, T, LOW, HIGH)
-#define K_SATURATE_NARROW(T, M, LOW, HIGH)                                     \
-  K_SATURATE(T, M, LOW, HIGH)                                                  \
+#define K_SATURATE(T, M, LOW, HIGH)                                            \
+  K_SATURATE_FROM(double, k_sat_##M, T, LOW, HIGH)                             \
   K_SATURATE_FROM(float, k_satf_##M, T, LOW, HIGH) /* of a float, not by way of double */
-K_SATURATE_NARROW(int8_t, i8, INT8_MIN, INT8_MAX)
-K_SATURATE_NARROW(uint8_t, u8, 0, UINT8_MAX)
-K_SATURATE_NARROW(int16_t, i16, INT16_MIN, INT16_MAX)
-K_SATURATE_NARROW(uint16_t, u16, 0, UINT16_MAX)
+K_SATURATE(int8_t, i8, INT8_MIN, INT8_MAX)
+K_SATURATE(uint8_t, u8, 0, UINT8_MAX)
+K_SATURATE(int16_t, i16, INT16_MIN, INT16_MAX)
+K_SATURATE(uint16_t, u16, 0, UINT16_MAX)
 K_SATURATE(int32_t, i32, INT32_MIN, INT32_MAX)
 K_SATURATE(uint32_t, u32, 0, UINT32_MAX)
-K_SATURATE_NARROW(int8_t, i4, -8, 7)
-K_SATURATE_NARROW(uint8_t, u4, 0, 15)
-K_SATURATE_NARROW(int8_t, i2, -2, 1)
-K_SATURATE_NARROW(uint8_t, u2, 0, 3)
-#undef K_SATURATE_NARROW
+K_SATURATE(int8_t, i4, -8, 7)
+K_SATURATE(uint8_t, u4, 0, 15)
+K_SATURATE(int8_t, i2, -2, 1)
+K_SATURATE(uint8_t, u2, 0, 3)
 #undef K_SATURATE
 #undef K_SATURATE_FROM
 

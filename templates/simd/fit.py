@@ -1,7 +1,7 @@
-"""Fit the float32 coefficients of math.h and the float64 ones of exact.h; run it to print them.
+"""Fit the coefficients of math.h, scalar_math.h (float32) and exact.h (float64), and print them.
 
 Each fit minimises the largest weighted error over Chebyshev nodes by Lawson's iteration (least
-squares, reweighted by the error it left; Lawson 1961). Coefficients of math.h are rounded to
+squares, reweighted by the error it left; Lawson 1961). Coefficients of floats are rounded to
 float32 one after another, constant term first, and the rest is fitted again, so that later terms
 absorb the rounding of earlier ones.
 """
@@ -168,6 +168,31 @@ def cos_tail(t: float) -> float:
     return 1 / 24 - t / 720 + t * t / 40320 - t**3 / 3628800 + t**4 / 479001600
 
 
+def atan_tail(t: float) -> float:
+    """(atan(x) - x) / x^3 for t = x^2."""
+    x = math.sqrt(t)
+    if t > 1e-3:
+        return (math.atan(x) - x) / x**3
+    return math.fsum((-t) ** k / -(2 * k + 3) for k in range(6))
+
+
+def asin_tail(t: float) -> float:
+    """(asin(x) - x) / x^3 for t = x^2."""
+    x = math.sqrt(t)
+    if t > 1e-3:
+        return (math.asin(x) - x) / x**3
+    return 1 / 6 + 3 * t / 40 + 15 * t * t / 336 + 105 * t**3 / 3456
+
+
+def of_scalar_math() -> dict[str, Array]:
+    """Return every table of scalar_math.h; the error is relative to the final result."""
+    narrow = (math.sqrt(2.0) - 1) ** 2
+    return {
+        "atan": fit(atan_tail, lambda t: t / (1 + t * atan_tail(t)), 0.0, narrow, 4),
+        "asin": fit(asin_tail, lambda t: t / (1 + t * asin_tail(t)), 0.0, 0.25, 4),
+    }
+
+
 def of_math() -> dict[str, Array]:
     """Return every table of math.h; each weight makes the error relative to the final result."""
     half = LN2 / 2
@@ -209,7 +234,7 @@ def of_exact() -> dict[str, Array]:
 
 def main() -> None:
     """Print all coefficients."""
-    for name, c in of_math().items():
+    for name, c in {**of_math(), **of_scalar_math()}.items():
         print(f"{name}:", ", ".join(f"{v:.9g}f" for v in c))
     for name, c in of_exact().items():
         print(f"{name}:", ", ".join(f"{v:.13g}" for v in c))

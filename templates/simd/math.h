@@ -245,7 +245,7 @@ static inline vf32 v_gelu(vf32 x) {
 
 /* --- Sine and cosine --- */
 
-#define V_TRIG_MAX 8192.0f /* beyond it libm is called, lane by lane */
+#define V_TRIG_MAX 8192.0f /* beyond it lanes are reduced one by one, in integers */
 
 /* n = a / (pi / 2) to the nearest, and a - n pi / 2 in four steps, the first three as good as
  * exact (Cody and Waite 1980), for 0 <= a <= V_TRIG_MAX. */
@@ -277,34 +277,61 @@ static inline vf32 v_sin_quadrant(vf32 r, vi32 quadrant) {
   return v_mul(v_select(v_lt(odd, v_zero()), c, s), turn);
 }
 
-/* sin(x). Max 2.34 ulp up to V_TRIG_MAX. */
+/* For a > V_TRIG_MAX: n = a / (pi / 2) to the nearest, modulo 4, and a - n pi / 2: the 24 digits of
+ * a by those 96 of 2 / pi that matter (Payne and Hanek 1983). NaN of what is infinite. */
+static inline float v_far_reduce(float a, int32_t *n) {
+  static const uint32_t digits[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                     0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
+  uint32_t bits, part[3];
+  memcpy(&bits, &a, sizeof bits);
+  *n = 0;
+  if (!(a < INFINITY)) return NAN;
+  const uint32_t first = (bits >> 23) - 120, shift = first & 31; /* its digit times a's last is 2 */
+  for (uint32_t k = 0; k < 3; k++) {
+    const uint32_t *const d = digits + (first >> 5) + k;
+    part[k] = shift != 0 ? d[0] << shift | d[1] >> (32 - shift) : d[0];
+  }
+  const uint64_t whole = (bits & 0x7fffffu) | 0x800000u;
+  const uint64_t low = whole * part[1] + (whole * part[2] >> 32);
+  const uint64_t turns = (whole * part[0] << 32) + low; /* in units of 2^-62 quarters */
+  const uint32_t quarter = (uint32_t)((turns + (UINT64_C(1) << 61)) >> 62);
+  const uint64_t rest = turns - ((uint64_t)quarter << 62);
+  *n = (int32_t)quarter;
+  const int32_t high = (int32_t)(rest >> 32 ^ 0x80000000u) - INT32_MAX - 1;
+  return ((float)high * 4294967296.0f + (float)(uint32_t)rest) * 3.4061217e-19f;
+}
+
+/* y, and where x is far from 0 the sine of x + turn pi / 2. */
+static inline vf32 v_far_sines(vf32 x, vf32 y, int32_t turn) {
+  float in[V_LANES], out[V_LANES], sines[V_LANES];
+  v_store(in, x);
+  v_store(out, y);
+  for (size_t i = 0; i < V_LANES; i++) {
+    if (!(fabsf(in[i]) > V_TRIG_MAX)) continue;
+    int32_t n;
+    const float r = v_far_reduce(fabsf(in[i]), &n);
+    v_store(sines, v_sin_quadrant(v_set1(r), v_i32_set1(n + turn)));
+    out[i] = turn == 0 && in[i] < 0.0f ? -sines[0] : sines[0];
+  }
+  return v_load(out);
+}
+
+/* sin(x). Max 2.34 ulp up to V_TRIG_MAX, 2.9 beyond. */
 static inline vf32 v_sin(vf32 x) {
   vf32 n;
   const vf32 r = v_trig_reduce(v_abs(x), &n);
   const vf32 y = v_mul(v_sin_quadrant(r, v_cvt_i32(n)), v_copysign(v_set1(1.0f), x));
   if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return y;
-  float in[V_LANES], out[V_LANES];
-  v_store(in, x);
-  v_store(out, y);
-  for (size_t i = 0; i < V_LANES; i++) {
-    if (fabsf(in[i]) > V_TRIG_MAX) out[i] = sinf(in[i]);
-  }
-  return v_load(out);
+  return v_far_sines(x, y, 0);
 }
 
-/* cos(x), the sine a quarter turn on. Max 2.33 ulp up to V_TRIG_MAX. */
+/* cos(x), the sine a quarter turn on. Max 2.33 ulp up to V_TRIG_MAX, 2.9 beyond. */
 static inline vf32 v_cos(vf32 x) {
   vf32 n;
   const vf32 r = v_trig_reduce(v_abs(x), &n);
   const vf32 y = v_sin_quadrant(r, v_i32_add(v_cvt_i32(n), v_i32_set1(1)));
   if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return y;
-  float in[V_LANES], out[V_LANES];
-  v_store(in, x);
-  v_store(out, y);
-  for (size_t i = 0; i < V_LANES; i++) {
-    if (fabsf(in[i]) > V_TRIG_MAX) out[i] = cosf(in[i]);
-  }
-  return v_load(out);
+  return v_far_sines(x, y, 1);
 }
 
 /* The nearest bfloat16 (ties to even), as a float. */

@@ -18,6 +18,13 @@
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 
+/* Processors without floating point: there the compiler would call the C library. */
+#if defined(__arm__) && (!defined(__ARM_FP) || (__ARM_FP & 4) == 0)
+#define ATC_SOFT_SQRT
+#elif defined(__riscv) && !defined(__riscv_flen)
+#define ATC_SOFT_SQRT
+#endif
+
 typedef float vf32;   /* V_LANES floats */
 typedef int32_t vi32; /* V_LANES integers */
 typedef double vf64;  /* half as many doubles, but one at least */
@@ -58,14 +65,19 @@ static inline vf32 v_load_f16(const uint16_t *p) {
   if (value >= 65536.0f) value = *p & 0x3ff ? NAN : INFINITY;
   return *p & 0x8000 ? -value : value;
 }
+/* Ties to even: from 2^23 on the spacing of floats is 1. */
+static inline vf32 v_round(vf32 a) {
+  const float size = fabsf(a), whole = 8388608.0f;
+  return size < whole ? copysignf(size + whole - whole, a) : a;
+}
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) { return (float)*p; }
 static inline vf32 v_load_i8(const int8_t *p) { return (float)*p; }
 static inline void v_store_u8(uint8_t *p, vf32 a) {
-  *p = (uint8_t)rintf(a > 0.0f ? (a < 255.0f ? a : 255.0f) : 0.0f);
+  *p = (uint8_t)v_round(a > 0.0f ? (a < 255.0f ? a : 255.0f) : 0.0f);
 }
 static inline void v_store_i8(int8_t *p, vf32 a) {
-  *p = (int8_t)rintf(a > -128.0f ? (a < 127.0f ? a : 127.0f) : -128.0f);
+  *p = (int8_t)v_round(a > -128.0f ? (a < 127.0f ? a : 127.0f) : -128.0f);
 }
 /* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
 static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
@@ -184,7 +196,7 @@ static inline vf32 v_cast_f32(vi32 a) {
 static inline vi32 v_cvt_i32(vf32 a) {
   return a >= -2147483648.0f && a < 2147483648.0f ? (vi32)a : INT32_MIN;
 }
-static inline vi32 v_round_i32(vf32 a) { return v_cvt_i32(rintf(a)); }
+static inline vi32 v_round_i32(vf32 a) { return v_cvt_i32(v_round(a)); }
 static inline vf32 v_cvt_f32(vi32 a) { return (float)a; }
 
 /* --- Arithmetic --- */
@@ -198,7 +210,28 @@ static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return a * b + c; }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return c - a * b; }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
 static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return acc + a * b; }
-static inline vf32 v_sqrt(vf32 a) { return sqrtf(a); }
+/* Rounded once: digit by digit in integers where there is no instruction for it. */
+static inline vf32 v_sqrt(vf32 a) {
+#ifdef ATC_SOFT_SQRT
+  uint32_t bits, sum = 0, root = 0;
+  memcpy(&bits, &a, sizeof bits);
+  if (!(a > 0.0f) || bits == 0x7f800000u) return a < 0.0f ? NAN : a;
+  int32_t power = (int32_t)(bits >> 23) + (bits < 0x800000u);
+  for (; bits < 0x800000u; power--) bits <<= 1; /* a denormal's first digit to its place */
+  bits = ((bits & 0x7fffffu) | 0x800000u) << (power % 2 == 0 ? 2 : 1);
+  for (uint32_t digit = 1u << 24; digit != 0; digit >>= 1, bits <<= 1) {
+    if (sum + digit > bits) continue;
+    bits -= sum + digit;
+    sum += 2 * digit;
+    root += digit;
+  }
+  root = ((uint32_t)((power + 127) >> 1) << 23) + (root >> 1 & 0x7fffffu) + (root & 1u);
+  memcpy(&a, &root, sizeof a);
+  return a;
+#else
+  return sqrtf(a);
+#endif
+}
 static inline vf32 v_abs(vf32 a) { return fabsf(a); }
 static inline vf32 v_neg(vf32 a) { return -a; }
 static inline vf32 v_copysign(vf32 a, vf32 sign) { return copysignf(a, sign); }
@@ -209,10 +242,12 @@ static inline vf32 v_min(vf32 a, vf32 b) { return (a < b || a != a) ? a : b; }
 static inline vf32 v_max_const(vf32 constant, vf32 a) { return constant > a ? constant : a; }
 static inline vf32 v_min_const(vf32 constant, vf32 a) { return constant < a ? constant : a; }
 static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
-static inline vf32 v_floor(vf32 a) { return floorf(a); }
-static inline vf32 v_ceil(vf32 a) { return ceilf(a); }
-static inline vf32 v_trunc(vf32 a) { return truncf(a); }
-static inline vf32 v_round(vf32 a) { return rintf(a); } /* ties to even */
+static inline vf32 v_floor(vf32 a) {
+  const float near = v_round(a);
+  return near > a ? near - 1.0f : near;
+}
+static inline vf32 v_ceil(vf32 a) { return -v_floor(-a); }
+static inline vf32 v_trunc(vf32 a) { return copysignf(v_floor(fabsf(a)), a); }
 /* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
 static inline vf32 v_pow2i(vi32 n) {
   return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));

@@ -123,6 +123,7 @@ def test_the_reference_is_another_programme(compiled: tuple[Path, Path]) -> None
     assert outputs[1].shape == (1, 4, 8, 8)
 
 
+@pytest.mark.slow
 def test_without_onnxruntime_it_is_that_of_onnx(
     compiled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import archspec.cpu
+import archspec.cpu.detect
 import pytest
 
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
@@ -157,8 +159,32 @@ def test_a_named_target_counts_on_its_default_wherever_it_is_compiled(
 def test_the_host_has_its_own_record_or_the_nearest_older_one(
     processor: str, name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archspec.cpu, "host", lambda: archspec.cpu.TARGETS[processor])
+    own = archspec.cpu.TARGETS[processor]
+    monkeypatch.setattr(archspec.cpu, "host", lambda: own)
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: own)
     assert host_machine() == (None if name is None else MACHINES[name])
+
+
+@pytest.mark.parametrize(
+    ("processor", "real", "hidden", "name"),
+    [
+        ("icelake", "sapphirerapids", {"amx_tile", "amx_int8", "amx_bf16", "waitpkg"},
+         "sapphirerapids"),
+        ("icelake", "sapphirerapids", {"amx_tile", "avx512_bf16"}, "icelake"),
+        ("icelake", "icelake", set(), "icelake"),
+        ("zen3", "zen4", {"flush_l1d"}, "zen4"),
+        ("zen3", "zen5", {"avx512f", "avx512_bf16"}, "zen3"),
+        ("haswell", "zen4", set(), "haswell"),  # of another vendor
+    ],
+)  # fmt: skip
+def test_a_processor_is_known_whose_tiles_are_hidden(
+    processor: str, real: str, hidden: set[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = archspec.cpu.TARGETS
+    shown = SimpleNamespace(vendor=known[real].vendor, features=known[real].features - hidden)
+    monkeypatch.setattr(archspec.cpu, "host", lambda: known[processor])
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: shown)
+    assert host_machine() == MACHINES[name]
 
 
 @pytest.mark.parametrize("spelling", ["zen3", "Zen3", " ZEN3 "])

@@ -205,6 +205,7 @@ def test_the_identity_is_the_content_not_the_place(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- compiling
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_every_target_compiles_with_its_flags_and_checks(target: Target, tmp_path: Path) -> None:
     try:
@@ -270,7 +271,7 @@ def test_products_and_sums_are_rounded_one_by_one(compiler: Compiler, tmp_path: 
     assert f(a, a, -product) == 0.0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
 def test_the_bytes_depend_on_neither_the_folder_nor_the_workers(
     compiler: Compiler, debug: bool, tmp_path: Path
@@ -353,6 +354,7 @@ def test_an_undefined_symbol_fails_the_link(host: Compiler, tmp_path: Path) -> N
     assert caught.value.where == "libnet.so"
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(shutil.which("objcopy") is None, reason="needs objcopy")
 def test_two_static_libraries_with_the_same_kernel_live_in_one_program(
     compiler: Compiler, tmp_path: Path

@@ -21,7 +21,7 @@ does fewer operations). With --layers, the large direct convolutions and matrix 
 up, too; then the peak is that of a program that takes turns with the network. --workspace_limit=0
 keeps Winograd out. RSS is the most memory of the whole process, Python with numpy included; own
 what that is above a process with numpy and the inputs alone. The cold build has an empty cache; the
-warm one the cache that it filled.
+warm one the cache that it filled; with --clock=cpu these are seconds of all processors together.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ from machine import peak_of, pinned, pinned_cores
 from peers import BARE, described, installed, precision_of
 from shares import Share, shares
 
-from atc.accuracy.compare import random_inputs, run_reference
+from atc.accuracy.compare import run_reference
 from atc.accuracy.differences import compare
+from atc.accuracy.inputs import random_inputs
 from atc.backends.flops import operations
 from atc.backends.targets import get_target
 from atc.compile import compile_model
@@ -129,8 +130,8 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
         folder = Path(name)
         inputs = stored_inputs(model)
         chosen = build_options(model, folder, options, inputs)
-        cold_build, done = timed_build(chosen)
-        warm_build, done = timed_build(chosen)
+        cold_build, done = timed_build(chosen, given.clock)
+        warm_build, done = timed_build(chosen, given.clock)
         types = {i: (done.program.types[i].shape, done.program.types[i].dtype.numpy)
                  for i in done.program.inputs}  # fmt: skip
         ours = {ATC: done, **variants(given.variant, model, folder, options, inputs)}
@@ -185,11 +186,18 @@ def variants(
     return done
 
 
-def timed_build(options: Options) -> tuple[float, Compilation]:
-    """Compile; return the seconds that it took, too."""
-    begin = time.perf_counter()
+def timed_build(options: Options, clock: str) -> tuple[float, Compilation]:
+    """Compile; return the seconds that it took, too: on the wall, or of all processors."""
+    begin = time.perf_counter() if clock == "wall" else processor_seconds()
     done = compile_model(options)
-    return time.perf_counter() - begin, done
+    end = time.perf_counter() if clock == "wall" else processor_seconds()
+    return end - begin, done
+
+
+def processor_seconds() -> float:
+    """Return the CPU time of this process and of the compilers that it waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def stored_inputs(model: Path) -> Arrays:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import Compiler, compile_flags
+from atc.backends.toolchain import Compiler, Job, Log, compile_flags
 from atc.build.library import (
     BuildContext,
     BuildResult,
@@ -24,6 +25,7 @@ from atc.build.output_folder import MANIFEST, Content, check_folder, write_tree
 from atc.cache import Key, open_cache
 from atc.codegen.weights import Blob, included_weights
 from atc.errors import InternalError, OptionError, ToolchainError
+from atc.templates import verbatim
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}
 
@@ -435,3 +437,66 @@ def test_a_source_outside_the_tree_is_refused(path: str, build: Build) -> None:
         build(Memory(), {**TREE, path: b"\n"}, units=(Unit(path, "x"),))
     with pytest.raises(InternalError, match="wasn't generated"):
         build(Memory(), units=(Unit("src/missing.c", "x"),))
+
+
+# --------------------------------------------------------------------- headers parsed but once
+
+
+def kernels_of_vectors(count: int) -> tuple[dict[str, Content], tuple[Unit, ...]]:
+    """Return kernels that include the vocabulary, one that doesn't, and their units."""
+    headers = ("src/kernel.h", "src/simd.h", "src/simd_math.h")
+    tree: dict[str, Content] = {
+        "src/kernel.h": verbatim("cpu/kernel.h").encode(),
+        "src/simd.h": verbatim("simd/avx2.h").encode(),
+        "src/simd_math.h": verbatim("simd/math.h").encode(),
+        "src/plain.c": b'#include "kernel.h"\nint plain(void);\nint plain(void) { return 1; }\n',
+    }
+    for k in range(count):
+        text = "".join(f'#include "../{Path(h).name}"\n' for h in headers)
+        name = f"void k{k}(const float *x, float *y)"
+        body = f"{{ v_store(y, v_exp(v_add(v_load(x), v_set1({k}.0f)))); }}\n"
+        tree[f"src/kernels/k{k}.c"] = (text + name + ";\n" + name + body).encode()
+    units = [Unit(f"src/kernels/k{k}.c", f"k{k}", headers) for k in range(count)]
+    return tree, (*units, Unit("src/plain.c", "plain", headers[:1]))
+
+
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
+def test_parsing_the_vocabulary_once_makes_the_same_objects(
+    compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    if host_target().arch != "x86_64":
+        pytest.skip("the vocabulary here is AVX2's")
+    build = Build(find_compiler(get_target("x86-64-avx2"), {"CC": compiler}))
+    tree, units = kernels_of_vectors(2)
+    cache = Memory()
+    made = {}
+    for many in (2, 1):  # times two workers
+        monkeypatch.setattr("atc.build.library.MANY", many)
+        _, result = build(Memory() if many == 2 else cache, tree, units, target="x86-64-avx2")
+        made[many] = result.objects
+        parsed = [c for c in build.commands if "c-header" in c]
+        users = [c[c.index("-c") + 1] for c in build.commands if "-include" in c]
+        assert len(parsed) == (many == 1)
+        assert sorted(users) == [u.path for u in units[:2] if many == 1]
+    assert made[1] == made[2]
+    build(cache, tree, units, target="x86-64-avx2")
+    assert build.compiled() == []
+
+
+def test_a_header_that_does_not_parse_alone_is_read_by_each(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if host_target().arch != "x86_64" or build.compiler.kind not in ("gcc", "clang"):
+        pytest.skip("the vocabulary here is AVX2's")
+    monkeypatch.setattr("atc.build.library.MANY", 1)
+
+    def refuses(job: Job, *, log: Log) -> Path:
+        raise ToolchainError("no space left on device", where=job.source)
+
+    monkeypatch.setattr("atc.build.library.parse_header", refuses)
+    tree, units = kernels_of_vectors(2)
+    _, result = build(Memory(), tree, units, target="x86-64-avx2")
+    assert len(result.objects) == 3
+    assert not any("-include" in command for command in build.commands)

@@ -240,6 +240,7 @@ def test_a_wrong_debug_file_is_an_error(text: str | None, words: str, bench: Ben
     assert not bench.cache.exists()
 
 
+@pytest.mark.slow
 def test_a_list_without_switches_has_no_effect(bench: Bench) -> None:  # 15
     bench.compile("enable")
     assert bench.compile("enable", config(bench, "op_debug_list=conv1\n")) == []

@@ -302,7 +302,7 @@ def test_a_store_that_stops_and_goes_on_is_not_waited_for(tmp_path: Path) -> Non
             assert cache.get(site.key("add"), "add") is None
             cache.put(site.key("add"), "add", b"object")
         process.send_signal(signal.SIGCONT)
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 7
         assert len(site.warnings) == 1
 
 
@@ -319,7 +319,7 @@ def test_whoever_is_interrupted_does_not_wait_for_a_store(tmp_path: Path) -> Non
 
     with contextlib.closing(server), pytest.raises(KeyboardInterrupt):
         build()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 7
 
 
 def test_a_store_that_is_full_is_still_read(tmp_path: Path) -> None:

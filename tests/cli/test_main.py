@@ -414,6 +414,7 @@ def test_an_open_dimension_is_pinned(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert atc.load(tmp_path / "net").outputs[0].shape == (5, 4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("given", "shapes"),
     [
@@ -536,7 +537,7 @@ def kept(folder: Path) -> set[str]:
                  else name.rindex("_"):] for name in names}  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("level", "kinds"),
     [
@@ -601,7 +602,7 @@ def test_level_two_builds_without_optimisation_and_with_symbols(
     assert b".debug_info" in (tmp_path / "net/libnet.so").read_bytes()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("switches", "kinds", "flags"),
     [

@@ -35,6 +35,7 @@ from atc.templates import verbatim
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "external", "cc"),
     [
@@ -64,6 +65,7 @@ def test_a_big_endian_processor_is_refused(external: bool, tmp_path: Path) -> No
     assert "little-endian" in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("external", [False, True])
 def test_header_is_cpp(external: bool, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model(), external=external), external)
@@ -81,7 +83,7 @@ def test_header_is_cpp(external: bool, tmp_path: Path) -> None:
     subprocess.run([tmp_path / "use.exe"], cwd=tmp_path, check=True)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_sanitizers_have_nothing_to_say(model: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(MODELS[model]()))
@@ -177,6 +179,7 @@ int main(int argc, char **argv)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("external", [False, True])
 def test_statuses_versions_and_queries(external: bool, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model(), external=external), external)
@@ -263,6 +266,7 @@ int main(void)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_two_contexts_run_at_once(sanitizer: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model()))
@@ -276,6 +280,7 @@ def test_two_contexts_run_at_once(sanitizer: str, tmp_path: Path) -> None:
 # ---- the library file ---------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("external", [False, True])
 def test_library_exports_its_interface_only(external: bool, tmp_path: Path) -> None:
     emission = emit_model(affine_model(), external=external)
@@ -291,6 +296,7 @@ def test_library_exports_its_interface_only(external: bool, tmp_path: Path) -> N
     assert len(declared) == 14 + external
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_library_has_no_writable_data(model: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(MODELS[model]()))
@@ -386,6 +392,7 @@ def test_strict_flags_are_those_of_the_build() -> None:
     assert set(STRICT) <= set(compile_flags(find_compiler(target, os.environ), target))
 
 
+@pytest.mark.slow
 def test_example_prints_every_number_of_the_small_types(tmp_path: Path) -> None:
     types = [d for d in DType if d.is_small]
     codes = [np.arange(1 << d.bits, dtype=np.uint8) for d in types]

@@ -67,6 +67,7 @@ def looping_model() -> onnx.ModelProto:
     return make_model([loop], [("x", TensorProto.FLOAT, (4,))], outputs, constants)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cc", ["gcc", "clang-19"])
 @pytest.mark.parametrize("model", [affine_model, looping_model])
 def test_the_code_is_strict_c99(model: Any, cc: str, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def branching_model() -> onnx.ModelProto:
     return make_model([chosen, last], inputs, [("y", TensorProto.FLOAT, (2,))], axis)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cc", ["gcc", "clang-19"])
 @pytest.mark.parametrize("model", [affine_model, branching_model])
 def test_the_code_is_strict_c99(model: Any, cc: str, tmp_path: Path) -> None:

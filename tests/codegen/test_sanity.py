@@ -64,7 +64,7 @@ def chain(*ops: str) -> onnx.ModelProto:
     return make_model(nodes, [("x", F32, shape)], [("y", F32, shape)], axis)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "cc"),
     [("affine", "clang-19"), ("looping", "gcc"), *((name, "gcc") for name in MODELS)],
@@ -111,7 +111,7 @@ def test_what_is_right_passes(
             np.testing.assert_array_equal(array, other[name])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ops", "x", "what", "kind", "nodes", "value"),
     [
@@ -142,7 +142,7 @@ EVIL: Mapping[str, tuple[str, int]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("statement", EVIL)
 def test_memory_is_looked_at(statement: str, tmp_path: Path) -> None:
     emission = with_evil_kernel(emit_model(chain("Abs", "Neg"), checks=ALL), "the Neg", statement)

@@ -72,11 +72,11 @@ def test_a_program_runs_by_ssh_and_leaves_nothing(ssh: str, parcel: Path) -> Non
 
 
 def test_a_program_that_hangs_is_ended_over_there(ssh: str, parcel: Path) -> None:
-    (parcel / "program").write_text("#!/bin/sh\nexec sleep 30\n")
+    (parcel / "program").write_text("#!/bin/sh\nexec sleep 60\n")
     begin, before = time.monotonic(), left_over()
     with pytest.raises(TimedOut):
         open_runner(ssh).run(parcel, "program", ["data"], [], 1)
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 30
     assert left_over() == before
 
 

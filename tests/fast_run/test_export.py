@@ -44,6 +44,7 @@ def test_what_the_project_prints_is_imported(tmp_path: Path) -> None:
     assert not any(c.measurements for c in plain.selection.values())
 
 
+@pytest.mark.slow
 def test_times_decide(tmp_path: Path) -> None:
     """The text says that the candidate which is estimated to be best is the slowest."""
     project = compile(tmp_path, "a", fast_run="export").folder / "fast_run"

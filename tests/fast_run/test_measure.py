@@ -92,13 +92,13 @@ class Broken(MapLoops):
         return {**super().values(w, params, target), "value": "no_such_name"}
 
 
-def graph_of(seed: int = 0) -> Graph:
-    """Return exp(x) + w over 20000 numbers."""
-    w = np.random.default_rng(seed).standard_normal(20000).astype(np.float32)
+def graph_of(seed: int = 0, size: int = 20000) -> Graph:
+    """Return exp(x) + w over so many numbers."""
+    w = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
     graph = helper.make_graph(
         [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Add", ["e", "w"], ["y"])],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [20000])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [size])],
         [onnx.ValueInfoProto(name="y")],
         [numpy_helper.from_array(w, "w")],
     )
@@ -165,6 +165,22 @@ def test_the_measured_time_overrules_the_estimate() -> None:
     chosen = select(graph, TARGET, timings)
     assert {c.candidate.label for c in chosen.values()} == {"map"}
     assert all(c.measurements for c in chosen.values())
+
+
+@pytest.mark.slow
+def test_workloads_built_together_are_each_measured_when_one_does_not_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class BrokenForOne(Broken):
+        def accepts(self, w: Workload, target: Target) -> bool:
+            return w.outputs[0].shape == (20000,) and super().accepts(w, target)
+
+    kernels: Sequence[Kernel] = (*KERNELS, Slow(), BrokenForOne())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    found = [w for size in (20000, 10000) for w in workloads(graph_of(size=size), {})]
+    rows = by_label(fast_run(found, bench(None)))
+    assert [row["map"][0] is not None for row in rows] == [True] * 4
+    assert ["map_broken" in row for row in rows] == [True, True, False, False]
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def library(given: Options) -> bytes:
     return compile_model(given).library.read_bytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("catalogue")
 @pytest.mark.parametrize("flag", ["fast_run", "full_run"])
 def test_a_replay_makes_the_same_library(tmp_path: Path, flag: str) -> None:

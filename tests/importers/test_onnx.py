@@ -245,6 +245,7 @@ def softmax_model(
     return helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=8)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("imports", "inside"),
     [

@@ -584,6 +584,7 @@ def test_l32_checks_that_are_compiled_in(run: Any, small: Path, tmp_path: Path) 
     assert "compiled in" in found.err
 
 
+@pytest.mark.slow
 def test_l32_the_sanity_check_finds_writes_into_inputs(run: Any, tmp_path: Path) -> None:
     words = external_words("Rude", "*(float *)call->input_data[0] = 1.0f;", tmp_path)
     assert "wrote into its inputs" in run(*words, status=5).err

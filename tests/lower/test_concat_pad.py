@@ -25,6 +25,7 @@ JOINS: dict[str, tuple[int, list[tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("join", JOINS)
 def test_concat(join: str) -> None:
     axis, shapes = JOINS[join]

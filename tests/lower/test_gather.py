@@ -123,6 +123,7 @@ def test_constant_indices_outside_are_refused(op: str) -> None:
 # ---- GatherElements, GatherND -------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("constant", [[], [1]], ids=["run time", "constant"])
 @pytest.mark.parametrize(
     ("shape", "axis", "table"),
@@ -146,6 +147,7 @@ def test_gather_elements(
     assert_close(got, [expected], rtol=0, atol=0)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("constant", [[], [1]], ids=["run time", "constant"])
 @pytest.mark.parametrize(
     ("shape", "table", "batch"),

@@ -102,6 +102,7 @@ def test_eye_like(shape: tuple[int, int], k: int) -> None:
 # ---- OneHot -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
 @pytest.mark.parametrize("dtype", [DType.INT32, DType.FLOAT, DType.UINT8], ids=lambda d: d.label)
 def test_one_hot(dtype: DType, axis: int) -> None:

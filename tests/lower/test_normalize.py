@@ -27,6 +27,7 @@ def standardized(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.nda
     return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + epsilon)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_of_other_types(dtype: type, axis: int) -> None:

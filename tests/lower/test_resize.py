@@ -140,6 +140,7 @@ def test_picking_elements_linearly_is_a_view() -> None:
 # ---- types, policies, old opsets ----------------------------------------------------------------
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.label)
 def test_nearest_of_every_type(dtype: DType) -> None:
     x = random_array(dtype, (1, 1, 2, 3))
@@ -148,7 +149,7 @@ def test_nearest_of_every_type(dtype: DType) -> None:
     assert run_model(model, [x])[0].tobytes() == x[:, :, [0, 0, 1, 1]][..., columns].tobytes()
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", INTERPOLATED, ids=lambda d: d.label)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_interpolation_of_every_type(dtype: DType, mode: str) -> None:
@@ -208,6 +209,7 @@ def test_upsample_1_scales_height_and_width() -> None:
     assert_close(run_model(model, [x]), [x.repeat(2, 2).repeat(3, 3)])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("scale", [2.0, 0.6])
 def test_resize_10_is_onnxruntime_s(mode: str, scale: float) -> None:

@@ -93,6 +93,7 @@ def test_grid_of_single_elements(padding: str, align: int) -> None:
     assert_close(run_model(model, [x, grid]), [np.full((1, 1, 4, 4), 3, np.float32)], rtol=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.label)
 def test_nearest_of_every_type(dtype: DType) -> None:
     x = random_array(dtype, (1, 2, 3, 4))
@@ -171,7 +172,7 @@ REGIONS = np.array(
 BATCHES = np.array([0, 1, 0, 1, 1])
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("ratio", [0, 1, 2])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])

@@ -54,7 +54,7 @@ def of_dtypes() -> Batch:
     return Batch(models, chunk=48)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.label)
 def test_reductions_of_every_type(dtype: DType, reduction: str, of_dtypes: Batch) -> None:
@@ -87,6 +87,7 @@ def test_scatter_elements(
     assert_close(got, [expected], rtol=0, atol=0)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("constant", [[], [1]], ids=["run time", "constant"])
 @pytest.mark.parametrize(
     ("shape", "table"),

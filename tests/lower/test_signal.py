@@ -58,7 +58,7 @@ def transforms() -> Batch:
     })  # fmt: skip
 
 
-@pytest.mark.few(22)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("inverse", [0, 1])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("n", LENGTHS)
@@ -70,6 +70,7 @@ def test_every_length(n: int, parts: int, inverse: int, transforms: Batch) -> No
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6 * n**0.5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("size", "length"), [(8, 12), (12, 8), (5, 16), (9, 9)])
 @pytest.mark.parametrize("onesided", [0, 1])
 def test_padded_and_cut(size: int, length: int, onesided: int) -> None:
@@ -80,6 +81,7 @@ def test_padded_and_cut(size: int, length: int, onesided: int) -> None:
     assert_close(run_model(model, [x]), [expected], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("size", "length"), [(5, 8), (5, 9), (5, 12), (9, 8), (5, None)])
 def test_real_inverse(size: int, length: int | None) -> None:
     x = random_array(DType.DOUBLE, (2, size, 2))
@@ -89,6 +91,7 @@ def test_real_inverse(size: int, length: int | None) -> None:
     assert_close(run_model(model, [x]), [expected], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("axis", [0, 1, 2, -2, -3])
 def test_every_axis(axis: int) -> None:
     x = random_array(DType.DOUBLE, (3, 4, 5, 2))
@@ -132,7 +135,7 @@ def framed(x: Array, step: int, length: int) -> Array:
     return np.stack([x[:, k * step : k * step + length] for k in range(count)], 1)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("weighted", ["none", "constant", "run time"])
 @pytest.mark.parametrize(("step", "length"), [(4, 16), (5, 12), (16, 16), (3, 1)])
 @pytest.mark.parametrize("onesided", [0, 1])
@@ -170,7 +173,7 @@ def test_stft_refuses_nonsense(step: int, length: int, window: int | None) -> No
 # ---- tables -------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("periodic", [0, 1])
 @pytest.mark.parametrize("size", [0, 1, 2, 9])
 def test_windows(size: int, periodic: int) -> None:
@@ -212,7 +215,7 @@ def normalized(x: Array, size: int, alpha: float, beta: float, bias: float) -> A
     return np.asarray(x / (bias + alpha / size * total) ** beta)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("shape", [(2, 5, 3, 4), (1, 4, 6), (3, 7)])
 def test_lrn(shape: tuple[int, ...], size: int) -> None:

@@ -45,7 +45,7 @@ def tops() -> Batch:
     })  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_top_k_of_every_k(shape: tuple[int, ...], axis: int, largest: int, tops: Batch) -> None:

@@ -22,7 +22,7 @@ CASES = {
 COMPILED = Batch({name: pinned(model, inputs) for name, (model, inputs, _) in CASES.items()})
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", CASES)
 def test_standard(name: str) -> None:
     _, inputs, expected = CASES[name]

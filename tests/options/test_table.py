@@ -19,6 +19,7 @@ from atc.options.table import (
     options_of,
     read_values,
 )
+from atc.options.table.training import TRAINING
 from atc.options.unsupported import LATER
 from atc.options.values import required_path
 
@@ -55,7 +56,7 @@ def test_every_option_of_atc_is_known_or_refused_by_name(name: str) -> None:
 
 def test_no_option_is_both_known_and_refused() -> None:
     assert not set(OPTIONS) & set(LATER)
-    assert len(OPTIONS) == len([*ATC_OPTIONS, *IGNORED_OPTIONS])
+    assert len(OPTIONS) == len([*ATC_OPTIONS, *TRAINING, *IGNORED_OPTIONS])
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)

@@ -89,6 +89,27 @@ def test_a_program_runs_it_and_wrong_sizes_are_thrown(
 
 
 @pytest.mark.slow
+def test_a_span_of_another_size_does_not_compile(tmp_path: Path) -> None:
+    folder = compiled(tmp_path, affine_model())
+    text = """#include "net.hpp"
+int main()
+{
+  float x[10] = {}, y[6], hidden[16];
+  atc::net::Network network;
+  network.run(std::span<const float, SIZE>(x, SIZE), y, std::span(hidden));
+}
+"""
+    build(folder, text.replace("SIZE", "10"), "g++", "c++20")
+    (folder / "main.cpp").write_text(text.replace("SIZE", "9"))
+    done = subprocess.run(
+        [require("g++"), "-std=c++20", "-Iinclude", "-fsyntax-only", "main.cpp"], cwd=folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "a span of another number of elements" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "text"),
     [

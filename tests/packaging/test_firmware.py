@@ -130,6 +130,7 @@ def test_cmake_builds_a_module_and_a_component(system: str, tmp_path: Path) -> N
     assert_right(tmp_path / "b/app")
 
 
+@pytest.mark.slow
 def test_a_module_says_what_it_is(tmp_path: Path) -> None:
     folder = packaged(tmp_path, "zephyr,esp-idf")
     assert "name: atc_net\n" in (folder / "zephyr/module.yml").read_text()
@@ -203,6 +204,7 @@ def test_a_target_is_named_to_its_systems(
     assert f"depends on {symbol}\n" in (folder / "zephyr/Kconfig").read_text()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ['</name><x a="&', "a\n}\n#error x\n*/", "$(touch x)\\", "'\"%n"])
 def test_names_of_a_model_break_out_of_nothing(name: str, tmp_path: Path) -> None:
     model = make_model(

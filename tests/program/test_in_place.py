@@ -12,6 +12,7 @@ import atc
 from atc.program.in_place import in_place
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("nodes", "source", "may"),
     [

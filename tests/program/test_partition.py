@@ -14,6 +14,7 @@ import pytest
 from caller_threads import Run, run_with
 from networks import check_contexts_with_threads
 from onnx import TensorProto, helper, numpy_helper
+from written import written
 
 import atc
 from atc.program import partition
@@ -127,8 +128,14 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
 
 
 @pytest.mark.parametrize("target", ["c99", "host"])
-def test_every_way_of_cutting_is_used(networks: Networks, target: str) -> None:
-    text = (networks[target, 3] / "src" / "net.c").read_text()
+def test_every_way_of_cutting_is_used(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "WORTH", 0)
+    onnx.save(model(), tmp_path / "model.onnx")
+    text = written(tmp_path / "model.onnx", target=target, num_threads=3, parallel_branches=1)[
+        "src/net.c"
+    ].decode()
     kinds = {line.split(": ")[1].split(" ")[0] for line in text.splitlines() if "pieces */" in line}
     conv = {"Conv"} if target == "c99" else {"Conv", "ConvBlocked"}
     assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention"} <= kinds

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from decoders import DECODERS
 
+import atc
 from atc.cli.main import main
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
+from atc.program.steps import calls
 from atc.quantize import calibrated, quantize
 from atc.quantize.calibration import read_labelled, read_samples
+from atc.tools.commands import run_tool
 
 pytest.importorskip("onnxruntime")
 
@@ -66,6 +72,7 @@ def test_the_compiled_digits_classify_as_well_in_int8(
     assert kinds == {onnx.TensorProto.INT8}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", quantize.METHODS)
 def test_nodes_stay_in_float_on_request(
     method: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -222,3 +229,59 @@ def test_a_wrong_calibration_file_is_named_with_its_line(
     with pytest.raises(OptionError) as caught:
         calibrated.read_calibration(file)
     assert re.search(told, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("options", "decibels"),
+    [((), 18), (("--symmetric=0", "--block=16"), 20)],
+)
+def test_weights_of_four_bits(
+    options: tuple[str, ...], decibels: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = DECODERS["genai_llama"]()
+    onnx.save(decoder.model, tmp_path / "m.onnx")
+    arguments = [f"--model={tmp_path / 'm.onnx'}", f"--output={tmp_path / 'q.onnx'}"]
+    assert main(["quantize", *arguments, "--weights=int4", "--json", *options]) == 0
+    told = json.loads(capsys.readouterr().out)
+    made = onnx.load(tmp_path / "q.onnx")
+    products = [n for n in made.graph.node if n.op_type == "MatMulNBits"]
+    assert len(products) == len(told["products"]) == 6
+    assert all(len(n.input) == (4 if "--symmetric=0" in options else 3) for n in products)
+    assert not any(n.op_type == "MatMul" for n in made.graph.node)
+    sessions = [onnxruntime.InferenceSession(str(tmp_path / f)) for f in ("m.onnx", "q.onnx")]
+    feeds = next(decoder.calls(lambda f: sessions[0].run(None, dict(f)), 5))[0]
+    assert all(decibels < p["sqnr_db"] < 30 for p in told["products"])
+    narrow = sessions[1].run(None, dict(feeds))[0]
+    shapes = decoder.shapes.replace("1~2", "1")
+    atc.compile(tmp_path / "q.onnx", tmp_path / "net", input_shape=shapes, target="c99")
+    with atc.load(tmp_path / "net") as net:
+        got = net.run(dict(feeds))["logits"]
+    np.testing.assert_allclose(got, narrow, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_decoder_becomes_one_of_four_bits_with_states(tmp_path: Path) -> None:
+    decoder = DECODERS["genai_llama"]()
+    onnx.save(decoder.model, tmp_path / "m.onnx")
+    (tmp_path / "cal.txt").write_text("weights=int4\nsymmetric=0\n")
+    done = atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", cal_conf=tmp_path / "cal.txt", state="auto",
+        input_shape=decoder.shapes.replace("1~2", "1"), target="c99",
+    )  # fmt: skip
+    assert len(done.program.states) == 2
+    packed = [c for c in calls(done.program.steps) if "packed" in c.candidate]
+    assert len(packed) == 6
+
+
+def test_weights_of_four_bits_need_no_inputs(tmp_path: Path) -> None:
+    model = SAMPLES / "digits.onnx"
+    for more, said in (
+        (["--weights=int4", f"--calibration={tmp_path}"], "--calibration and --weights=int4"),
+        (["--weights=int4", "--block=24"], "24 is not a power of two"),
+        ([], "no inputs are given to calibrate with"),
+    ):
+        arguments = [f"--model={model}", f"--output={tmp_path / 'q.onnx'}", *more]
+        with pytest.raises(OptionError) as caught:
+            run_tool("quantize", arguments, Diagnostics())
+        assert said in str(caught.value)
+        assert not (tmp_path / "q.onnx").exists()

@@ -422,6 +422,7 @@ def test_the_interpreters_lock_is_released(slow: Network) -> None:
         sys.setswitchinterval(interval)
 
 
+@pytest.mark.slow
 def test_threads_may_share_a_network(slow: Network) -> None:
     random = np.random.default_rng(0)
     scales = random.integers(1, 4, 8).astype(np.float32)

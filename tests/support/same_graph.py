@@ -13,7 +13,7 @@ from atc.ir.graph import Graph, Node, reads
 def assert_same_graph(a: Graph, b: Graph) -> None:
     """Compare all that a graph is made of, but for types that nothing in it has."""
     for name in ("name", "inputs", "outputs", "bundles", "dims", "guards", "warnings", "aliases",
-                 "states"):  # fmt: skip
+                 "states", "lengths"):  # fmt: skip
         assert getattr(a, name) == getattr(b, name), name
     used = {*a.inputs, *a.constants, *a.outputs, *(o for n in a.nodes for o in n.outputs)}
     used |= {name for node in a.nodes for name in reads(node)}

@@ -40,6 +40,7 @@ def program(target: Target, folder: Path, cc: str, tiles: bool = False) -> str:
     return str(link_program(compiler, flags, ["a.c.o"], "a", folder, static=cc != "zig"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cc", ["gcc", "clang-19", pytest.param("zig", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", CHECKED, ids=lambda target: target.name)
 def test_it_agrees_with_the_kernel(target: Target, cc: str, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ROUND, ids=str)
 def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
@@ -148,7 +148,8 @@ def test_rounding_to_16_bits(program: Program, op: Op) -> None:
 def test_math_is_written_in_the_vocabulary_alone() -> None:
     text = (FOLDER / "math.h").read_text()
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    used = set(re.findall(r"\b([A-Za-z_]\w*)\(", text)) - {"if", "for", "fabsf", "sinf", "cosf"}
+    used = set(re.findall(r"\b([A-Za-z_]\w*)\(", text))
+    used -= {"if", "for", "fabsf", "memcpy", "UINT64_C"}
     assert used <= defined_names("scalar.h") | defined_names("math.h")
 
 
@@ -163,8 +164,9 @@ def test_coefficients_are_the_fitted_ones() -> None:
     command = [sys.executable, str(SOURCES / "fit.py")]
     fitted = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     for line in fitted.splitlines():
-        header = "math.h" if line.endswith("f") else "exact.h"
-        literals = re.findall(r"-?\d\.\d+(?:e-\d+)?", (FOLDER / header).read_text())
+        headers = ("math.h", "scalar_math.h") if line.endswith("f") else ("exact.h",)
+        text = "".join((FOLDER / header).read_text() for header in headers)
+        literals = re.findall(r"-?\d\.\d+(?:e-\d+)?", text.replace("- 0.", "+ -0."))
         written = np.array(literals, dtype=float)
         for text in re.findall(r"(-?[\d.]+(?:e-\d+)?)(?:f|,|$)", line):
             # Another linear algebra library rounds differently; high coefficients move most.
@@ -181,7 +183,7 @@ def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     assert error[worst] <= 4, x[worst]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MATH)
 def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1

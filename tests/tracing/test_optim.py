@@ -78,6 +78,7 @@ OTHER = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "traced"), [*DEFAULT, *OTHER])
 def test_steps_are_the_formula(name: str, traced: bool) -> None:
     made, formula = OPTIMIZERS[name]
@@ -121,6 +122,7 @@ def test_gradients_add_up_until_they_are_cleared() -> None:
     np.testing.assert_allclose(weight.grad.numpy(), slope(W), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_not_attached_stays() -> None:
     weight, frozen = Parameter(W), Parameter(np.ones(2))
     manager = GradManager().attach(weight)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,13 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from networks import content
 from onnx import numpy_helper, parser
 from projects import STRICT
 
 import atc
 from atc import Tensor
+from atc.cli.main import main
 from atc.errors import AtcError
-from atc.tracing import TrainingStep, functional
+from atc.options.table.training import LOSSES, OPTIMIZERS, TRAINING
+from atc.tracing import TrainingStep, functional, training
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 1, 6, 6)).astype(np.float32)
@@ -108,6 +113,7 @@ def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.get("w"), wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_frozen_layers_cost_nothing(net: Path, whole: Path, tmp_path: Path) -> None:
     every = TrainingStep(whole)
     last = atc.training_step(
@@ -180,7 +186,7 @@ def test_a_step_in_c_has_the_same_bits(
     if compiler is None:
         pytest.skip("there is no C compiler")
     if not in_place:
-        monkeypatch.setattr("atc.tracing.training.in_place", lambda *_: frozenset())
+        monkeypatch.setattr("atc.pipeline.held.in_place", lambda *_: frozenset())
     more = {"momentum": 0.9} if optimizer == "sgd" else {"weight_decay": 0.1}
     step = atc.training_step(net, tmp_path / "small", optimizer=optimizer, lr=0.1, clip_norm=1,
                              optimizer_options=more)  # fmt: skip
@@ -230,12 +236,20 @@ def test_a_state_is_saved_and_loaded(whole: Path, tmp_path: Path) -> None:
     ("keywords", "said"),
     [
         ({"loss": "hinge"}, "no loss 'hinge'"), ({"optimizer": "lion"}, "no optimizer 'lion'"),
-        ({"trainable": "w9"}, "'w9' names no weights"), ({"accumulate": 0}, "accumulate is 0"),
-        ({"clip_norm": -1}, "clip_norm -1"), ({"lr": -1}, "lr is -1"),
+        ({"trainable": "w9"}, "'w9' names no weights"), ({"trainable": []}, "no weights"),
+        ({"accumulate": 0}, r"0 is out of range \[--accumulate"),
+        ({"clip_norm": -1}, r"'-1' is not .* \[--clip_norm"),
+        ({"lr": -1}, r"'-1' is not .* \[--lr"), ({"verify": True}, "--verify isn't for steps"),
+        ({"frobnicate": 1}, "no keyword 'frobnicate'"),
+        ({"optimizer_options": "gamma=1"}, "sgd doesn't take gamma"),
+        ({"labels": "x:int64[4]"}, "the label 'x' is an input"),
+        ({"labels": "a:int64[4];b:int64[4]"}, "compares one label, not 2"),
+        ({"labels": "a:int64[5]"}, r"labels of int64 \[5\] for"),
+        ({"labels": {"a": ("thing", (4,))}}, "labels: data type"),
         ({"loss": lambda y: y}, "needs the labels"),
         ({"loss": lambda y, t: y, "labels": {"t": ("int64", (4,))}}, r"has the shape \[4, 3\]"),
         ({"loss": functional.cross_entropy, "labels": {"t": ("int64", (5,))}}, r"int64 \[5\]"),
-        ({"memory_budget": 64, "recompute": "all"}, "more than 64"),
+        ({"memory_budget": 64, "recompute": "all"}, r"state \(\d+\) need .*more than 64"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_told(
@@ -247,10 +261,173 @@ def test_what_makes_no_sense_is_told(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_keywords_are_the_options() -> None:
+    found = {n: p.default for n, p in inspect.signature(atc.training_step).parameters.items()}
+    assert found.pop("model") is found.pop("output") is found.pop("options")
+    assert found == {s.name: s.default for s in TRAINING}
+    assert (tuple(training.LOSSES), tuple(training.OPTIMIZERS)) == (LOSSES, OPTIMIZERS)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "square_loss"])
+def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Path) -> None:
+    atc.training_step(
+        net, tmp_path / "a/net", loss=loss, optimizer="adam", lr=0.1, trainable=["w2", "b*"],
+        clip_norm=2, accumulate=2, optimizer_options={"betas": (0.8, 0.9), "eps": 1e-6},
+        target="c99", op_compiler_cache_mode="disable", oo_level="O0",
+    )  # fmt: skip
+    line = (
+        f"--mode=train --model {net} --loss={loss} --optimizer=adam --lr=0.1 --trainable=w2;b* "
+        f"--clip_norm=2 --accumulate=2 --optimizer_options=betas=0.8,0.9;eps=1e-6 --target=c99 "
+        f"--oo_level=O0 --output={tmp_path / 'b/net'}"
+    )
+    assert main(line.split(" ")) == 0
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--loss=l1_loss"], "--loss is for --mode=train"),
+        (["--mode=train", "--loss=hinge"], "there is no loss 'hinge' [--loss] (hint: use cross"),
+        (["--mode=train", "--labels=a:b"], "'a:b' is no label [--labels]"),
+        (["--mode=train", "--optimizer_options=momentum"], "'momentum' is no number"),
+        (["--mode=train", "--lr=nan"], "'nan' is not a number of 0 or more [--lr]"),
+        (["--mode=train", "--state=a=b"], "--state isn't for steps of training"),
+    ],
+    ids=lambda v: v[-1] if isinstance(v, list) else "",
+)  # fmt: skip
+def test_a_command_line_that_makes_no_sense_is_told(
+    words: list[str], said: str, net: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"--model={net}", f"--output={tmp_path / 'out'}", *words]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_of_another_shape_are_told(whole: Path) -> None:
+    step = TrainingStep(whole)
+    with pytest.raises(ValueError, match=r"^input 'label' must have the shape \(4,\), not \(3,\)$"):
+        step(X, LABEL[:3])
+    with pytest.raises(AtcError, match="1 arrays for x, label"):
+        step(X)
+
+
+def test_a_budget_counts_weights_and_state(net: Path, tmp_path: Path) -> None:
+    def sizes(**keywords: Any) -> tuple[int, int]:
+        step = atc.training_step(net, tmp_path / "out", target="c99", lr=0.1, **keywords)
+        assert step.network._library is not None
+        arena = step.network._library.function("arena_size")()
+        header = (tmp_path / "out/include/out_step.h").read_text()
+        state = re.search(r"OUT_STATE_SIZE (\d+)u", header)
+        assert state is not None
+        return arena, int(state[1])
+
+    arena, state = sizes()
+    assert sizes(memory_budget=arena + state) == (arena, state)
+    with pytest.raises(AtcError, match=rf"arena \({arena}\), weights and state \({state}\)"):
+        sizes(memory_budget=arena + state - 1)
+    saved_size = len(TrainingStep(tmp_path / "out").save())
+    assert saved_size <= state < 2 * saved_size
+    assert sizes(inplace_update=False) == (arena, 2 * saved_size)
+
+
+DROPPED = """<ir_version: 8, opset_import: ["": 17]> net (float[8,64] x) => (float[8,64] y)
+    <float r = {0.25}, bool t = {1}> { h = Mul(x, w) y = Dropout(h, r, t) }"""
+
+
+def test_dropout_follows_the_seed(tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.onnx", DROPPED, {"w": np.ones(64, np.float32)})
+    step = atc.training_step(path, tmp_path / "out", loss="square_loss", lr=1.0)
+    x, wanted = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    losses, masks = [], []
+    for seed in (5, 6, 5):
+        step.seed = seed
+        step.set("w", np.ones(64, np.float32))
+        losses.append(step(x, wanted))
+        # What is kept is 1 / 0.75, so each element kept adds 2 (4 / 3)^2 / 512 to the slope.
+        masks.append((1 - step.get("w")) / (2 * (4 / 3) ** 2 / 512))
+        assert step.seed == seed + 1
+    assert losses[0] == losses[2] != losses[1]
+    for loss, mask in zip(losses, masks, strict=True):
+        np.testing.assert_allclose(mask, np.round(mask), atol=1e-3)  # the same mask both ways
+        assert loss == pytest.approx(mask.sum() / 512 * (4 / 3) ** 2, rel=1e-4)
+        assert abs(mask.sum() / 512 - 0.75) < 0.08
+    assert "int64_t seed,\n" in (tmp_path / "out/include/out_step.h").read_text()
+
+
+NORMAL = """<ir_version: 8, opset_import: ["": 17]> net (double[6,2] x) => (double[6,2] y)
+    { y, m1, v1 = BatchNormalization<training_mode=1, momentum=0.8>(x, s, b, m, v) }"""
+
+
+def test_running_statistics_are_state_and_no_weights(tmp_path: Path) -> None:
+    start = {"s": np.ones(2), "b": np.zeros(2), "m": np.array([1.0, 2.0]), "v": np.ones(2)}
+    path = saved(tmp_path / "net.onnx", NORMAL, start)
+    step = atc.training_step(path, tmp_path / "out", loss="square_loss", lr=0.1)
+    assert step.names()[:2] == ["s", "b"]
+    x, wanted = LX[:6, :2].copy(), LY[:6]
+    step(x, wanted)
+    np.testing.assert_allclose(step.get("m"), 0.8 * start["m"] + 0.2 * x.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(step.get("v"), 0.8 * start["v"] + 0.2 * x.var(0), rtol=1e-6)
+    np.testing.assert_allclose(step.get("b"), 0.1 * 2 * wanted.sum(0) / 12, rtol=1e-9)
+
+
+def test_settings_of_layers_are_no_weights(tmp_path: Path) -> None:
+    text = LINE.replace("y = MatMul(x, t)", "c = MatMul(x, t) d = Clip(c, low) y = Div(d, scale)")
+    weights = {"w": LW, "low": np.float64(-5), "scale": np.float64(2)}
+    path = saved(tmp_path / "m.onnx", text, weights)
+    assert atc.training_step(path, tmp_path / "out", loss="square_loss").names() == ["w"]
+    named = atc.training_step(path, tmp_path / "own", loss="square_loss", trainable=["w", "scale"])
+    assert named.names() == ["w", "scale"]
+    with pytest.raises(AtcError, match="'low' names no weights"):
+        atc.training_step(path, tmp_path / "out", loss="square_loss", trainable="low")
+
+
+CONTROL = """<ir_version: 8, opset_import: ["": 17]> net (double[3,2,4] x) => (double[2,3] y)
+    <int64 n = {2}, bool go = {1}, int64[1] o = {0}> {
+    p, q = LSTM<hidden_size=3>(x, w, r) h = Squeeze(q, o) m = ReduceMax<keepdims=0>(h)
+    c = Less(m, limit) b = If<then_branch = g1 () => (double[2,3] t) { t = Mul(h, s) },
+        else_branch = g2 () => (double[2,3] e) { d = Div(h, s) e = Tanh(d) }>(c)
+    y = Loop<body = g3 (int64 i, bool k, double[2,3] u) => (bool z, double[2,3] v) {
+        z = Identity(k) a = Mul(u, s) v = Sin(a) }>(n, go, b) }"""
+
+
+@pytest.mark.parametrize("limit", [-1.0, 2.0])
+def test_recurrent_layers_and_control_flow_are_trained(limit: float, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    start = {"w": random.normal(size=(1, 12, 4)), "r": random.normal(size=(1, 12, 3)),
+             "s": random.uniform(0.5, 1, 3), "limit": np.float64(limit)}  # fmt: skip
+    path = saved(tmp_path / "net.onnx", CONTROL, start)
+    step = atc.training_step(path, tmp_path / "out", loss="square_loss", lr=1e-3, target="c99")
+    assert step.names() == ["w", "r", "s"]
+    x, y = random.normal(size=(3, 2, 4)), random.normal(size=(2, 3))
+    before = step.save()
+    loss = step(x, y)
+    after = {name: step.get(name) for name in step.names()}
+    step.lr, h = 0.0, 1e-5
+    for name, place in (("w", (0, 5, 2)), ("r", (0, 1, 1)), ("s", (1,))):
+        found = []
+        for sign in (1, -1):
+            step.load(before)
+            moved = step.get(name)
+            moved[place] += sign * h
+            step.set(name, moved)
+            found.append(step(x, y))
+        slope = (found[0] - found[1]) / (2 * h)
+        wanted = start[name][place] - 1e-3 * slope
+        assert after[name][place] == pytest.approx(wanted, rel=1e-9)
+        assert abs(slope) > 1e-4
+    assert loss > 0
+
+
 def test_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:
-    text = LINE.replace("y = MatMul(x, t)", "m = MatMul(x, t) y = LpNormalization(m)")
+    text = LINE.replace('"": 13', '"": 21')
+    text = text.replace("y = MatMul(x, t)", "m = MatMul(x, t) d = Add(m, m) "
+                        "s = Constant<value_ints=[1, 8, 2]>() r = Reshape(d, s) "
+                        "f = DFT(r) o = Constant<value_ints=[8, 2]>() y = Reshape(f, o)")
     path = saved(tmp_path / "m.onnx", text, {"w": LW})
-    with pytest.raises(AtcError, match="gradient of LpNormalization"):
+    with pytest.raises(AtcError, match=r"gradient of DFT.*isn't written"):
         atc.training_step(path, tmp_path / "out", loss="square_loss")
 
 

@@ -45,6 +45,7 @@ def test_a_decoder_runs_from_the_first_word(name: str, target: str, tmp_path: Pa
                 np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4, err_msg=shown)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_is_lowered_as_its_single_shapes_are(name: str) -> None:
     decoder: Decoder = DECODERS[name]()

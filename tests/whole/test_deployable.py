@@ -26,10 +26,10 @@ NAMES = ("digits", "keywords")
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the output folders of two samples, for the target `host`."""
+    """A folder with the output folders of two samples, the second for the target `host`."""
     folder = tmp_path_factory.mktemp("out")
-    for name in NAMES:
-        compile_model(Options(model=SAMPLES / f"{name}.onnx", output=folder / name))
+    for name, target in zip(NAMES, ("c99", "host"), strict=True):
+        compile_model(Options(model=SAMPLES / f"{name}.onnx", output=folder / name, target=target))
     return folder
 
 

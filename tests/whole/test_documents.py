@@ -1,5 +1,7 @@
 """Every command line of the README, the documents and the samples does what it is there for.
 
+Blocks that are fenced (tutorials, recipes, concepts) are run by test_tutorials.py, page by page.
+
 They are found in the text, so that one that nobody knows how to run fails. What stands for
 something of the reader's (FILE, FOLDER, a model that isn't here) is replaced; the rest is run as
 it stands.
@@ -7,23 +9,24 @@ it stands.
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from importers.megengine_writer import Dump, write_v2
+from importers.mxnet_files import node, params, symbol, variable
+from readers_folder import ROOT, install_programs, lay_out
 
 import atc
 
-ROOT = Path(__file__).parents[2]
-_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/*.md",
+_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/**/*.md",
            "samples/**/*.md")  # fmt: skip
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
@@ -37,7 +40,8 @@ PROGRAMS = (
     r"(?:atc|make -C|load_and_run|compare_binary_iodump|python3?|pip|pytest|pre-commit|bash|ruff"
     r"|mypy|cmake|cc|H=\$\(|out/\S+/read_digits)"
 )
-_BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
+_BLOCK = re.compile(rf"^    ({PROGRAMS}\b(?:.*\\\n)*.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
 _COMMENT = re.compile(
     rf"^(?:usage: | \*   |#     |    )?({PROGRAMS}(?: |(?<=\()).+)$", re.MULTILINE
@@ -60,13 +64,24 @@ class Script:
 
     @property
     def text(self) -> str:
-        text = "\n".join(self.commands)
+        text = "".join(f"{command}\n" for command in self.commands)
         for old, new in self.instead.items():
             assert old in text, f"{old} isn't in {text}"
             text = text.replace(old, new)
         return "\n".join(filter(None, ("set -e", self.first, text)))
 
 
+SCORES = """
+import numpy as np
+import onnx
+
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> scores (float[4,6] x) => '
+    '(float[4,2] y) { h = MatMul(x, w1) r = Relu(h) s = MatMul(r, w2) y = Add(s, bias1) }')
+for name, shape in (("w1", (6, 8)), ("w2", (8, 2)), ("bias1", (2,))):
+    array = np.ones(shape, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+onnx.save(model, "scores.onnx")
+"""
 NET = "--model=samples/digits.onnx --target=c99 --op_compiler_cache_mode=enable"
 FAST = {
     "quick start": Script(
@@ -76,12 +91,21 @@ FAST = {
     ),
     "load_and_run": Script(
         ('load_and_run lenet.mge --input="data:digit.pgm" --iter=20 --thread=2 '
-         "--profile=lenet.json",),
+         "--profile=lenet.json",
+         'load_and_run lenet.mge --input="data:digit.pgm" --fast-run '
+         "--fast_run_algo_policy=lenet.policy"),
+    ),
+    "coming from elsewhere": Script(
+        ("atc --mode=1 --om=samples/digits.onnx --json=digits.json",
+         'atc --model=net-symbol.json --weight=net-0010.params --output=out/net '
+         '--input_shape="data:1,4"',
+         "atc --model=samples/digits.onnx --output=out/digits --target=c99"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output=", "--target=c99\n": "\n"},
     ),
     "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
     "named tools": Script(
         ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump",
-         "atc machine"),
+         "atc machine", "atc targets"),
         {"atc verify": "atc verify --help", "atc diff": "atc diff --help",
          "atc bisect": "atc bisect --help", "atc quantize": "atc quantize --help",
          "compare_binary_iodump": "compare_binary_iodump --help",
@@ -93,7 +117,10 @@ FAST = {
     ),
     "explain": Script(("atc explain FOLDER NODE",), {"FOLDER": "made/digits", "NODE": "NODE_1"}),
     "profile": Script(("atc profile FOLDER",), {"FOLDER": "made/digits"}),
-    "report": Script(("atc report FOLDER",), {"FOLDER": "made/digits"}),
+    "report": Script(
+        ("atc report FOLDER", "atc report out/digits", "atc report"),
+        {"FOLDER": "made/digits", "out/": "made/", "atc report\n": "atc report --help\n"},
+    ),
     "cache": Script(
         ("atc cache stats", "atc cache verify", "atc cache why", "atc cache clear"),
         {"why": "why $(ls cache/kernel_cache/c99 | head -c 12)"},
@@ -144,6 +171,13 @@ FAST = {
          "atc explain out/digits NODE"),
         {"--dump": "--target=c99 --build_config='cc -O0' --dump", "NODE": "NODE_1"},
     ),
+    "training": Script(
+        ("atc --mode=train --model=scores.onnx --output=scores_step --loss=cross_entropy "
+         '--optimizer=adam --lr=0.1 --trainable="w2;bias*" --clip_norm=1 '
+         '--optimizer_options="betas=0.9,0.99;weight_decay=1e-4"',),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first=f"python - <<'END'\n{SCORES}END",
+    ),
     "an operator of one's own": Script(
         ("H=$(python -c \"import atc.templates as t; print(t.FOLDER / 'project')\")",
          'cc -shared -fPIC -I"$H" -o libleaky_clip.so leaky_clip.c',
@@ -156,23 +190,36 @@ FAST = {
 """By default."""
 
 SLOW = {
+    "for this machine and others": Script(
+        ("atc --model=samples/digits.onnx --framework=5 --output=out/digits "
+         "--soc_version=x86-64-avx2",
+         "atc --model=samples/digits.onnx --output=out/digits --target=host",
+         "atc --model=samples/digits.onnx --output=out/digits --fast_run=1 "
+         "--fast_run_algo_policy=digits.policy",
+         "atc --model=samples/digits.onnx --output=out/digits "
+         "--fast_run_algo_policy=digits.policy",
+         'atc --model=samples/spiral.onnx --output=out/spiral --input_shape="points:-1,2" '
+         '--dynamic_batch_size="1,8"'),
+    ),
     "installation": Script(
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
-         "pip install '.[farm]'", "pip install '.[torch]'"),
+         "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
          "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
          "install '.[farm]'": "install -q --dry-run '.[farm]'",
-         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'"},
+         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'",
+         "install '.[docs]'": "install -q --dry-run '.[docs]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90 "
-         "--op_compiler_cache_mode=enable",),
+         "--op_compiler_cache_mode=enable",
+         "atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90"),
         {"cuda-sm90": "cuda-emulated"},  # which needs no nvcc
     ),
     "embedding in Python": Script(
@@ -192,8 +239,11 @@ SLOW = {
     ),
     "models": Script(
         ("python samples/make_models.py", "python make_model.py leaky_clip.onnx"),
-        {"make_models.py": "make_models.py made", "python make_model.py":
+        {"make_models.py": "make_models.py again | grep 'digits: 9'\n"
+         "test \"$(ls again/*.onnx | xargs -n1 basename)\" = "
+         "\"$(ls samples/*.onnx | xargs -n1 basename)\"", "python make_model.py":
          "python samples/external_op/make_model.py"},
+        first="set -o pipefail; mkdir again",
     ),
     "coverage": Script(
         ("python tests/suite.py --coverage", "python tests/suite.py --coverage > "
@@ -223,13 +273,24 @@ SLOW = {
         ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "
          "--op_select_implmode=high_precision",
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
-         "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers"),
+         "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers",
+         "python tests/benchmarks/compare.py"),
         {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
-         "--layers": "--layers --rounds=2"},
+         "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
+    ),
+    "charts": Script(
+        ("python tests/benchmarks/charts.py", "python tests/benchmarks/gallery.py --page",
+         "python tests/benchmarks/gallery.py --exporter=python --only=SqueezeNet",
+         "python tests/benchmarks/gallery.py"),
+        {"tests/benchmarks/": "own/tests/benchmarks/", "--only=SqueezeNet": "--only=nothing",
+         "gallery.py\n": "gallery.py --help\n"},
+        first="mkdir -p own/atc own/tests && cp -r tests/benchmarks own/tests && "
+        f"cp -r {ROOT}/atc/docs own/atc",  # a copy, whose charts it draws
     ),
     "instructions": Script(
-        ("python tests/benchmarks/instructions.py",),
-        {"instructions.py": "instructions.py --help"},  # needs an emulator, takes minutes
+        ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py"),
+        {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
+         "sizes.py": "sizes.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
@@ -257,7 +318,8 @@ def lines(document: str) -> Iterator[str]:
                     or line.startswith("H="))  # fmt: skip
         yield from (m[1] for m in _INLINE.finditer(text))
         return
-    yield from (m[1] for m in _BLOCK.finditer(text))
+    text = _FENCED.sub("", text)
+    yield from (re.sub(r"\s*\\\n\s*", " ", m[1]) for m in _BLOCK.finditer(text))
     for line in (m[1].replace("\\|", "|") for m in _INLINE.finditer(text)):
         head, _, words = line.rpartition(" ")
         yield from (f"{head} {word}".strip() for word in words.split("|"))
@@ -277,16 +339,7 @@ def test_every_command_of_the_documents_is_run() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of programs, and of the digits' network with times of its calls."""
     folder = tmp_path_factory.mktemp("documents")
-    programs = {
-        "atc": "-P -m atc", "load_and_run": "-P -m atc load_and_run",
-        "compare_binary_iodump": "-P -m atc compare_binary_iodump", "python": "",
-        **{name: f"-P -m {name}" for name in ("pytest", "ruff", "mypy")},
-    }  # fmt: skip
-    (folder / "bin").mkdir()
-    for name, words in programs.items():
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        program.chmod(0o755)
+    install_programs(folder)
     options = {"target": "c99", "profile": True, "build_config": "cc -O0"}
     atc.compile(ROOT / "samples/digits.onnx", folder / "made/digits", **options)  # type: ignore[arg-type]
     return folder
@@ -294,16 +347,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def top_folder(made: Path, folder: Path) -> dict[str, str]:
     """Lay out what a reader has in front of him; returns the environment of his shell."""
-    shutil.copytree(ROOT / "samples", folder / "samples")
-    (folder / "tests").symlink_to(ROOT / "tests")
+    environ = lay_out(folder, made / "bin", made / "cache")
     (folder / "made").symlink_to(made / "made")
     dump = Dump()
     data = dump.input("data", (1, 1, 28, 28))
     dump.output(dump.op("Elemwise", [data], {"Elemwise": {"mode": "RELU"}}, name="y")[0], "y")
     (folder / "lenet.mge").write_bytes(write_v2(dump))
+    root = symbol([variable("data"), node("Activation", "y", [[0, 0, 0]], act_type="relu")],
+                  [[1, 0, 0]])  # fmt: skip
+    (folder / "net-symbol.json").write_text(json.dumps(root))
+    (folder / "net-0010.params").write_bytes(params({"arg:unused": np.zeros(1, np.float32)}))
     shutil.copy(ROOT / "samples/images/2.pgm", folder / "digit.pgm")
-    paths = os.pathsep.join([str(made / "bin"), os.environ["PATH"]])
-    return {**os.environ, "PATH": paths, "ASCEND_CACHE_PATH": str(made / "cache")}
+    return environ
 
 
 def run_script(script: Script, made: Path, folder: Path) -> str:

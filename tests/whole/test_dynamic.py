@@ -309,6 +309,7 @@ class Interface:
         return status
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "shape", [(0, 4, 3, 3), (4, 4, 3, 3), (1, 5, 3, 3), (1, 4, 2, 3), (1, 4, 3, 12),
               (1, 4, 3, -1), (1, 4, 3, 1 << 62)]
@@ -345,6 +346,7 @@ def test_a_refused_shape_changes_nothing(small: Network) -> None:
     assert c.call("output_shape")(c.context, 3, extents) == ARGUMENT
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_smaller_shapes_take_less_memory(
     everything: tuple[Network, list[list[Array]]], shape: tuple[int, ...]

@@ -57,6 +57,7 @@ def test_tensors_may_have_any_name(tmp_path: Path) -> None:
     subprocess.run([build_example(tmp_path)], stdout=subprocess.DEVNULL, check=True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     ["kernel", "模型", *(pytest.param(n, marks=pytest.mark.slow) for n in ("math", "m", "int"))],
@@ -120,7 +121,7 @@ def test_an_output_that_is_a_reshaped_input_may_be_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
 def test_outputs_may_be_reshapes_of_each_other(order: tuple[int, ...], tmp_path: Path) -> None:
     nodes = [

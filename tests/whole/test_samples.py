@@ -1,16 +1,22 @@
-"""The samples, end to end: models, the program that makes them, the embeddings."""
+"""The samples, end to end: models, the functions that make them, the embeddings.
+
+test_documents.py runs the program that makes all of them.
+"""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from projects import cmake, reference
 
+import atc
 from atc.compile import compile_model
 from atc.options.options import Options
 from atc.runtime.load import load
@@ -134,8 +140,42 @@ def test_the_samples_stay_small() -> None:
 
 
 @pytest.mark.slow
-def test_all_models_can_be_made_again(tmp_path: Path) -> None:
-    program = [sys.executable, SAMPLES / "make_models.py", tmp_path]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert "digits: 9" in done.stdout
-    assert {p.name for p in tmp_path.glob("*.onnx")} == {p.name for p in SAMPLES.glob("*.onnx")}
+@pytest.mark.parametrize("shape", ["tiny", "tiny-qwen"])
+def test_a_decoder_writes_on_as_onnxruntime_does(shape: str, tmp_path: Path) -> None:
+    folder = SAMPLES / "language_model"
+    model = tmp_path / "tiny.onnx"
+    made = subprocess.run(
+        [sys.executable, "-P", folder / "make_decoder.py", model, f"--shape={shape}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    command = shlex.split(made.stdout)
+    assert command[:2] == ["atc", f"--model={model}"]
+    options = dict(word.removeprefix("--").split("=", 1) for word in command[1:])
+    atc.compile(model, tmp_path / "decoder", input_shape=options["input_shape"],
+                state=options["state"], target="c99")  # fmt: skip
+    (tmp_path / "sample").symlink_to(folder)
+    build = cmake(tmp_path / "sample", f"-DDECODER={tmp_path / 'decoder'}", build=tmp_path / "b")
+    done = subprocess.run(
+        [build / "write_on", "Once upon a time", "12"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"Once upon a time{written_on(model, 'Once upon a time', 12)}\n"
+    full = subprocess.run([build / "write_on", "x" * 510, "600"], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert full.returncode == 1
+    assert full.stderr == "the caches are full after 1024 words\n"
+
+
+def written_on(model: Path, text: str, count: int) -> str:
+    """Return what onnxruntime writes on, all words read anew for each."""
+    session = onnxruntime.InferenceSession(str(model))
+    words = list(text.encode())
+    empty = {
+        v.name: np.zeros([1, v.shape[1], 0, v.shape[3]], np.float32)
+        for v in session.get_inputs() if v.name.startswith("past")
+    }  # fmt: skip
+    for _ in range(count):
+        ids = np.array([words])
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), **empty}
+        words.append(int(session.run(["logits"], feed)[0][0, -1].argmax()))
+    shown = (chr(w) if w == 10 or 32 <= w <= 126 else f"<{w}>" for w in words[len(text) :])
+    return "".join(shown)

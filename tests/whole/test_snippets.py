@@ -107,6 +107,7 @@ def test_a_header_without_an_arena_shows_none(tmp_path: Path) -> None:
 def test_what_the_readme_shows(compiler: str, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     (snippet,) = re.findall(r"```c\n(.*?)```", text, re.S)
+    assert snippet in (ROOT / "atc/docs/c.md").read_text("utf-8")
     emission = emit_model(onnx.load(ROOT / "samples/digits.onnx"), "digits")
     write_project(tmp_path, emission)
     write_program(tmp_path, "digits", snippet, "  static float image[28 * 28]; float scores[10];")

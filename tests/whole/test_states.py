@@ -20,7 +20,9 @@ from projects import compile_c, sources
 
 import atc
 from atc.accuracy.compare import verify_library
+from atc.accuracy.golden import golden_outputs
 from atc.adapt.states import likely_states
+from atc.codegen.selftest import inputs_by_formula
 from atc.errors import AtcError, InternalError
 from atc.pipeline.pipeline import Compilation
 from atc.program import states
@@ -190,7 +192,7 @@ def check(case: Case, net: Any, runs: list[dict[str, np.ndarray]]) -> None:
             np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", ["host", pytest.param("c99", marks=pytest.mark.slow)])
 def test_runs_go_on_where_the_last_one_ended(name: str, target: str, tmp_path: Path) -> None:
@@ -425,17 +427,83 @@ def test_a_wrong_option_says_what_is_wrong(option: str, problem: str, tmp_path: 
     assert "\n" not in text
 
 
-def test_networks_of_ranges_are_refused(tmp_path: Path) -> None:
+def test_states_of_any_shape_are_refused(tmp_path: Path) -> None:
     case = replace(
         CASES["sum"], inputs={"x": ["n", 8], "s": ["n", 8]}, outputs={"t": ["n", 8]}
     )
     text = refused(case, tmp_path, state="s:t", input_shape="x:1~4,8;s:1~4,8")
-    assert "can't carry states" in text
+    assert "a state is numbers of one type and shape" in text
 
 
-@pytest.mark.parametrize("target", ["host,c99", "cuda-emulated"])
+@pytest.mark.parametrize("target", ["cuda-emulated", "c99,cuda-emulated"])
 def test_targets_that_carry_no_states_say_so(target: str, tmp_path: Path) -> None:
     assert "--state" in refused(CASES["sum beside a result"], tmp_path, state="s:t", target=target)
+
+
+@pytest.mark.slow
+def test_a_library_for_several_targets(tmp_path: Path) -> None:
+    case = CASES["lstm"]
+    compiled(case, tmp_path, target="host,c99")
+    runs = expected(case)
+    with atc.load(tmp_path / "net") as net:
+        check(case, net, runs[:2])
+        saved = net.save_state()
+        assert len(saved) == net.state_size == 64
+        net.reset()
+        check(case, net, runs)
+        net.restore_state(saved)
+        np.testing.assert_allclose(net.run(feeds(case, 2))["y"], runs[2]["y"], rtol=1e-5, atol=1e-5)
+
+
+IN_PARTS = r"""
+#include "net.h"
+#include <stdio.h>
+
+static net_arena arena;
+
+static float made(net_context *ctx, size_t budget)
+{
+  float *const x = net_input(ctx, 0), *const y = net_output(ctx, 0);
+  int status = NET_MORE;
+  for (int k = 0; k < 16; k++) x[k] = 1;
+  while (status == NET_MORE) status = net_step(ctx, x, y, budget);
+  return status == NET_OK ? y[0] : -1;
+}
+
+int main(void)
+{
+  net_context ctx;
+  if (net_init(&ctx, &arena, sizeof arena) != NET_OK) return 1;
+  printf("%g ", (double)made(&ctx, 1));
+  printf("%g ", (double)made(&ctx, 5));
+  if (net_step(&ctx, net_input(&ctx, 0), net_output(&ctx, 0), 1) != NET_MORE) return 2;
+  if (net_reset(&ctx) != NET_OK) return 3; /* a run in progress is forgotten */
+  printf("%g ", (double)made(&ctx, 1));
+  if (net_selftest(&ctx, net_input(&ctx, 0), net_output(&ctx, 0), NULL) != NET_OK) return 4;
+  printf("%g\n", (double)made(&ctx, 1));
+  return 0;
+}
+"""
+
+
+def test_in_parts_with_room_for_inputs_and_a_self_test(tmp_path: Path) -> None:
+    compiled(
+        CASES["sum beside a result"], tmp_path, target="c99", step=True, io="arena",
+        selftest=True,
+    )  # fmt: skip
+    folder = tmp_path / "net"
+    (folder / "main.c").write_text(IN_PARTS)
+    compile_c(folder, "-Iinclude", "-Isrc", "main.c", *sources(folder), "-lm", "-o", "main")
+    out = subprocess.run([str(folder / "main")], capture_output=True, text=True, check=True).stdout
+    assert out == "1 4 1 1\n"
+
+
+def test_a_self_test_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    case = CASES["sum beside a result"]
+    done = compiled(case, tmp_path, target="c99", selftest=True)
+    (golden,) = golden_outputs(done.request)
+    x = inputs_by_formula((2, 8), np.dtype(np.float32), 0)
+    np.testing.assert_allclose(golden.values, ((2 * x) ** 2).reshape(-1), rtol=1e-5)
 
 
 def test_names_may_hold_colons(tmp_path: Path) -> None:

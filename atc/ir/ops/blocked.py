@@ -60,7 +60,7 @@ class ConvBlocked(Op):
     all filters are one block, so may all of x's channels be, which are as many as there are.
     Epilogue views are over the shape of y. Beside floats x may be bfloat16, and w have 16 bits.
     Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
-    first.
+    first. Where each channel has a filter of its own, w may also be int16 of no more than 9 bits.
     """
 
     window: Window
@@ -83,7 +83,9 @@ class ConvBlocked(Op):
         types = (x.dtype, w.dtype, self.accumulator)
         floats = types[0] in FLOATS and types[2] is DType.FLOAT
         floats = floats and (types[1] is DType.FLOAT or types[1].is_half)
-        bytes_ = types[0] in BYTES and types[1:] == (DType.INT8, DType.INT32)
+        alone = w.shape[:2] == (self.group, 1)
+        small = w.dtype is DType.INT8 or alone and w.dtype is DType.INT16
+        bytes_ = types[0] in BYTES and small and self.accumulator is DType.INT32
         require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")
         block = y[-1]
         channels = w.shape[1] * self.group

@@ -28,6 +28,7 @@ _DIGEST = re.compile(r"[0-9a-f]{16}\b")
 _REST = re.compile(r"[^\n]*")
 _ABSENT = re.compile(r"-(?=[,\s]|$)")
 _STATE = re.compile(r"(\d{1,6}) -> (\d{1,6})")
+_LENGTH = re.compile(r"(\d{1,6}): ")
 _KEYWORD = re.compile(rf"({'|'.join(KEYWORDS)})(?: |(?=\n|$))")
 
 Large = Callable[[str, TensorType], Array]
@@ -78,7 +79,7 @@ class _Parser(ValueReader):
         inputs = tuple(self.listed(lambda: self.typed_name(own), ")"))
         self.end_line()
         self.position = self.begin = here
-        guards, bundles, warnings, states = [], [], [], []
+        guards, bundles, warnings, states, lengths = [], [], [], [], []
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
         aliases: dict[str, Alias] = {}
@@ -93,6 +94,8 @@ class _Parser(ValueReader):
                     warnings.append(self.quoted())
                 case "state":
                     states.append(self.state())
+                case "length":
+                    lengths.append(self.length())
                 case "const":
                     constant = self.typed_name(own)
                     constants[constant] = self.array(own[constant])
@@ -115,7 +118,7 @@ class _Parser(ValueReader):
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
             constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings),
-            aliases, tuple(states),
+            aliases, tuple(states), tuple(lengths),
         )  # fmt: skip
 
     def state(self) -> tuple[int, int]:
@@ -124,6 +127,13 @@ class _Parser(ValueReader):
         if found is None:
             raise self.unexpected("a state as in `0 -> 1`")
         return int(found[1]), int(found[2])
+
+    def length(self) -> tuple[int, int]:
+        """Read the number of an extent and what it is in the next run."""
+        found = self.match(_LENGTH)
+        if found is None:
+            raise self.unexpected("a length as in `1: d[0] + d[1]`")
+        return int(found[1]), self.extent()
 
     def keyword(self) -> str:
         """Go over the keyword that begins a line; '' before a node."""

@@ -18,7 +18,7 @@ from atc.ir.view import View, dense
 
 NAME = re.compile(r"[\w./@$][\w./@#$-]*(?::+[\w./@#$-]+)*")
 """A name that needs no quotes."""
-KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "const",
+KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "length", "const",
                       "dequantized", "alias", "return"})  # fmt: skip
 
 
@@ -43,6 +43,7 @@ def _declarations(graph: Graph) -> Iterator[str]:
     yield from (f"composite {_value(each)}" for each in graph.bundles)
     yield from (f"warning {_quoted(each)}" for each in graph.warnings)
     yield from (f"state {given} -> {computed}" for given, computed in graph.states)
+    yield from (f"length {symbol}: {following}" for symbol, following in graph.lengths)
     for name, array in graph.constants.items():
         yield f"const {_name(name)}: {graph.types[name]} = {data_text(array)}"
     for name, alias in graph.aliases.items():

@@ -21,6 +21,7 @@ from atc.lower.attention import (
     rotated_layout,
     split_heads,
 )
+from atc.lower.caches import append
 from atc.lower.concat_pad import join, pad
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
@@ -380,6 +381,9 @@ def _appended(ctx: LoweringContext, i: int, x: str, cache: Cache) -> str:
     """Return the present: the past (input i), the new steps behind each row's keys, then zeros."""
     b = ctx.b
     batch, groups, steps, size = b.shape(x)
+    grown = append(b, ctx.input(i), x, 2, cache.before) if ctx.has(i) else ""
+    if grown:
+        return grown
     if isinstance(cache.before, int):
         return pad(b, x, [0] * 4, [0, 0, cache.length - steps, 0])
     shape = (batch, groups, cache.length, size)

@@ -1,8 +1,19 @@
 """Gradients by reverse-mode differentiation of the nodes between xs and y.
 
-Need only be imported: they register themselves.
+Need only be imported: they register themselves. `derivatives*` have a rule each, `expansions*` what
+operators without one are made of, `without` why some have none.
 """
 
-from atc.lower.gradient import derivatives_layers, derivatives_tensor, reverse
+from atc.lower.gradient import (
+    derivatives_layers,
+    derivatives_tensor,
+    expansions,
+    expansions_control,
+    expansions_rnn,
+    reverse,
+)
 
-__all__ = ["derivatives_layers", "derivatives_tensor", "reverse"]
+__all__ = [
+    "derivatives_layers", "derivatives_tensor", "expansions", "expansions_control",
+    "expansions_rnn", "reverse",
+]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from atc.ir.expr import Expr, call, cast
 from atc.lower.elementwise import compute, like
-from atc.lower.gradient.derivatives import Step, derives, minus, over, times
+from atc.lower.gradient.derivatives import Step, derives, minus, over, summed_to, times
 from atc.lower.gradient.derivatives_tensor import filter_gradient, normalized, scattered
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
@@ -250,3 +250,82 @@ def instance_normalization(step: Step) -> list[str]:
     """Normalize each image's channels."""
     axes = list(range(2, len(step.shape(0))))
     return normalized(step, axes, step.at.float("epsilon", 1e-5))
+
+
+# ---- others -------------------------------------------------------------------------------------
+
+
+@derives("Hardmax")
+def flat(step: Step) -> list[str]:
+    """0: the result is constant around almost every operand."""
+    return [compute(step.ctx, lambda g: like(g, 0), step.g)]
+
+
+@derives("Mod")
+def remainder(step: Step) -> list[str]:
+    """g, and -g times the quotient's whole part."""
+    def whole(g: Expr, a: Expr, b: Expr, y: Expr) -> Expr:
+        return call("Neg", times(g, call("Round", over(minus(a, y), b))))
+
+    operands = (step.g, *step.inputs[:2], step.y)
+    return [summed_to(step.ctx, step.g, step.shape(0)),
+            summed_to(step.ctx, compute(step.ctx, whole, *operands), step.shape(1))]  # fmt: skip
+
+
+@derives("ReverseSequence")
+def turned(step: Step) -> list[str]:
+    """Turn the gradient around likewise."""
+    at = step.at
+    more = {"batch_axis": at.int("batch_axis", 1), "time_axis": at.int("time_axis", 0)}
+    return [step.op("ReverseSequence", step.g, step.inputs[1], attributes=more)]
+
+
+@derives("OneHot")
+def hot(step: Step) -> list[str]:
+    """Give the two values the sums of the gradient where they are."""
+    b, g, values = step.ctx.b, step.g, step.inputs[2]
+    dtype = b.type(values).dtype.numpy
+    marks = b.constant(np.array([0, 1], dtype))
+    more = {"axis": step.at.int("axis", -1)}
+    on = step.op("OneHot", step.inputs[0], step.inputs[1], marks, attributes=more)
+    every = list(range(len(b.shape(g))))
+    hit = reduce_axes(step.ctx, compute(step.ctx, times, g, on), every, False, "Sum")
+    missed = compute(step.ctx, minus, reduce_axes(step.ctx, g, every, False, "Sum"), hit)
+    parts = [b.reshape(v, (1,)) for v in (missed, hit)]
+    return ["", "", step.op("Concat", *parts, attributes={"axis": 0})]
+
+
+@derives("MaxUnpool")
+def unpooled(step: Step) -> list[str]:
+    """Return the gradient where the elements went."""
+    b, shape = step.ctx.b, step.shape(0)
+    step.at.require(len(step.inputs) < 3, "the gradient of a MaxUnpool with output_shape")
+    size = (int(np.prod(b.shape(step.g))),)
+    flat_places = b.reshape(step.inputs[1], (int(np.prod(shape)),))
+    taken = step.op("GatherElements", b.reshape(step.g, size), flat_places)
+    return [b.reshape(taken, shape)]
+
+
+@derives("Col2Im")
+def blocks_taken(step: Step) -> list[str]:
+    """Take from the gradient what each place of each block was added to."""
+    at, b, (n, rows, count) = step.at, step.ctx.b, step.shape(0)
+    image, block = at.ints_const(1, "the image's shape"), at.ints_const(2, "the block's shape")
+    rank = len(image)
+    pads = at.ints("pads", [0] * 2 * rank) or []
+    strides, dilations = (at.ints(w, [1] * rank) or [] for w in ("strides", "dilations"))
+    places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    for d, (size, k) in enumerate(zip(image, block, strict=True)):
+        reach = dilations[d] * (k - 1) + 1
+        starts = np.arange((size + pads[d] + pads[rank + d] - reach) // strides[d] + 1)
+        at_ = starts * strides[d] - pads[d] + np.arange(k)[:, None] * dilations[d]
+        fits = (at_ >= 0) & (at_ < size)
+        grid = (len(places) * k, places.shape[1] * len(starts))
+        places = (places[:, None, :, None] * size + at_[None, :, None]).reshape(grid)
+        inside = (inside[:, None, :, None] & fits[None, :, None]).reshape(grid)
+    total, channels = int(np.prod(image)), rows // len(places)
+    g = b.reshape(step.g, (n, channels, total))
+    zero = b.constant(np.zeros((n, channels, 1), b.type(g).dtype.numpy))
+    padded = step.op("Concat", g, zero, attributes={"axis": 2})
+    taken = take(b, padded, 2, np.where(inside, places, total).reshape(-1))
+    return [b.reshape(taken, (n, rows, count))]

@@ -1,8 +1,7 @@
 """Lowering of ONNX Gradient: reverse-mode differentiation of the nodes between xs and y.
 
 The nodes are lowered once more, on the values that the Gradient node is given (equal nodes are
-shared later on), then `derivatives.py` walks them backwards. An operator without a derivative of
-its own is differentiated through the standard's function body.
+shared later on), then `derivatives.py` walks them backwards.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir
 
+from atc.errors import one_line
 from atc.lower.context import LoweringContext
-from atc.lower.function import function_body
-from atc.lower.gradient.derivatives import ABSENT, DERIVATIVES, Step, Variable, added
+from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added
+from atc.lower.gradient.tape import Tape, reads
+from atc.lower.gradient.without import STOPS, WITHOUT
 from atc.lower.registry import lowers
 from atc.lower.training import PREVIEW
-
-MAX_DEPTH = 8
-"""Function bodies inside function bodies that are followed."""
 
 
 @lowers("Gradient", domain=PREVIEW)
@@ -30,10 +28,9 @@ def gradient(ctx: LoweringContext) -> tuple[str, ...]:
     given = {n: Variable(v) for n, v in zip((*xs, *zs), ctx.inputs, strict=True)}
     nodes, leaves = _between(ctx, given, ctx.str("y"))
     env = {**given, **leaves}
-    tape: list[Step] = []
-    for node in nodes:
-        _forward(ctx, node, ctx.opsets, env, tape, 0)
-    return _backward(ctx, tape, env[ctx.str("y")], [given[x] for x in xs])
+    tape = Tape(ctx, ctx.opsets)
+    tape.run(nodes, env)
+    return _backward(ctx, tape.steps, env[ctx.str("y")], [given[x] for x in xs])
 
 
 def _between(
@@ -54,7 +51,7 @@ def _between(
             leaves[name] = Variable(_constant(ctx, name))
         elif made[name] not in needed:
             needed.add(made[name])
-            pending += [v.name for v in made[name].inputs if v is not None and v.name]
+            pending += reads(made[name])
     return [node for node in graph or () if node in needed], leaves
 
 
@@ -67,30 +64,6 @@ def _constant(ctx: LoweringContext, name: str) -> str:
     return ctx.b.constant(np.asarray(value.const_value.numpy()), name)
 
 
-def _forward(
-    ctx: LoweringContext, node: onnx_ir.Node, opsets: Mapping[str, int],
-    env: dict[str, Variable], tape: list[Step], depth: int,
-) -> None:  # fmt: skip
-    """Lower a node and note it on the tape, or the nodes of its function body instead."""
-    operands = [env[v.name] if v is not None and v.name else ABSENT for v in node.inputs]
-    opset = node.version or opsets[node.domain]
-    body = None
-    if (node.domain, node.op_type) not in DERIVATIVES and depth < MAX_DEPTH:
-        types = [ctx.b.type(v.value) if v.value else None for v in operands]
-        body = function_body(node, types, opset)
-    if body is None:
-        step = Step(ctx, node, tuple(operands), node.domain, opset).computed()
-        tape.append(step)
-        results = step.results
-    else:
-        given = [*operands, *[ABSENT] * len(body.inputs)]
-        inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
-        for part in body:
-            _forward(ctx, part, {**opsets, **body.opset_imports}, inner, tape, depth + 1)
-        results = tuple(inner[v.name or ""] for v in body.outputs)
-    env.update((v.name, r) for v, r in zip(node.outputs, results, strict=False) if v.name)
-
-
 def _backward(
     ctx: LoweringContext, tape: Sequence[Step], y: Variable, xs: Sequence[Variable]
 ) -> tuple[str, ...]:
@@ -100,16 +73,23 @@ def _backward(
     gradients = {y: b.constant(one)}
     active = {*xs}
     for step in tape:
-        active.update(() if active.isdisjoint(step.operands) else step.results)
+        stops = (step.domain, step.node.op_type) in STOPS
+        active.update(() if stops or active.isdisjoint(step.operands) else step.results)
     for step in reversed([s for s in tape if not active.isdisjoint(s.operands)]):
         incoming = tuple(gradients.get(r, "") for r in step.results)
         if not any(incoming):
             continue
         rule = DERIVATIVES.get((step.domain, step.node.op_type))
         if rule is None:
-            raise ctx.unsupported(f"the gradient of {step.node.op_type} is not covered")
+            why = WITHOUT.get((step.domain, step.node.op_type), "")
+            raise ctx.unsupported(f"the gradient of {_named(step.node)} is not covered"
+                                  f"{why and ': '}{why}")  # fmt: skip
         for x, part in zip(step.operands, rule(step.receiving(incoming)), strict=False):
             if x in active and part:
                 gradients[x] = added(ctx, gradients[x], part) if x in gradients else part
     zeros = {x: np.zeros(b.shape(x.value), b.type(x.value).dtype.numpy) for x in xs}
     return tuple(gradients.get(x) or b.constant(zeros[x]) for x in xs)
+
+
+def _named(node: onnx_ir.Node) -> str:
+    return f"{node.op_type} ({one_line(node.name, 60)})" if node.name else node.op_type

@@ -19,6 +19,7 @@ from atc.options.table.load_and_run import LOAD_AND_RUN
 from atc.options.table.megengine import MEGENGINE
 from atc.options.table.mxnet import MXNET
 from atc.options.table.setting import Role, Setting
+from atc.options.table.training import TRAINING
 from atc.options.table.variables import ATC_VARIABLES
 from atc.options.unsupported import LATER
 from atc.options.values import required_path, switch
@@ -29,19 +30,19 @@ __all__ = [
 ]  # fmt: skip
 
 SETTINGS: tuple[Setting, ...] = (
-    *ATC_OPTIONS, *IGNORED_OPTIONS, *ATC_VARIABLES, *MEGENGINE, *MXNET, *LOAD_AND_RUN
+    *ATC_OPTIONS, *TRAINING, *IGNORED_OPTIONS, *ATC_VARIABLES, *MEGENGINE, *MXNET, *LOAD_AND_RUN
 )  # fmt: skip
 
 VARIABLES: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.kind == "variable")
 """Environment variables; of two that answer the same question the first one counts."""
 
 OPTIONS: Mapping[str, Setting] = {
-    s.name: s for s in (*ATC_OPTIONS, *IGNORED_OPTIONS) if s.kind == "option"
+    s.name: s for s in (*ATC_OPTIONS, *TRAINING, *IGNORED_OPTIONS) if s.kind == "option"
 }
 """The options of `atc` and its commands; `load_and_run` has its own, of the same names in part."""
 
 ROLES: Mapping[str, tuple[Role, ...]] = {
-    "compile": ("compilation", "tool", "ignored"),
+    "compile": ("compilation", "tool", "train", "ignored"),
     "verify": ("compilation", "verify", "ignored"),
     "check": ("compilation", "ignored"),
     "diff": ("compilation", "ignored"),

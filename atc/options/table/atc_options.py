@@ -30,6 +30,7 @@ from atc.options.values import (
     switch_or_export,
     text,
     value_ranges,
+    word_or,
     words,
 )
 
@@ -51,13 +52,20 @@ _LATER_V2 = {"cube_hif8": "", "mixed_hif8": ""}
 
 ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- model -------------------------------------------------------------------------------
-    Setting("model", "Model", "the model file: ONNX, MegEngine .mge or MXNet *-symbol.json",
+    Setting("model", "Model", "the model file: ONNX, MegEngine .mge, MXNet *-symbol.json, or "
+            "what --framework converts",
             "FILE", required_path, system="ATC", row="A-01"),
     Setting("weight", "Model", "the weights of an MXNet model (default: the newest .params file "
             "beside it)", "FILE", path, system="ATC", row="A-02"),
     Setting("framework", "Model", "the model's format (default: found out from its content)",
-            "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
-            system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
+            "5|onnx|mge|mxnet|torch|tflite|sklearn",
+            choice(("", "-1", "5", "onnx", "mge", "mxnet", "torch", "tflite", "sklearn"),
+                   _FRAMEWORKS),
+            system="ATC", row="A-03",
+            documentation="5 is ATC's number of ONNX. torch (.pt2 of torch.export), tflite (also "
+            "folders of TensorFlow's SavedModel) and sklearn (pickles of scikit-learn, XGBoost, "
+            "LightGBM, which run as they are read) are never found out: the packages that read "
+            "them convert them, in a process of its own (pip install 'atc[torch]' and so on)."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
             "name:n,c,h,w;name2:1~8,c", shapes, system="ATC", row="A-08",
             documentation="A range 1~8 makes one library that runs any shape inside, 0~8 one that "
@@ -103,7 +111,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "input:output;...|auto", names,
             documentation="They leave the signature, lie in the arena and are updated in place. "
             "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
-            "them. The shapes must be fixed."),
+            "them. A key-value cache has a range in --input_shape, from 0 to the most that it may "
+            "hold: it is empty at first, and a run appends to it where it lies."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
@@ -124,8 +133,15 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
-    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header, "
-            "a Rust crate without std", "cpp,rust", choices("cpp", "rust")),
+    Setting("wrappers", "Output", "write what other languages need beside the C: a C++ header "
+            "(C++17; std::span in C++20), a Rust crate without std, an npm package with the "
+            "network in WebAssembly, a Java class", "cpp,rust,js,java",
+            choices("cpp", "rust", "js", "java"),
+            documentation="js needs --target=wasm32-simd128."),
+    Setting("wheel", "Output", "write the network as a wheel for pip, which needs numpy and cffi: "
+            "dist/*.whl", "0|1", switch, False,
+            documentation="Of the platform that the target's compiler builds for; import it by the "
+            "network's name."),
     Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
             "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
             "arduino,cmsis-pack,esp-idf,zephyr",
@@ -241,6 +257,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("kernels", "Optimisation", "which kernels may be chosen: portable ones are plain C, "
             "optimized ones leave plain C to the operators that have nothing else",
             "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),
+    Setting("deterministic_math", "Optimisation", "make float32 results the same bits on every "
+            "target: own functions in the place of the C library's, one order of sums, no vectors "
+            "of floats", "0|1", switch, False,
+            documentation="Targets without an operating system have the own functions in any "
+            "case. What is equal where: atc/docs/numerics.md."),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
     Setting("weight_price", "Optimisation", "cycles of each run that a kernel must save for every "
@@ -368,9 +389,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
             documentation="Results have the same bits. --log=info tells the nodes."),
-    Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "
-            "is computed again than that takes, and a larger arena is an error", "BYTES",
-            integer(0), 0),
+    Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
+            "and the optimizer's state of --mode=train (0: any): no more is computed again than "
+            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
             "computed again", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
@@ -419,7 +440,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "the build", "0|1", switch, False),
     Setting("mode", "Debugging", "0: compile. 1: only translate the model (or the report of a "
             "compiled network) to the file of --json. 3: only check the model. 5: a text graph to "
-            "JSON. 6: show a compiled network", "0|1|3|5|6", integer(0, 30, _MODES), 0,
+            "JSON. 6: show a compiled network. train: compile a step of training",
+            "0|1|3|5|6|train", word_or("train", integer(0, 30, _MODES)), 0,
             system="ATC", row="A-05", role="tool"),
     Setting("om", "Debugging", "what the modes 1, 5 and 6 read: a model, a .graph.txt, or the "
             "folder of a compiled network", "PATH", path, system="ATC", row="A-06", role="tool"),

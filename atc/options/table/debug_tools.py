@@ -1,5 +1,5 @@
 """The options of the commands that look inside a network (diff, bisect, profile, report), of those
-that work on models (quantize), and of `atc machine`."""
+that work on models (quantize), and of `atc machine`, `atc targets` and `atc doctor`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "NAME|FILE.json", text, "host"),
         _JSON,
     ),
+    "doctor": (
+        Setting("target", "Result", "targets that must compile beside the host's, for the exit "
+                "status", "NAME,...", text),
+        _JSON,
+    ),
+    "targets": (_JSON,),
     "batch": (
         Setting("jobs", "Batch", "rows that are compiled at a time (0: one per core)",
                 "N", integer(0, 4096), 0),

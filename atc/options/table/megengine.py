@@ -149,9 +149,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MGE_MM_OPR_DEBUG", row="M-09", values="0|1", default="0",
           meaning="debug output of collective operators",
           accepted="a model with collective operators is refused, and the node named"),
-    _dynamic("MEGENGINE_INPLACE_UPDATE", row="M-10", values="0|1", default="0", works_for=("0",),
-             meaning="optimizers update parameters in place",
-             accepted="new parameters are outputs, in their caller's memory"),
+    _dynamic("MEGENGINE_INPLACE_UPDATE", row="M-10", values="0|1", parse=switch, default="1",
+             meaning="steps of training update parameters in place, as --inplace_update",
+             gives={"inplace_update": _same}),
     _once("MGB_CUDA_RESERVE_MEMORY", row="M-11", values="0|1|b:BYTES", default="0",
           parse=_reserved, meaning="reserves all memory of the GPU that is free, or so many bytes, "
           "as --gpu_pool", gives={"gpu_pool": _same}),

@@ -18,6 +18,14 @@ def percent(value: object) -> float:
     return number
 
 
+def block(value: object) -> int:
+    """Return the size of a block of weights, a power of two."""
+    number = int(str(integer(16, 256)(value)))
+    if number & (number - 1):
+        raise OptionError(f"{number} is not a power of two", code="E10013")
+    return number
+
+
 _SHARED = {s.name: s for s in ATC_OPTIONS}
 
 QUANTIZE: tuple[Setting, ...] = (
@@ -25,8 +33,16 @@ QUANTIZE: tuple[Setting, ...] = (
     Setting("output", "Result", "the ONNX file to write", "FILE", required_path),
     Setting("calibration", "Calibration", "inputs that are like those to come: an .npy for a model "
             "of one input, an .npz with arrays by name, or a folder of them",
-            "PATH", required_path,
+            "PATH", path,
             documentation="An array holds one input or, along its first axis, many."),
+    Setting("weights", "Calibration", "the type of weights: int8, with activations of bytes, or "
+            "int4, which leaves all else in float and needs no calibration",
+            "int8|int4", choice(("int8", "int4")), "int8",
+            documentation="MatMul nodes become MatMulNBits."),
+    Setting("block", "Calibration", "weights of a column that share a scale with --weights=int4",
+            "16|32|64|128|256", block, 32),
+    Setting("symmetric", "Calibration", "with --weights=int4: no zero point for each block", "0|1",
+            switch, True),
     Setting("method", "Calibration", "how a value's range follows from the inputs: all that "
             "occurs, all but a few outliers, or the range that keeps most information",
             "minmax|percentile|entropy", choice(("minmax", "percentile", "entropy")), "minmax"),

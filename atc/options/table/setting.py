@@ -10,7 +10,7 @@ from atc.errors import OptionError
 from atc.options.values import Parse, checks, switch, switch_or_export, text
 
 Kind = Literal["option", "variable", "feature"]
-Role = Literal["compilation", "tool", "verify", "run", "ignored", "help"]
+Role = Literal["compilation", "tool", "train", "verify", "run", "ignored", "help"]
 Gives = Mapping[str, Callable[[Any], object]]
 """What a variable's parsed value means for options: by option's name, None for nothing."""
 
@@ -21,9 +21,10 @@ class Setting:
 
     `default` is what `atc.compile` shows; `parse` turns it, text or a Python value into what
     `Options` holds. `role` says who reads it: `compilation` every compilation (a field of
-    `Options`), `tool` the command line and `atc.compile`, `verify` only `atc verify`, `run` only
-    `load_and_run`, `ignored` nobody, `help` only the command line. A `feature` is neither option
-    nor variable and stands here for its documentation.
+    `Options`), `tool` the command line and `atc.compile`, `train` `--mode=train` and
+    `atc.training_step`, `verify` only `atc verify`, `run` only `load_and_run`, `ignored` nobody,
+    `help` only the command line. A `feature` is neither option nor variable and
+    stands here for its documentation.
     """
 
     name: str

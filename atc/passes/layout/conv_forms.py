@@ -63,8 +63,9 @@ def _bytes(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 
 
 def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    x, w = scene.type(node.inputs[0]), scene.type(node.inputs[1])
+    x, w = scene.type(node.inputs[0]), scene.constant(node.inputs[1])
     y = scene.type(node.outputs[0])
+    assert w is not None
     floats = _is_float(scene, node, op)
     if op.zero_points and node.inputs[3]:
         return

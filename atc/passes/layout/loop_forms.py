@@ -79,6 +79,8 @@ def plain_loops(scene: Scene, node: Node) -> Iterator[Form]:
 def _read_through(op: Op, k: int, shape: tuple[int, ...], view: View) -> Op | None:
     """Return a loop nest with operand k read through the movement that would make it plain."""
     match op:
+        case Reduce() if _in_any_order(op, prod(shape)):
+            return op
         case Map() | Reduce():
             found = refine(op, k, shape, (view,))
             if found is None:
@@ -89,6 +91,13 @@ def _read_through(op: Op, k: int, shape: tuple[int, ...], view: View) -> Op | No
         case MatMul():
             return read_through(op, k, shape, (view,))
     return None
+
+
+def _in_any_order(op: Reduce, size: int) -> bool:
+    """Return whether the result is the same in whatever order all of an operand is read."""
+    all_of_it = len(op.views) == 1 and prod(op.shape) == 1 and prod(op.reduced) == size
+    dense_ = all_of_it and not op.views[0].offset and op.views[0].is_dense((*op.shape, *op.reduced))
+    return dense_ and op.how in ("Max", "Min") and not op.coordinates
 
 
 def reduce_forms(scene: Scene, node: Node, op: Reduce, layout: Layout) -> Iterator[Form]:

@@ -21,18 +21,19 @@ VECTOR_STEPS = frozenset(
 
 
 def integer_zero(
-    op: Conv, x: TensorType, w: TensorType, y: TensorType, point: Array | None, width: int
+    op: Conv, x: TensorType, w: Array, y: TensorType, point: Array | None, width: int
 ) -> int | None:
     """Return the zero point of x where a convolution of bytes can be blocked, else None.
 
-    `point` holds it, where it is known.
+    `w` are its weights; `point` holds the zero point, where it is known.
     """
-    if x.dtype not in BYTES or w.dtype is not DType.INT8 or op.accumulator is not DType.INT32:
+    depthwise = w.shape[:2] == (op.group, 1)
+    small = w.dtype == np.int8 or depthwise and _has_9_bits(w)
+    if x.dtype not in BYTES or not small or op.accumulator is not DType.INT32:
         return None
     if width % 4 or not _is_vector_form(op.epilogue.expr):
         return None
     window = op.window
-    depthwise = w.shape[:2] == (op.group, 1)
     if depthwise and (prod(window.kernel) > MAX_TAPS or set(window.dilations) != {1}):
         return None
     if point is None or point.size != 1:
@@ -40,6 +41,11 @@ def integer_zero(
     zero = int(point.reshape(()).astype(np.int64))
     least = 0 if x.dtype is DType.UINT8 else -128
     return zero if depthwise or zero == least or _all_inside(op.window, x, y) else None
+
+
+def _has_9_bits(w: Array) -> bool:
+    """Return whether weights are those of UINT8 with their zero point taken off."""
+    return w.dtype == np.int16 and w.size > 0 and w.min() >= -255 and w.max() <= 255
 
 
 def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, most
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import MatMul
 from atc.ir.ops.quantize import MatMulPacked
@@ -29,7 +29,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     grid, x = state.graph.quantization.get(node.inputs[1]), state.types[node.inputs[0]]
     if grid is None or state.constant(node.inputs[1]) is None or x.dtype is not DType.FLOAT:
         return None
-    if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k) or not _plain(op):
+    if is_dynamic((op.n, op.k)) or 0 in (*op.loops, op.k) or not _plain(op):
         return None
     shape, view = state.types[node.inputs[1]].shape, View(op.b_view.strides[-2:], op.b_view.offset)
     integers = gather_view(grid.integers.reshape(shape), (op.k, op.n), view).T
@@ -41,7 +41,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
         return None
     blocks = _in_blocks(integers.astype(np.int64), block)
     bits = 4 if _width(blocks) < 16 else 8
-    if _width(blocks) > 255 or (bits == 8 and rows > FEW_ROWS):
+    if _width(blocks) > 255 or (bits == 8 and most(rows) > FEW_ROWS):
         return None
     q, zeros = _packed(blocks, bits)
     name = node.inputs[1]

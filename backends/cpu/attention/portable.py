@@ -51,6 +51,7 @@ class AttentionRows(Kernel[Attention]):
             "scored": scored, "score": score, "lines": lines, "value": value,
             "start": lowest(dtype) if op.masked else "-INFINITY",
             "exp": "exp" if dtype is DType.DOUBLE else "expf",
+            "single": target.own_math and dtype is not DType.DOUBLE,
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:

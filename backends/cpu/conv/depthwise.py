@@ -27,8 +27,10 @@ from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
 from atc.ir.ops.blocked import FLOATS
 
-EXACT_TAPS = (1 << 24) // (255 * 128)
-"""Up to so many products of bytes have an exact sum in float: that is how they are summed."""
+EXACT_SUM = 1 << 24
+"""Up to here floats hold all whole numbers: that is how products of bytes are summed."""
+LARGEST = {DType.INT8: 128, DType.INT16: 255}
+"""The largest magnitude of weights of a type."""
 UNROLLED = 320
 """Taps times outputs that a tile may have."""
 LINES = 4000
@@ -203,7 +205,7 @@ class Depthwise(Kernel[ConvBlocked, ParamsT]):
         fits = wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
         if not is_bytes(w):
             return fits and sums_floats(w, FLOATS)
-        exact = prod(op.window.kernel) <= EXACT_TAPS
+        exact = prod(op.window.kernel) * 255 * LARGEST[w.input(1).dtype] <= EXACT_SUM
         return fits and exact and typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[ParamsT]:
@@ -220,7 +222,7 @@ class Depthwise(Kernel[ConvBlocked, ParamsT]):
         """Weights as [block][tap][lane]."""
         block = w.outputs[0].shape[-1]
         if is_bytes(w):
-            return {1: lambda q: pack_lanes(q.astype(np.float32), block).view(np.int8)}
+            return {1: lambda q: pack_lanes(q.astype(np.float32), block).view(q.dtype)}
         return {1: lambda weights: pack_lanes(weights, block)}
 
 

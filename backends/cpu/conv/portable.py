@@ -35,6 +35,13 @@ class Axis:
     dilation: int
     pad: int
 
+    @property
+    def inside(self) -> bool:
+        """Whether no tap is known to meet padding, at any position."""
+        last = (self.extent - 1) * self.stride + (self.kernel - 1) * self.dilation - self.pad
+        known = not is_dynamic((self.extent, self.size, self.pad))
+        return known and self.pad <= 0 and last < self.size
+
 
 def axes_of(window: Window, size: tuple[int, ...], extent: tuple[int, ...]) -> list[Axis]:
     """Return the axes with C variables o0, i0, k0, ..."""

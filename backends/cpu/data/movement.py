@@ -142,7 +142,7 @@ class ScatterLoops(Kernel[Scatter]):
         """Loops, address and the statement that stores one update."""
         op = w.op
         loops, values = address_values(w, op, 2, w.outputs[0].size)
-        inner = " + j" if op.run > 1 else ""
+        inner = " + j" if op.run != 1 else ""
         lines, value = combined(op.combine, w, f"y0[at{inner}]", f"x1[from{inner}]")
         return {
             **values, "source": _flat(op.shape, op.run, loops), "size": w.outputs[0].size,

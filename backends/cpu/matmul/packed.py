@@ -7,6 +7,7 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.ops.quantize import MatMulPacked
 
 LANES = 16
@@ -19,6 +20,11 @@ class MatMulUnpacking(Kernel[MatMulPacked]):
     name = "matmul_packed"
     op = MatMulPacked
     template = "cpu/matmul/packed.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
+        """Leave no more than the rows for the run to know."""
+        return not is_dynamic((w.op.n, w.op.k))
 
     def scratch(self, w: Workload[MatMulPacked], params: Params, target: Target) -> int:
         """One row of unpacked weights, in whole blocks."""

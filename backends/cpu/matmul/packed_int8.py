@@ -36,8 +36,8 @@ SPLIT = 3.0
 def takes(w: Workload[MatMulPacked]) -> bool:
     """Return whether a workload may be rounded, and has weights whose words this file knows."""
     op, zeros = w.op, w.inputs[3]
-    fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.m, op.n, op.k))
-    return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m > 0
+    fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.n, op.k))
+    return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m != 0
 
 
 def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
@@ -53,6 +53,7 @@ class MatMulRounding(Kernel[MatMulPacked]):
     name = "matmul_packed_bytes"
     op = MatMulPacked
     template = "cpu/matmul/packed_int8.c.j2"
+    dynamic = True
     precision = "int8"
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:

@@ -25,7 +25,7 @@ from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, most
 from atc.ir.graph import Array
 from atc.ir.ops.quantize import MatMulPacked
 
@@ -72,10 +72,14 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
 
     op = MatMulPacked
     portable = False
+    dynamic = True
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
-        """Constant weights, and an epilogue in vectors."""
+        """Constant weights and an epilogue in vectors; the run may count the rows."""
+        op = w.op
+        if is_dynamic((op.n, op.k)) or op.m == 0:
+            return False
         known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
         return known and lanes(target) > 1 and vector_epilogue(w.op.epilogue, w, target, 4)
 
@@ -91,7 +95,7 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
         """Tiles that fill the registers."""
         op, found = w.op, []
         for nv in WIDTHS:
-            high = min(self.high(nv, target), op.m)
+            high = min(self.high(nv, target), most(op.m))
             if high >= 1 and nv <= -(-op.n // lanes(target)):
                 found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
@@ -135,8 +139,7 @@ class MatMulUnpackingTile(PackedTiles):
         op = w.op
         types = [t.dtype for t in w.inputs[2:4] if t is not None]
         whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
-        fits = whole and not is_dynamic((op.m, op.n, op.k)) and op.m > 0
-        return fits and super().accepts(w, target)
+        return whole and super().accepts(w, target)
 
     def high(self, nv: int, target: Target) -> int:
         """Return the rows of a tile of nv vectors that there are registers for."""
@@ -187,7 +190,7 @@ def _crowd(op: MatMulPacked) -> bool:
 
     More of them than ways evict each other.
     """
-    return op.m > 4 and op.k * 4 % PAGE == 0
+    return most(op.m) > 4 and op.k * 4 % PAGE == 0
 
 
 def tile_function(

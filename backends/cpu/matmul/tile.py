@@ -161,7 +161,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         text = _TileText(
             finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
             params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
-            target.machine.nearby, target.machine.sums(target.vector_bytes),
+            target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -290,6 +290,12 @@ def _whole(panels: Sequence[Panel]) -> bool:
     return any(p.vectors > 1 or not p.part for p in panels)
 
 
+def _leaves(w: Workload[MatMul], target: Target) -> bool:
+    """Return whether the result is so large that its lines are far away when they are written."""
+    y = w.outputs[0]
+    return not is_dynamic(y.shape) and y.nbytes > target.machine.l2.size
+
+
 @dataclass(frozen=True)
 class _TileText:
     """The C of the tiles' heads, results and calls."""
@@ -313,6 +319,8 @@ class _TileText:
     """Bytes of one that is read without being asked for."""
     busy: int
     """Sums that keep the FMA units busy."""
+    leaves: bool
+    """Whether tiles ask for the lines of their results, too."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
@@ -328,10 +336,12 @@ class _TileText:
         if self.free:
             phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
         lines = range(0, panel.vectors * self.lanes, LINE)
+        awaited = self.finish.awaited(self.sizes, self.nearby, tile.rows, lines)
+        if self.leaves and not self.last_block:
+            awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
             "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
-            "phases": phases,
-            "awaited": self.finish.awaited(self.sizes, self.nearby, tile.rows, lines),
+            "phases": phases, "awaited": awaited,
         }  # fmt: skip
 
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:

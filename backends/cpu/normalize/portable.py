@@ -59,7 +59,8 @@ class SoftmaxRows(Kernel[Softmax]):
             "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
             "store": "" if op.log else self._store(w),
             "start": lowest(x.dtype) if op.masked else "-INFINITY",
-            "last": _last(op, f"total{at}"),
+            "last": _last(op, f"total{at}", single(target, x.dtype)),
+            "single": single(target, x.dtype),
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
@@ -81,10 +82,15 @@ def lowest(dtype: DType) -> str:
     return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
 
 
-def _last(op: Softmax, total: str) -> str:
+def single(target: Target, dtype: DType) -> bool:
+    """Whether sums over a type are kept in compensated floats, not in double."""
+    return target.own_math and dtype is not DType.DOUBLE
+
+
+def _last(op: Softmax, total: str, as_float: bool) -> str:
     """Return what becomes of the sum before it is applied; that of a masked row is 0."""
     if op.log:
-        return f"log({total})"
+        return f"{'logf' if as_float else 'log'}({total})"
     return f"{total} == 0 ? 0 : 1 / {total}" if op.masked else f"1 / {total}"
 
 
@@ -122,6 +128,7 @@ class NormalizeRows(Kernel[Normalize]):
         op, x = w.op, w.input(0)
         outer = loop_names("o", op.outer)
         inner = loop_names("i", op.inner)
+        as_float = single(target, x.dtype)
         nest = (*loop_names("k", op.axis), *inner)
         indices = [v for v, _ in (*outer, *nest)]
         by_column = prod(op.inner) != 1
@@ -133,11 +140,11 @@ class NormalizeRows(Kernel[Normalize]):
         element = f"(x0[{target_}] - centre{last})" if centred else f"x0[{target_}]"
         return {
             "op": op, "type": x.dtype.c, "size": prod(op.axis),
-            "length": real(prod(op.axis)), "columns": prod(op.inner),
+            "length": real(prod(op.axis), as_float), "single": as_float, "columns": prod(op.inner),
             "outer": outer, "nest": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
-            "term": f"x[{place}]" + (f" - mean{at}" if centred else ""),
-            "scale": _scale(op, x.dtype, f"total{at}"),
+            "term": f"x[{place}]" + _centre(at, as_float) * centred,
+            "scale": _scale(op, x.dtype, f"total{at}", as_float),
             "result": f"{element} * scale{last}", "after": after, "value": value,
             "target": target_,
         }  # fmt: skip
@@ -147,21 +154,30 @@ class NormalizeRows(Kernel[Normalize]):
         return overwrites_operand(w)
 
 
-def real(extent: int) -> str:
-    """Return an extent as a C double."""
-    return f"(double){extent}" if isinstance(extent, Dim) else f"{extent}.0"
+def real(extent: int, as_float: bool = False) -> str:
+    """Return an extent as a C double, or float."""
+    type_ = "float" if as_float else "double"
+    suffix = "f" if as_float else ""
+    return f"({type_}){extent}" if isinstance(extent, Dim) else f"{extent}.0{suffix}"
 
 
-def _scale(op: Normalize, dtype: DType, total: str) -> str:
+def _centre(at: str, as_float: bool) -> str:
+    """Return what is taken from an element before it is squared."""
+    return f" - mean{at} - shift{at}" if as_float else f" - mean{at}"
+
+
+def _scale(op: Normalize, dtype: DType, total: str, as_float: bool) -> str:
     """Return the C value that the centred elements are multiplied by."""
+    cast, root = ("", "sqrtf") if as_float else (f"({dtype.c})", "sqrt")
     match op.how:
         case "L1":
-            return f"{total} == 0 ? 0 : ({dtype.c})(1 / {total})"
+            return f"{total} == 0 ? 0 : {cast}(1 / {total})"
         case "L2":
-            return f"{total} == 0 ? 0 : ({dtype.c})(1 / sqrt({total}))"
+            return f"{total} == 0 ? 0 : {cast}(1 / {root}({total}))"
         case _:
-            epsilon = literal(op.epsilon, DType.DOUBLE)
-            return f"({dtype.c})(1 / sqrt({total} / {real(prod(op.axis))} + {epsilon}))"
+            epsilon = literal(op.epsilon, DType.FLOAT if as_float else DType.DOUBLE)
+            length = real(prod(op.axis), as_float)
+            return f"{cast}(1 / {root}({total} / {length} + {epsilon}))"
 
 
 class NormalizeColumns(NormalizeRows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from atc.backends.cpu.rnn.portable import Cut
+from atc.backends.cpu.rnn.portable import LINE, Cut
 from atc.backends.render.expr import address, behind
 from atc.backends.render.vector_expr import render_vector
 from atc.ir.expr import Expr, Input, walk
@@ -61,16 +61,12 @@ def resets_of(op: Recurrent) -> int:
 def _places(op: Recurrent) -> dict[str, str]:
     """Return what pointers of a row of the cells are in C, by their names."""
     directions, units = len(op.cells), op.hidden
-    width = op.gates * units
-    share = (directions * width, op.steps * directions * width)
     out = (directions * units, op.steps * directions * units)
     if not op.batch_major:
-        share, out = (op.batch * directions * width, directions * width), (
-            directions * op.batch * units, units)  # fmt: skip
+        out = (directions * op.batch * units, units)
     state = f"b * {(directions if op.batch_major else 1) * units}"
-    given = behind("l->given", address(View(share), ["t", "b"]))
     found = {
-        "given": f"const float *const given = {given};",
+        "given": f"const float *const given = {_given(op, 'b')};",
         "before": "const float *const before = l->before + b * l->row;",
         "c": f"float *const c = l->c + {state};",
         "h": f"float *const h = l->h + {state};",
@@ -82,6 +78,13 @@ def _places(op: Recurrent) -> dict[str, str]:
         at = (k + 1) * size_of(op)
         found[f"sums{gate}"] = f"float *const sums{gate} = l->resets + {at} + {state};"
     return found
+
+
+def _given(op: Recurrent, row: str) -> str:
+    """Return where the inputs' shares of step t of a row lie in C."""
+    width = len(op.cells) * op.gates * op.hidden
+    steps = (width, op.steps * width) if op.batch_major else (op.batch * width, width)
+    return behind("l->given", address(View(steps), ["t", row]))
 
 
 def cells_of(
@@ -98,7 +101,15 @@ def cells_of(
     return {
         "body": body, "tail": tail, "places": [*places.values()], "last": last,
         "over": _over(op, cut, last), "timed": not names.isdisjoint({"given", "out"}),
+        "given": _given(op, "at"), "asks": _asked(op, body, u * lane),
     }  # fmt: skip
+
+
+def _asked(op: Recurrent, body: list[str], units: int) -> list[int]:
+    """Return where the lines of a group's inputs lie, from the group's first unit on."""
+    read = {found for line in body for found in re.findall(r"\bgiven \+ i(?: \+ (\d+))?", line)}
+    inside = units if op.hidden % units == 0 else 1
+    return sorted(int(at or 0) + k for at in read for k in range(0, inside, LINE // 4))
 
 
 def _over(op: Recurrent, cut: Cut, last: bool) -> list[str]:

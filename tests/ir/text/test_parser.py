@@ -54,6 +54,7 @@ def test_networks(make: Callable[[Path], Path], tmp_path: Path) -> None:
     assert_round_trip(graph)
     assert_round_trip(run_passes(graph, width=8))
     assert_round_trip(replace(graph, states=((0, 0),)))
+    assert_round_trip(replace(graph, lengths=((3, 4),)))
 
 
 @pytest.mark.parametrize("name", ["digits", "keywords"])

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from networks import conv_net, save, training_net
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 from stages import graph_of, project_of
 
@@ -33,12 +34,13 @@ from atc.passes.rematerialize import recomputed_nodes
 from atc.runtime.load import load
 from atc.tools.check import check_model
 from atc.tools.version import capabilities
+from atc.tracing import TrainingStep
 
 ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
-    "M-10": "1", "M-12": "1", "M-19": "1",
+    "M-12": "1", "M-19": "1",
     "M-30": "1", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -75,6 +77,30 @@ def test_variables_of_the_source_alone_are_accepted_too(name: str) -> None:
 
 
 # -------------------------------------------------------------------------------- rows that work
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_m_10_weights_are_updated_in_place_or_after_the_step(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        line (double[8,3] x) => (double[8,2] y) { y = MatMul(x, w) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((3, 2)), "w"))
+    path, output = tmp_path / "line.onnx", tmp_path / "step"
+    onnx.save(model, path)
+    monkeypatch.setenv("MEGENGINE_INPLACE_UPDATE", value)
+    line = [f"--model={path}", f"--output={output}", "--mode=train", "--loss=square_loss"]
+    assert main([*line, "--target=c99", "--oo_level=O0"]) == 0
+    header = (output / "include/step_step.h").read_text()
+    assert f"{value} of 1 tensors are updated where they lie" in header
+    assert f"STEP_STATE_SIZE {64 * (2 - int(value))}u" in header
+    step, x, y = TrainingStep(output), np.eye(8, 3), np.zeros((8, 2))
+    for _ in range(3):
+        step(x, y)
+    w = np.ones((3, 2))
+    for _ in range(3):
+        w -= 0.01 * 2 * x.T @ (x @ w - y) / y.size
+    np.testing.assert_allclose(step.get("w"), w, rtol=1e-12)
 
 
 def test_m_01_device_is_the_default_target() -> None:
@@ -247,6 +273,7 @@ def test_m_05_one_variable_is_watched(checked: Path) -> None:
     assert "'z' written by node 'the softmax' (" in line
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["", "99", "one", "1x"])
 def test_m_05_other_values_tell_nothing(checked: Path, value: str) -> None:
     assert told_of(checked, value) == []
@@ -484,6 +511,7 @@ def asked(folder: Path, code: str, **environ: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("level", "seen"),
     [("0", "ValueError at once, RuntimeError at once"), ("1", "ValueError at once, RuntimeError"),

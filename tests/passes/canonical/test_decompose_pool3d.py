@@ -31,6 +31,7 @@ CASES = {
 COMPILED = Batch({n: pinned(c.model, c.feeds) for n, c in CASES.items()}, target=TARGET)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str) -> None:
     if not runnable(TARGET):

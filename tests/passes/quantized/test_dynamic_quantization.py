@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from atc.ir.expr import Input, cast
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Conv, Epilogue, Window
 from atc.passes import run_passes
+from atc.passes.quantized.blocking import integer_zero
 from support import compile_graph, run_model, runnable
 
 Array = NDArray[Any]
@@ -74,3 +78,67 @@ def test_it_is_computed_in_blocks() -> None:
     assert conv.op.kind == "ConvBlocked"
     widths = {graph.types[name].shape[-1:] for name in conv.inputs if graph.types[name].size == 32}
     assert (32,) in widths
+
+
+def mobile_layers(channels: int) -> onnx.ModelProto:
+    """Return a pointwise and a depthwise layer, each quantized by the extremes of its operand."""
+    rng = np.random.default_rng(7)
+    kinds = [(channels, 8, 1, 1), (channels, 1, 3, channels), (8, channels, 1, 1)]
+    nodes, stored, x = [], {}, "x"
+    node = helper.make_node
+    for k, (filters, each, size, group) in enumerate(kinds):
+        stored[f"w{k}"] = rng.integers(0, 256, (filters, each, size, size)).astype(np.uint8)
+        stored[f"w{k}"].reshape(-1)[:2] = 0, 255
+        stored[f"z{k}"] = np.array(125, np.uint8)
+        stored[f"s{k}"] = np.array(0.01, np.float32)
+        nodes += [
+            node("DynamicQuantizeLinear", [x], [f"q{k}", f"xs{k}", f"xz{k}"]),
+            node("Mul", [f"xs{k}", f"s{k}"], [f"scale{k}"]),
+            node("ConvInteger", [f"q{k}", f"w{k}", f"xz{k}", f"z{k}"], [f"sums{k}"],
+                 pads=[size // 2] * 4, group=group),
+            node("Cast", [f"sums{k}"], [f"real{k}"], to=TensorProto.FLOAT),
+            node("Mul", [f"real{k}", f"scale{k}"], [f"y{k}"]),
+        ]  # fmt: skip
+        x = f"y{k}"
+    graph = helper.make_graph(
+        nodes, "layers", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 9, 11))],
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in stored.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("channels", "target"),
+    [
+        (32, "x86-64-avx2"),
+        pytest.param(20, "x86-64-avx2", marks=pytest.mark.slow),
+        pytest.param(32, "x86-64-avx512-vnni", marks=pytest.mark.slow),
+        pytest.param(32, "c99", marks=pytest.mark.slow),
+    ],
+)
+def test_depthwise_weights_of_9_bits_are_summed_exactly(channels: int, target: str) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    x = np.random.default_rng(5).uniform(-1, 2, (1, 8, 9, 11)).astype(np.float32)
+    model = mobile_layers(channels)
+    (want,) = ReferenceEvaluator(model).run(None, {"x": x})
+    (got,) = run_model(model, [x], target)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
+def test_between_layers_nothing_leaves_its_blocks() -> None:
+    graph = run_passes(compile_graph(mobile_layers(32)), width=16)
+    assert [n.op.kind for n in graph.nodes if n.op.kind.startswith("Conv")] == ["ConvBlocked"] * 3
+    (back,) = (n for n in graph.nodes if n.op.kind == "Unblock")
+    assert back.outputs == graph.outputs
+
+
+@pytest.mark.parametrize(("largest", "zero"), [(255, 3), (-255, 3), (256, None), (-256, None)])
+def test_wider_weights_stay_out_of_blocks(largest: int, zero: int | None) -> None:
+    x, y = TensorType(DType.UINT8, (1, 16, 5, 5)), TensorType(DType.FLOAT, (1, 16, 3, 3))
+    w = np.full((16, 1, 3, 3), largest, np.int16)
+    window = Window((3, 3), (1, 1), (1, 1), (0, 0))
+    scaled = Epilogue(cast(Input(DType.INT32, 0), DType.FLOAT), ())
+    conv = Conv(window, 16, scaled, DType.INT32)
+    assert integer_zero(conv, x, w, y, np.array(3, np.uint8), 16) == zero

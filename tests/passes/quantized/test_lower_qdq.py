@@ -15,6 +15,7 @@ TARGETS = ("c99", "x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "x86-64-avx5
            "x86-64-avx512-vnni")  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_are_exact_and_results_rounded_once(target: str) -> None:
     if target != "c99" and not runnable(target):

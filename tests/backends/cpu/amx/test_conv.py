@@ -101,6 +101,7 @@ def stretch(array: Array, part: partition.Range | None) -> Array:
     return array.ravel()[part.begin :][: part.type.size].reshape(part.type.shape)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", [ConvTilesBf16x3(), ConvBf16()], ids=lambda k: k.name)
 def test_pieces_for_threads_give_the_same_bits(
     kernel: AnyKernel, monkeypatch: pytest.MonkeyPatch

@@ -262,6 +262,7 @@ def test_relayouts_and_back(target: str) -> None:
         np.testing.assert_array_equal(back([to_blocks(x, block)])[0], x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", [ConvDirect(), ConvWinograd()], ids=lambda k: k.name)
 def test_sums_of_parts_err_less(kernel: Blocked, target: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from kernel_program import Call, run_calls, vector_target
 from numpy.typing import NDArray
 
+import atc
 from atc.backends.cpu.matmul.packed_int8 import MatMulRounding, MatMulRoundingTile
 from atc.backends.cpu.matmul.packed_tile import MatMulUnpackingTile
 from atc.backends.kernel import Candidate, Workload
@@ -214,3 +218,37 @@ def test_threads_cut_rows_or_columns(m: int) -> None:
         begin = piece.operands[0 if m > 1 else 1].begin
         rows = piece.result.begin // (1 << 12) if m > 1 else piece.result.begin
         assert begin == rows * (64 if m > 1 else 4 * 8)
+
+
+@pytest.mark.parametrize(
+    ("target", "level", "k"),
+    [("c99", 0, 64), pytest.param("host", 0, 1024, marks=pytest.mark.slow),
+     pytest.param("c99", 4, 64, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_rows_that_only_the_run_counts(target: str, level: int, k: int, tmp_path: Path) -> None:
+    n, block, random = 40, 32, np.random.default_rng(0)
+    given = {
+        "q": random.integers(0, 256, (n, k // block, block // 2)).astype(np.uint8),
+        "s": random.uniform(0.01, 0.1, (n, k // block)).astype(np.float32),
+        "z": random.integers(0, 256, n * (k // block // 2)).astype(np.uint8),
+    }
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", "q", "s", "z"], ["y"], domain="com.microsoft", K=k, N=n, bits=4,
+        block_size=block, accuracy_level=level,
+    )  # fmt: skip
+    sizes = {"x": k, "y": n}
+    tensors = [onnx.helper.make_tensor_value_info(v, 1, [1, "s", w]) for v, w in sizes.items()]
+    graph = onnx.helper.make_graph(
+        [node], "g", tensors[:1], tensors[1:],
+        [onnx.numpy_helper.from_array(a, name) for name, a in given.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=f"x:1,1~40,{k}", target=target)
+    with atc.load(tmp_path / "net") as net:
+        for rows in (1, 2, 7, 40):
+            x = random.standard_normal((1, rows, k)).astype(np.float32)
+            wanted = session.run(None, {"x": x})[0]
+            np.testing.assert_allclose(net(x), wanted, rtol=1e-4, atol=1e-4)

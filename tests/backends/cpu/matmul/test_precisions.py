@@ -100,6 +100,7 @@ def every_call(shapes: Sequence[tuple[int, int, int]], target: str, kernel: AnyK
     return found
 
 
+@pytest.mark.few(1)
 @EVERY
 def test_sizes_around_the_tiles_and_ways_to_read_them(target: str, kernel: AnyKernel) -> None:
     kinds = len(list(workloads(2, 2, 2)))
@@ -165,6 +166,7 @@ def test_infinite_weights_and_sums_that_only_rounding_overflows(deep: int) -> No
     np.testing.assert_allclose(got[usual], want[usual], rtol=2e-4)
 
 
+@pytest.mark.few(1)
 @EVERY
 def test_pieces_for_threads_give_the_same_bits(
     target: str, kernel: AnyKernel, monkeypatch: pytest.MonkeyPatch

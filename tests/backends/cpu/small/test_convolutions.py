@@ -63,6 +63,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(1)
 @BOTH
 @pytest.mark.parametrize("name", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 def test_convolutions_are_exact_with_emulated_instructions(

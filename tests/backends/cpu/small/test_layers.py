@@ -109,6 +109,7 @@ def check_layers(target: Target) -> None:
         np.testing.assert_array_equal(got, want, err_msg=str(one))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", KINDS)
 def test_layers_are_exact_with_emulated_instructions(name: str) -> None:
     check_layers(on_host(name))

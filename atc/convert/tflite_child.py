@@ -1,0 +1,24 @@
+"""Converts a TensorFlow SavedModel or TensorFlow Lite model to ONNX.
+
+Its path, RESULT and opset are the arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says is no reason
+
+
+def convert(path: str, result: str, opset: int) -> None:
+    """Write the model as ONNX, with tf2onnx's own command."""
+    from tf2onnx.convert import main
+
+    kind = "--saved-model" if os.path.isdir(path) else "--tflite"
+    sys.argv = ["tf2onnx.convert", kind, path, "--output", result, "--opset", str(opset)]
+    main()
+
+
+if __name__ == "__main__":
+    convert(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,155 @@
+"""Operators in gradients that others make up: pooling by powers, norms of vectors and channels."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from atc.ir.graph import DType
+from atc.lower.gradient.derivatives import Variable
+from atc.lower.gradient.tape import Place, expands
+
+
+@expands("LpNormalization")
+def lp_normalized(place: Place) -> list[Variable]:
+    """Return x / norm(x); 0 where the norm is."""
+    at, op, x = place.at, place.op, place.operands[0]
+    p, axis = at.int("p", 2), at.int("axis", -1)
+    norm = op(f"ReduceL{p}", x, place.ints(axis), keepdims=1)
+    zero = op("Equal", norm, place.like(0))
+    return [op("Div", x, op("Where", zero, place.like(1), norm))]
+
+
+@expands("LRN")
+def responses_normalized(place: Place) -> list[Variable]:
+    """Return x / (bias + alpha / size * sum of squares of channels around)^beta."""
+    at, op, x = place.at, place.op, place.operands[0]
+    size, channels, rank = at.int("size"), place.shape(x)[1], len(place.shape(x))
+    away = np.arange(channels) - np.arange(channels)[:, None]  # from row to column
+    near = (away <= (size - 1) // 2) & (away >= -(size // 2))
+    last = [0, *range(2, rank), 1]
+    squares = op("Transpose", op("Mul", x, x), perm=last)
+    total = op("Transpose", op("MatMul", squares, place.like(near)),
+               perm=[int(k) for k in np.argsort(last)])  # fmt: skip
+    share = place.like(at.float("alpha", 1e-4) / size)
+    base = op("Add", op("Mul", total, share), place.like(at.float("bias", 1.0)))
+    return [op("Div", x, op("Pow", base, place.like(at.float("beta", 0.75))))]
+
+
+@expands("GlobalLpPool")
+def global_lp_pool(place: Place) -> list[Variable]:
+    """Return the norm of all places."""
+    x = place.operands[0]
+    axes = range(2, len(place.shape(x)))
+    return [_root(place, place.op("ReduceSum", _power(place), place.ints(*axes), keepdims=1))]
+
+
+@expands("LpPool")
+def lp_pool(place: Place) -> list[Variable]:
+    """Return each window's norm: an AveragePool of powers, times the places of a window."""
+    at, op = place.at, place.op
+    kernel = at.ints("kernel_shape") or []
+    kept = ("kernel_shape", "strides", "dilations", "pads")
+    window: dict[str, Any] = {n: v for n in kept if (v := at.ints(n)) is not None}
+    window |= {"auto_pad": at.str("auto_pad", "NOTSET"), "count_include_pad": 1}
+    at.require(not at.int("ceil_mode"), "the gradient of a LpPool with ceil_mode")
+    mean = op("AveragePool", _power(place), **window)
+    return [_root(place, op("Mul", mean, place.like(prod(kernel))))]
+
+
+def _power(place: Place) -> Variable:
+    exponent = place.like(place.at.int("p", 2))
+    result: Variable = place.op("Pow", place.op("Abs", place.operands[0]), exponent)
+    return result
+
+
+def _root(place: Place, total: Variable) -> Variable:
+    """Return the p-th root; where it is 0 the gradient is, too."""
+    op = place.op
+    zero = op("Equal", total, place.like(0))
+    safe = op("Where", zero, place.like(1), total)
+    root = op("Pow", safe, place.like(1 / place.at.int("p", 2)))
+    result: Variable = op("Where", zero, place.like(0), root)
+    return result
+
+
+# ---- normalization ------------------------------------------------------------------------------
+# The standard's bodies are for floats; these compute in the operand's type, halves in float.
+
+
+@expands("LayerNormalization")
+def layer_normalized(place: Place) -> list[Variable]:
+    """Return x normalized over the last axes, its mean and the deviation's reciprocal."""
+    x, axes = _work(place, 0), _last_axes(place)
+    mean = place.op("ReduceMean", x, axes, keepdims=1)
+    away = place.op("Sub", x, mean)
+    inverse = _inverse(place, away, axes)
+    return [_scaled(place, place.op("Mul", away, inverse)), mean, inverse]
+
+
+@expands("RMSNormalization")
+def root_mean_square_normalized(place: Place) -> list[Variable]:
+    """Return x over the root of the mean of its squares."""
+    x = _work(place, 0)
+    return [_scaled(place, place.op("Mul", x, _inverse(place, x, _last_axes(place))))]
+
+
+@expands("GroupNormalization")
+def groups_normalized(place: Place) -> list[Variable]:
+    """Return groups of channels normalized; scale and bias were per group before opset 21."""
+    at, op, x = place.at, place.op, _work(place, 0)
+    shape, groups = place.shape(x), at.int("num_groups")
+    split = op("Reshape", x, place.ints(shape[0], groups, -1))
+    away = op("Sub", split, op("ReduceMean", split, place.ints(2), keepdims=1))
+    normal = op("Mul", away, _inverse(place, away, place.ints(2)))
+    if place.opset >= 21:
+        normal = op("Reshape", normal, place.ints(*shape))
+        per = place.ints(1, shape[1], *[1] * (len(shape) - 2))
+    else:
+        per = place.ints(1, groups, 1)
+    scale, bias = (op("Reshape", _work(place, k), per) for k in (1, 2))
+    y = op("Add", op("Mul", normal, scale), bias)
+    return [op("CastLike", op("Reshape", y, place.ints(*shape)), place.operands[0])]
+
+
+@expands("MeanVarianceNormalization")
+def mean_variance_normalized(place: Place) -> list[Variable]:
+    """Return (x - mean) / (deviation + 1e-9)."""
+    op, x = place.op, place.operands[0]
+    axes = place.ints(*(place.at.ints("axes", [0, 2, 3]) or []))
+    away = op("Sub", x, op("ReduceMean", x, axes, keepdims=1))
+    deviation = op("Sqrt", op("ReduceMean", op("Mul", away, away), axes, keepdims=1))
+    return [op("Div", away, op("Add", deviation, place.like(1e-9)))]
+
+
+def _work(place: Place, k: int) -> Variable:
+    """Return an operand, halves as float."""
+    x = place.operands[k]
+    half = place.tape.ctx.b.type(x.value).dtype.is_half
+    result: Variable = place.op("Cast", x, to=DType.FLOAT.code) if half else x
+    return result
+
+
+def _last_axes(place: Place) -> Variable:
+    rank = len(place.shape(place.operands[0]))
+    return place.ints(*range(place.at.axis(place.at.int("axis", -1), rank), rank))
+
+
+def _inverse(place: Place, x: Variable, axes: Variable) -> Variable:
+    """Return 1 / sqrt(mean of squares + epsilon)."""
+    op, dtype = place.op, place.tape.ctx.b.type(x.value).dtype.numpy
+    mean = op("ReduceMean", op("Mul", x, x), axes, keepdims=1)
+    epsilon = dtype.type(place.at.float("epsilon", 1e-5))
+    result: Variable = op("Reciprocal", op("Sqrt", op("Add", mean, place.constant(epsilon))))
+    return result
+
+
+def _scaled(place: Place, normal: Variable) -> Variable:
+    """Return what is normalized with scale and bias, in the operand's type."""
+    y = place.op("Mul", normal, _work(place, 1))
+    if place.has(2):
+        y = place.op("Add", y, _work(place, 2))
+    result: Variable = place.op("CastLike", y, place.operands[0])
+    return result

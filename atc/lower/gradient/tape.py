@@ -1,0 +1,175 @@
+"""The nodes between xs and y, lowered once more and noted in order, to be walked backwards.
+
+An operator without a derivative of its own is replaced by others: by an expansion of ours, or by
+the standard's function body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from atc.lower.context import LoweringContext
+from atc.lower.function import function_body
+from atc.lower.gradient.derivatives import ABSENT, DERIVATIVES, OPSET, Step, Variable
+from atc.lower.gradient.without import WITHOUT
+
+MAX_DEPTH = 8
+"""Function bodies inside function bodies that are followed."""
+
+
+@dataclass
+class Tape:
+    """Steps by which y is computed, and the opsets of the node's graph."""
+
+    ctx: LoweringContext
+    opsets: Mapping[str, int]
+    depth: int = 0
+    steps: list[Step] = field(default_factory=list)
+
+    def deeper(self, opsets: Mapping[str, int]) -> Tape:
+        """Return a tape of the same steps for what an operator is made of."""
+        return Tape(self.ctx, {**self.opsets, **opsets}, self.depth + 1, self.steps)
+
+    def forward(self, node: onnx_ir.Node, env: dict[str, Variable]) -> None:
+        """Lower a node and note it, or what it is replaced by."""
+        operands = [env[v.name] if v is not None and v.name else ABSENT for v in node.inputs]
+        opset = node.version or self.opsets[node.domain]
+        results = self._results(Place(self, node, tuple(operands), opset, env))
+        env.update((v.name, r) for v, r in zip(node.outputs, results, strict=False) if v.name)
+
+    def _results(self, place: Place) -> Sequence[Variable]:
+        node, ctx = place.node, self.ctx
+        key = (node.domain, node.op_type)
+        if key not in DERIVATIVES and self.depth < MAX_DEPTH:
+            if key in EXPANSIONS:
+                return EXPANSIONS[key](place)
+            types = [ctx.b.type(v.value) if v.value else None for v in place.operands]
+            body = None if key in WITHOUT else function_body(node, types, place.opset)
+            if body is not None:
+                given = [*place.operands, *[ABSENT] * len(body.inputs)]
+                inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
+                self.deeper(body.opset_imports).run(body, inner)
+                return [inner[v.name or ""] for v in body.outputs]
+        step = Step(ctx, node, place.operands, node.domain, place.opset).computed()
+        self.steps.append(step)
+        return step.results
+
+    def run(self, nodes: Iterable[onnx_ir.Node], env: dict[str, Variable]) -> None:
+        """Note nodes in order."""
+        for node in nodes:
+            self.forward(node, env)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node that is replaced by others: what it reads, and all that is known around it."""
+
+    tape: Tape
+    node: onnx_ir.Node
+    operands: tuple[Variable, ...]
+    opset: int
+    env: Mapping[str, Variable]
+
+    @property
+    def at(self) -> LoweringContext:
+        """The node with its attributes, on the values that it reads."""
+        values = tuple(v.value for v in self.operands)
+        return replace(self.tape.ctx, node=self.node, inputs=values, opset=self.opset)
+
+    def has(self, k: int) -> bool:
+        """Return whether operand `k` is there."""
+        return k < len(self.operands) and self.operands[k] is not ABSENT
+
+    def shape(self, x: Variable) -> tuple[int, ...]:
+        """Return a variable's shape."""
+        return self.tape.ctx.b.shape(x.value)
+
+    def constant(self, value: Any) -> Variable:
+        """Return a constant."""
+        return Variable(self.tape.ctx.b.constant(np.asarray(value)))
+
+    def like(self, value: float | Sequence[Any] | np.ndarray[Any, Any]) -> Variable:
+        """Return a constant of the first operand's type."""
+        dtype = self.tape.ctx.b.type(self.operands[0].value).dtype.numpy
+        return self.constant(np.asarray(value, dtype))
+
+    def ints(self, *values: int) -> Variable:
+        """Return a constant list of integers."""
+        return self.constant(np.asarray(values, np.int64))
+
+    def op(self, op_type: str, *operands: Variable, outputs: int = 1, **attributes: Any) -> Any:
+        """Note a node of the standard's; returns its result, or all of several."""
+        names = [onnx_ir.Value(name=f"x{k}") if o is not ABSENT else None
+                 for k, o in enumerate(operands)]  # fmt: skip
+        made = [onnx_ir.Value(name=f"y{k}") for k in range(outputs)]
+        given = [onnx_ir.convenience.convert_attribute(k, v) for k, v in attributes.items()]
+        node = onnx_ir.Node("", op_type, names, given, outputs=made, version=OPSET,
+                            name=self.node.name)  # fmt: skip
+        env = {f"x{k}": o for k, o in enumerate(operands)}
+        self.tape.deeper({"": OPSET}).forward(node, env)
+        results = [env[f"y{k}"] for k in range(outputs)]
+        return results if outputs > 1 else results[0]
+
+    def part(self, x: Variable, k: int, axis: int = 0) -> Variable:
+        """Return what lies at a place of an axis, without that axis."""
+        index = self.constant(np.asarray(k, np.int64))
+        result: Variable = self.op("Gather", x, index, axis=axis)
+        return result
+
+    def stacked(self, parts: Sequence[Variable], axis: int = 0) -> Variable:
+        """Return parts of equal shapes along a new axis."""
+        rows = [self.op("Unsqueeze", p, self.ints(axis)) for p in parts]
+        result: Variable = self.op("Concat", *rows, axis=axis)
+        return result
+
+    def inlined(self, graph: onnx_ir.Graph, given: Mapping[str, Variable]) -> list[Variable]:
+        """Note the nodes of a graph inside of the node; returns the graph's results."""
+        b = self.tape.ctx.b
+        inner = {**self.env, **given}
+        for name, value in graph.initializers.items():
+            if name not in given and value.const_value is not None:
+                inner[name] = Variable(b.constant(np.asarray(value.const_value.numpy())))
+        self.tape.deeper({}).run(graph, inner)
+        return [inner[v.name or ""] for v in graph.outputs]
+
+
+Expansion = Callable[[Place], Sequence[Variable]]
+"""Notes other nodes in place of one; returns its results."""
+
+_TABLE: dict[tuple[str, str], Expansion] = {}
+
+EXPANSIONS: Mapping[tuple[str, str], Expansion] = MappingProxyType(_TABLE)
+"""All expansions, by domain and operator."""
+
+
+def expands(*op_types: str) -> Callable[[Expansion], Expansion]:
+    """Register what operators are replaced by."""
+
+    def register(expansion: Expansion) -> Expansion:
+        _TABLE.update({("", op_type): expansion for op_type in op_types})
+        return expansion
+
+    return register
+
+
+def reads(node: onnx_ir.Node) -> Iterator[str]:
+    """Yield the names that a node reads, and the graphs inside of it from around it."""
+    yield from (v.name for v in node.inputs if v is not None and v.name)
+    for attribute in node.attributes.values():
+        if isinstance(attribute.value, onnx_ir.Graph):
+            yield from free_names(attribute.value)
+
+
+def free_names(graph: onnx_ir.Graph) -> Iterator[str]:
+    """Yield the names that a graph reads from around it."""
+    own = {v.name for v in graph.inputs} | {*graph.initializers}
+    own |= {v.name for node in graph for v in node.outputs}
+    for node in graph:
+        yield from (name for name in reads(node) if name not in own)
+    yield from (v.name for v in graph.outputs if v.name and v.name not in own)

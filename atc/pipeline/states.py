@@ -1,0 +1,102 @@
+"""The states of a lowered network: which inputs and outputs they are, and how they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir
+
+from atc.adapt import states_of
+from atc.dims import Dim, Symbol, dim, is_dynamic, low, symbols_of
+from atc.errors import UnsupportedError
+from atc.ir.graph import DType, Graph, TensorType
+from atc.lower.growth import Growth
+
+Lower = Callable[..., Graph]
+"""Lowers the model again, with `growths`."""
+
+
+def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
+    """Return the graph that knows which inputs and outputs are states.
+
+    Where some grow the model is lowered anew, with buffers that have room for all they become.
+    Raises UnsupportedError for pairs of which one can't be the other in the next run.
+    """
+    pairs = states_of(model)
+    if not pairs:
+        return graph
+    if graph.bundles:
+        raise UnsupportedError(
+            "a network of sequences can't carry states", where="--state",
+            hint="leave the states in the signature",
+        )  # fmt: skip
+    outputs = [v.name or "" for v in model.graph.outputs]
+    states = tuple((graph.inputs.index(a), outputs.index(b)) for a, b in pairs)
+    growths: dict[str, Growth] = {}
+    for (given, computed), (i, o) in zip(pairs, states, strict=True):
+        a, b = graph.types[graph.inputs[i]], graph.types[graph.outputs[o]]
+        growth = _growth(a, b, computed)
+        if growth is not None:
+            growths[given] = growth
+        elif a != b or a.dtype is DType.STRING or is_dynamic(a.shape):
+            raise UnsupportedError(
+                f"input '{given}' is {_told(a, graph.dims)}, output '{computed}' is "
+                f"{_told(b, graph.dims)}; a state is numbers of one type and shape, or grows along "
+                "one axis that has a range", where="--state",
+                hint="give --input_shape fixed extents but for that axis: "
+                f'"{given}:1,4,0~1024,64", say',
+            )  # fmt: skip
+    lengths = _lengths(growths)
+    if growths:
+        graph = lower(growths=growths)
+    return replace(graph, states=states, lengths=lengths)
+
+
+def _told(type_: TensorType, symbols: Sequence[Symbol]) -> str:
+    text = str(type_)
+    for symbol in symbols:
+        text = text.replace(symbol.text, symbol.label)
+    return text
+
+
+def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
+    """Return how an input becomes an output by growing along its one open axis, if it does."""
+    if a.dtype is not b.dtype or a.dtype is DType.STRING or len(a.shape) != len(b.shape):
+        return None
+    unlike = [d for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n]
+    if len(unlike) != 1 or is_dynamic((*a.shape[: unlike[0]], *a.shape[unlike[0] + 1 :])):
+        return None
+    past, more = a.shape[unlike[0]], b.shape[unlike[0]] - a.shape[unlike[0]]
+    own = next((s for s in symbols_of(past) if dim(s) == past), None)
+    if own is None or not own.given or own in symbols_of(more) or low(more) < 0:
+        return None
+    if any(not s.given for s in symbols_of(more)) or not isinstance(own.high, int):
+        return None
+    if isinstance(own.high, Dim) or low(own.high - more) < 0:
+        return None
+    return Growth(unlike[0], own, more, own.high, output)
+
+
+def _lengths(growths: Mapping[str, Growth]) -> tuple[tuple[int, int], ...]:
+    """Return the extents that the states have, by their symbols' numbers, and the next run's.
+
+    Raises UnsupportedError for states that share an extent but grow otherwise, and for one that
+    grows by what another one is.
+    """
+    found: dict[int, int] = {}
+    for name, growth in growths.items():
+        symbol, following = growth.length
+        shared = found.setdefault(symbol.index, following) == following
+        if not shared or any(s.index in {g.past.index for g in growths.values()}
+                             for s in symbols_of(growth.more)):  # fmt: skip
+            raise UnsupportedError(
+                f"input '{name}' grows otherwise than the states that are as long",
+                where="--state", hint="leave it in the signature, and name the other states",
+            )  # fmt: skip
+        if symbol.low:
+            raise UnsupportedError(
+                f"input '{name}' is never shorter than {symbol.low}, but nothing is kept at first",
+                where="--state", hint=f"let its range begin at 0: 0~{growth.room}",
+            )  # fmt: skip
+    return tuple(found.items())

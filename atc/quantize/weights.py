@@ -1,0 +1,171 @@
+"""`atc quantize --weights=int4`: products whose weights alone are of 4 bits, from a float model.
+
+Every block of a column's weights has a scale, and a zero point unless they are symmetric: the form
+of onnxruntime's MatMulNBits, whose quantizer does the work. Nothing is calibrated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir
+
+from atc.errors import OptionError, one_line
+from atc.files.temporary import temporary_folder
+from atc.importers import load_model
+from atc.ir.graph import Array
+from atc.ir.strict_json import dumps
+from atc.lower.context import node_name
+from atc.quantize.quantize import (
+    IR_VERSION,
+    Job,
+    check_kept,
+    check_output,
+    need_onnxruntime,
+    of_onnxruntime,
+    write_model,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """The weights of a product; `noise` is what rounding adds, as a part of their energy."""
+
+    node: str
+    shape: tuple[int, ...]
+    noise: float
+
+
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """The result: what is packed, and the names of the products that aren't."""
+
+    output: Path
+    block: int
+    symmetric: bool
+    packed: tuple[PackedWeights, ...]
+    left: tuple[str, ...]
+
+
+def quantize_weights(job: Job) -> QuantisedWeights:
+    """Pack the constant weights of MatMul nodes and write the model to `job.output`.
+
+    Raises OptionError for wrong files and names, or without onnxruntime, UnsupportedError where
+    onnxruntime can't do it.
+    """
+    need_onnxruntime()
+    check_output(job.output)
+    for name in ("calibration", "labels", "keep_worst"):
+        if getattr(job, name):
+            raise OptionError(
+                f"--{name} and --weights=int4 can't be combined", where=f"--{name}",
+                hint="weights of 4 bits need no inputs: leave it out", code="E10047",
+            )  # fmt: skip
+    model = load_model(job.model, job.framework, job.input_shape, job.weight)
+    for node in model.graph:
+        node.name = node_name(node)
+    check_kept(model, job.keep_float)
+    model.ir_version = max(model.ir_version or 0, IR_VERSION)
+    proto = onnx_ir.to_proto(model)
+    from onnxruntime.quantization import matmul_nbits_quantizer as nbits
+
+    wide = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    products = [n for n in proto.graph.node if n.op_type == "MatMul" and n.input[1] in wide]
+    config = nbits.DefaultWeightOnlyQuantConfig(
+        block_size=job.block, is_symmetric=job.symmetric, bits=4
+    )
+    with of_onnxruntime(job.model), _quiet():
+        quantizer = nbits.MatMulNBitsQuantizer(
+            proto, algo_config=config, nodes_to_exclude=[*job.keep_float]
+        )
+        quantizer.process()
+    made = quantizer.model.model
+    constants = {t.name: t for t in made.graph.initializer}
+    packed: list[PackedWeights] = []
+    by_source = {n.output[0]: n for n in made.graph.node if n.op_type == "MatMulNBits"}
+    left: list[str] = []
+    for node in products:
+        if node.output[0] not in by_source:
+            left.append(node.name)
+            continue
+        weights = wide[node.input[1]].astype(np.float64)
+        operands = [onnx.numpy_helper.to_array(constants[n])
+                    for n in by_source[node.output[0]].input[1:4]]  # fmt: skip
+        apart = _unpacked(operands, weights.shape, job.block) - weights
+        energy = float((weights**2).sum()) or 1.0
+        packed.append(PackedWeights(node.name, weights.shape, float((apart**2).sum()) / energy))
+    if not packed:
+        raise OptionError(
+            "the model has no product of two axes with constant weights", where=str(job.model),
+            hint="MatMul nodes are what --weights=int4 packs",
+        )  # fmt: skip
+    with temporary_folder("quantize") as folder:
+        path = Path(folder, "packed.onnx")
+        onnx.save(made, path)
+        write_model(path, job.output)
+    return QuantisedWeights(job.output, job.block, job.symmetric, tuple(packed), tuple(left))
+
+
+def _unpacked(operands: list[Array], shape: tuple[int, ...], block: int) -> Floats:
+    """Return the weights [k, n] that packed ones stand for."""
+    scales = operands[1].astype(np.float64)
+    q, *zeros = (a.astype(np.uint8) for k, a in enumerate(operands) if k != 1)
+    k, n = shape
+    numbers = np.stack([q & 15, q >> 4], -1).reshape(n, -1, block).astype(np.float64)
+    blocks = numbers.shape[1]
+    middle = np.full((n, blocks), 8.0)
+    if zeros:
+        pairs = zeros[0].reshape(n, -1)
+        middle = np.stack([pairs & 15, pairs >> 4], -1).reshape(n, -1)[:, :blocks].astype(float)
+    found = (numbers - middle[..., None]) * scales.reshape(n, blocks, 1)
+    return np.asarray(found.reshape(n, -1)[:, :k].T)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep onnxruntime from logging what it does."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def weights_json(result: QuantisedWeights) -> str:
+    """Return the report as JSON, products in the model's order."""
+    return dumps({
+        "output": str(result.output), "weights": "int4", "block": result.block,
+        "symmetric": result.symmetric, "left_in_float": result.left,
+        "products": [
+            {"node": p.node, "shape": p.shape, "sqnr_db": _decibels(p)} for p in result.packed
+        ],
+    })  # fmt: skip
+
+
+def weights_text(result: QuantisedWeights) -> str:
+    """Return the report in words."""
+    worst = max(result.packed, key=lambda p: p.noise)
+    numbers = sum(int(np.prod(p.shape)) for p in result.packed)
+    scheme = "symmetric" if result.symmetric else "with zero points"
+    lines = [
+        f"{len(result.packed)} products with {numbers} weights of 4 bits, blocks of "
+        f"{result.block}, {scheme}",
+        f"noisiest: '{one_line(worst.node, 50)}', signal to noise {_decibels(worst):.1f} dB",
+    ]
+    if result.left:
+        lines.append("left in float: " + ", ".join(f"'{one_line(n, 50)}'" for n in result.left))
+    return "\n".join([*lines, f"written: {result.output}"]) + "\n"
+
+
+def _decibels(weights: PackedWeights) -> float:
+    return float(-10 * np.log10(max(weights.noise, 1e-20)))

@@ -1,0 +1,116 @@
+"""What this machine has for a target: a compiler that works, and what starts a program for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from atc.backends.compiler import PATIENCE, compile_flags
+from atc.backends.cuda.targets import EMULATED
+from atc.backends.find_compiler import compiler_advice, find_compiler
+from atc.backends.nvcc import find_nvcc
+from atc.backends.target import Target
+from atc.backends.toolchain import Compiler, Log, compile_object, no_log
+from atc.errors import AtcError
+
+EMULATORS = {
+    "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",
+    "qemu-aarch64-static": "qemu-user-static", "qemu-arm-static": "qemu-user-static",
+    "qemu-riscv64-static": "qemu-user-static",
+}  # fmt: skip
+"""Debian's packages of the emulators that start programs for other processors."""
+
+_PATIENCE = 60.0
+_PROBE = """\
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+double atc_probe(double x, void *to, size_t size);
+double atc_probe(double x, void *to, size_t size)
+{
+  memset(to, 0, size);
+  return sqrt(x) + (double)INT32_C(1);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools for a target.
+
+    `compiler` is None where nothing compiles for it: `trouble` then says why, and `advice` what to
+    do. `runner` starts a program for it, empty where it starts by itself; `no_runner` says what to
+    do where there is an emulator for it, but not on this machine.
+    """
+
+    target: Target
+    compiler: Compiler | None
+    trouble: str = ""
+    advice: str = ""
+    runner: tuple[str, ...] = ()
+    no_runner: str = ""
+
+
+def probe(target: Target, environ: Mapping[str, str], log: Log = no_log) -> Tools:
+    """Look for a target's tools, and compile a few lines with its flags and C library's headers."""
+    runner, no_runner = find_runner(target, environ)
+    found: Compiler | None = None
+    trouble, advice = "", ""
+    try:
+        found = find_compiler(target, environ, log=log, timeout=_PATIENCE)
+        _compile_lines(found, target, log)
+        if target.device not in ("", EMULATED):  # whose host's part is C
+            found = target_compiler(target, environ, log=log)
+    except AtcError as error:
+        trouble, advice = error.message, error.hint
+        if found is not None and not error.hint:  # it is there, but doesn't compile
+            advice = compiler_advice(target)
+        found = None
+    return Tools(target, found, trouble, advice, runner, no_runner)
+
+
+def probe_all(
+    targets: Sequence[Target], environ: Mapping[str, str], log: Log = no_log
+) -> tuple[Tools, ...]:
+    """Look for the tools of several targets, some at a time."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return tuple(pool.map(lambda target: probe(target, environ, log), targets))
+
+
+def find_runner(target: Target, environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """Return the command that starts a program for a target, and what to do where it's missing."""
+    if not target.runner:
+        return (), ""
+    program, *words = target.runner
+    path = shutil.which(program, path=environ.get("PATH", os.defpath))
+    if path is None:
+        return (), install_runner(program)
+    return (path, *words), ""
+
+
+def install_runner(program: str) -> str:
+    """Return the command that brings an emulator on Debian and Ubuntu."""
+    return f"apt install {EMULATORS.get(program, program)}"
+
+
+def target_compiler(
+    target: Target, environ: Mapping[str, str], *, log: Log = no_log, timeout: float = PATIENCE
+) -> Compiler:
+    """Return what compiles a target's kernels: nvcc for GPUs, else a C compiler."""
+    if target.device not in ("", EMULATED):
+        return find_nvcc(target.device, environ, log=log)
+    return find_compiler(target, environ, log=log, timeout=timeout)
+
+
+def _compile_lines(compiler: Compiler, target: Target, log: Log) -> None:
+    with tempfile.TemporaryDirectory(prefix="atc-probe-") as name:
+        Path(name, "probe.c").write_text(_PROBE)
+        compile_object(compiler, compile_flags(compiler, target), "probe.c", Path(name), log=log)
+

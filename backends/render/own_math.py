@@ -1,0 +1,43 @@
+"""Functions of floats without the C library: kernels call those of `simd_math.h` and
+`simd_scalar_math.h`, whose results are the same bits everywhere."""
+
+from __future__ import annotations
+
+import re
+
+HEADER = "scalar_math"
+"""The header that has them, as kernels name theirs: `simd_<name>.h`."""
+
+_VOCABULARY = (
+    "floor", "ceil", "trunc", "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf",
+)  # fmt: skip
+_SCALAR = (
+    "fmax", "fmin", "fmod", "pow", "tan", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh",
+    "atanh",
+)  # fmt: skip
+
+OWN = {
+    **{f"{name}f": f"v_{name}" for name in _VOCABULARY},
+    **{f"{name}f": f"k_{name}_f32" for name in _SCALAR},
+    "rintf": "v_round", "k_sigmoid_f32": "v_sigmoid", "k_softplus_f32": "v_softplus",
+    "k_mod_f32": "k_floormod_f32",
+}  # fmt: skip
+"""What takes the place of each function of <math.h>, and of those that `kernel.h` makes of them.
+
+`fabsf`, `copysignf`, `isnan` and `isinf` are instructions that every compiler has.
+"""
+
+ADD = "k_add_f32"
+"""What adds to a sum and keeps what rounding loses."""
+
+_CALL = re.compile(rf"\b({'|'.join(sorted(OWN, key=len, reverse=True))})\(")
+_INCLUDES = re.compile(r'(?:#include "[^"]+"\n)+')
+
+
+def with_own_math(text: str) -> tuple[str, bool]:
+    """Return a kernel's text with our functions for the C library's, and whether it has any."""
+    own = _CALL.sub(lambda call: f"{OWN[call[1]]}(", text)
+    if own == text and f"{ADD}(" not in text:
+        return text, False
+    include = f'#include "../simd_{HEADER}.h"\n'
+    return _INCLUDES.sub(lambda lines: lines[0] + include, own, count=1), True

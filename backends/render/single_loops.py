@@ -1,0 +1,181 @@
+"""Loops of one iteration in the C of kernels: what the loop does stands there without it.
+
+Templates write every loop of their algorithm; an extent of 1 leaves `for (n = 0; n < 1; n++)`. The
+text that templates make is regular: a loop begins and ends on lines of its own, what is inside is
+indented further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LOOP = re.compile(
+    r"(?P<indent> *)for \((?P<type>ptrdiff_t|size_t|int|unsigned|u?int(?:32|64)_t) (?P<name>\w+) = "
+    r"(?P<first>\d+)u?; (?P=name) < (?P<end>\d+)u?; "
+    r"(?:(?P=name)\+\+|\+\+(?P=name)|(?P=name) \+= (?P<step>\d+)u?)(?:, (?P<more>[^;()]+))?\)"
+    r"(?P<rest>| [^\\]*[^\\ ])"
+)
+_COMMENT = re.compile(r" ?(/\*(?:[^*]|\*(?!/))*\*/)$")
+_DECLARES = re.compile(
+    r"(?!return\b|goto\b|else\b|case\b)(?:[A-Za-z_]\w* )+\**(?:(?:const|restrict) )*"
+    r"(?=\w+(?: =|[;,\[]))"
+)
+_DECLARED = re.compile(r"(?:^|, )\**(\w+)(?= =|[;,\[])")
+_AFTER_STATEMENT = re.compile(r"(?:[;{}]|\*/)$")
+_NARROW = re.compile(r"\b(?:int|unsigned|u?int(?:8|16|32)_t) (\w+)\b")
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop of one iteration: its variable's only value, and what stands in it."""
+
+    indent: str
+    type: str
+    name: str
+    value: int
+    comment: str
+    body: Sequence[str]
+    """Lines, as far to the right as they stand inside of the loop."""
+    length: int
+    """How many lines of the text it takes."""
+
+
+def without_single_loops(text: str) -> str:
+    """Return C without the loops of one iteration.
+
+    A variable that is 0 goes from the sums of indices that it is a term of; where it is needed
+    otherwise it becomes a constant. What a `continue` skips stands in an `else`; a loop that is
+    left early otherwise stays as it is.
+    """
+    lines = text.split("\n")
+    at = 0
+    while at < len(lines):
+        loop = _single_loop(lines, at)
+        if loop is None:
+            at += 1
+            continue
+        first, end = _function(lines, at)
+        others = "\n".join([*lines[first:at], *lines[at + loop.length : end]])
+        before = next((line for k in range(at - 1, -1, -1) if (line := lines[k].strip())), "{")
+        lines[at : at + loop.length] = _statements(loop, others, before)
+    return "\n".join(lines)
+
+
+def _single_loop(lines: Sequence[str], at: int) -> _Loop | None:
+    """Return the loop that begins at a line, None if it isn't one of one iteration."""
+    head = _LOOP.fullmatch(lines[at])
+    if head is None:
+        return None
+    first, end, step = int(head["first"]), int(head["end"]), int(head["step"] or 1)
+    if not first < end <= first + step:
+        return None
+    comment = _COMMENT.search(head["rest"])
+    rest = head["rest"].removesuffix(comment[0] if comment else "").strip()
+    last = at if rest not in ("", "{") else _last_line(lines, at, head["indent"], rest == "{")
+    body = [f"{head['indent']}  {rest}"] if last == at else [*lines[at + 1 : last + 1]]
+    if rest == "{":
+        body = body[:-1]
+    body = _without_continue(body, f"{head['indent']}  ")
+    if not body or _is_left_early(body):
+        return None
+    if head["more"]:
+        body.append(f"{head['indent']}  {head['more']};")
+    return _Loop(
+        head["indent"], head["type"], head["name"], first, comment[1] if comment else "", body,
+        last + 1 - at,
+    )  # fmt: skip
+
+
+def _last_line(lines: Sequence[str], at: int, indent: str, braces: bool) -> int:
+    """Return where a loop ends, -1 where the text isn't as regular as templates write it."""
+    for k in range(at + 1, len(lines)):
+        line = lines[k]
+        if line.startswith("#") or line.endswith("\\"):
+            return -1
+        if line and not line.startswith(f"{indent}  "):
+            if braces:
+                return k if line == f"{indent}}}" else -1
+            return k if line == f"{indent}}}" and lines[at + 1].endswith("{") else k - 1
+    return -1
+
+
+def _without_continue(body: Sequence[str], indent: str) -> list[str]:
+    """Return the lines of a loop's only iteration with what a condition skips in its `else`."""
+    for k, line in enumerate(body):
+        skip = re.fullmatch(rf"{indent}if \((.*)\) continue;", line)
+        ends = body[k : k + 2] == [f"{indent}  continue;", f"{indent}}}"]
+        if skip or ends:
+            rest = _without_continue(body[k + 1 if skip else k + 2 :], indent)
+            begin = f"{indent}if (!({skip[1]})) {{" if skip else f"{indent}}} else {{"
+            return [
+                *body[:k],
+                begin,
+                *(f"  {each}" if each else "" for each in rest),
+                f"{indent}}}",
+            ]
+    return [*body]
+
+
+def _is_left_early(body: Sequence[str]) -> bool:
+    """Return whether a `break` or `continue` in the lines of a loop is the loop's own."""
+    around: list[tuple[int, str]] = []
+    for line in filter(None, body):
+        depth, text = len(line) - len(line.lstrip(" ")), line.strip()
+        around = [(d, t) for d, t in around if d < depth]
+        for word, holders in (("break", ("for", "while", "do", "switch")),
+                              ("continue", ("for", "while", "do"))):  # fmt: skip
+            if re.search(rf"\b{word};", text):
+                openers = [*(t for _, t in around), text]
+                if not any(t.startswith(tuple(f"{h} " for h in holders)) for t in openers):
+                    return True
+        around.append((depth, text))
+    return False
+
+
+def _function(lines: Sequence[str], at: int) -> tuple[int, int]:
+    """Return the first line of the function around a line, and the line after its last."""
+    first = next((k for k in range(at, -1, -1) if lines[k][:1] not in ("", " ")), 0)
+    while first > 0 and lines[first - 1] and not lines[first - 1].startswith((" *", "}", "#")):
+        first -= 1
+    return first, next((k for k in range(at, len(lines)) if lines[k].startswith("}")), len(lines))
+
+
+def _statements(loop: _Loop, others: str, before: str) -> list[str]:
+    """Return what a loop does, in a block of its own where it declares what others call so."""
+    body = [_without_term(line, loop, others) for line in loop.body]
+    if any(re.search(rf"\b{loop.name}\b", line) for line in body):
+        body.insert(0, f"{loop.indent}  const {loop.type} {loop.name} = {loop.value};")
+    if loop.comment:
+        body.insert(0, f"{loop.indent}  {loop.comment}")
+    inside = f"{loop.indent}  "
+    declared = {
+        name
+        for line in body
+        if line.startswith(inside) and (type_ := _DECLARES.match(line.removeprefix(inside)))
+        for name in _DECLARED.findall(line.removeprefix(inside)[type_.end() :])
+    }
+    alone = _AFTER_STATEMENT.search(before) is not None
+    if not alone or any(re.search(rf"\b{name}\b", others) for name in declared):
+        return [f"{loop.indent}{{", *body, f"{loop.indent}}}"]
+    return [line.removeprefix("  ") for line in body]
+
+
+def _without_term(line: str, loop: _Loop, others: str) -> str:
+    """Return a line without a variable that is 0 where it is a term of an index.
+
+    Not beside variables of fewer bits, whose sum would then be of fewer bits, too.
+    """
+    line = re.sub(rf"(?<=\w\[){loop.name}(?=\])", str(loop.value), line)
+    if loop.value or not re.search(rf"\b{loop.name}\b", line):
+        return line
+    narrow = {*_NARROW.findall(others), *_NARROW.findall("\n".join(loop.body))}
+    if narrow & set(re.findall(r"\w+", line)):
+        return line
+    term = rf"{loop.name}\b(?: \* (?:\d+|dim\d+))*"
+    line = re.sub(rf"(?<![\w)\]])\((?:(\w+) \+ {term}|{term} \+ (\w+))\)", r"\1\2", line)
+    line = re.sub(rf" \+ {term}(?=[\]),;]| [+-] )", "", line)
+    line = re.sub(rf"(?<=[\[(]){term} \+ ", "", line)
+    line = re.sub(rf" = {term} \+ ", " = ", line)
+    return re.sub(rf"(?<=\[){term}(?=\])", "0", line)

@@ -1,0 +1,226 @@
+"""Words per second of decoders with caches, beside onnxruntime and the memory's own speed.
+
+    python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4
+
+makes a decoder of the shape of Llama's with 135 million weights (less layers and words, if told),
+compiles it once for prompts and single words, and runs it in turns with onnxruntime, which is given
+its caches anew as its users do, and with a loop that does nothing but read as many bytes as the
+weights are. The share is that loop's time in the time of a word. All run in one thread. Where
+llama-cpp-python is installed, `--gguf=FILE` runs a model of its own beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import atc
+from atc.quantize.quantize import Job
+from atc.quantize.weights import quantize_weights
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "language_model"
+sys.path.insert(0, str(SAMPLE))
+
+import make_decoder  # noqa: E402
+
+READ = """
+#include <stddef.h>
+#include <stdint.h>
+
+/* Read memory and do next to nothing else: eight sums hide the additions. */
+uint64_t read_all(const uint64_t *x, size_t count)
+{
+  uint64_t s[64] = {0};
+  for (size_t k = 0; k + 64 <= count; k += 64) {
+    for (int l = 0; l < 64; l++) s[l] += x[k + l];
+  }
+  for (int l = 1; l < 64; l++) s[0] += s[l];
+  return s[0];
+}
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Times in seconds of a run: of a word, of the prompt's words, and of reading the weights."""
+
+    word: float
+    prompt: float
+    reading: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The part of the memory's speed that decoding has."""
+        return self.reading / self.word
+
+
+def reader(folder: Path, size: int) -> Callable[[], float]:
+    """Return what reads so many bytes and says how long that took."""
+    (folder / "read.c").write_text(READ)
+    library = folder / "read.so"
+    command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, folder / "read.c"]
+    subprocess.run(command, check=True)
+    read = ctypes.CDLL(str(library)).read_all
+    read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
+    memory = np.ones(size // 8, np.uint64)
+
+    def run() -> float:
+        begin = time.perf_counter()
+        read(memory.ctypes.data, memory.size)
+        return time.perf_counter() - begin
+
+    return run
+
+
+def timed(run: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+class Compiled:
+    """The decoder as a library that keeps its caches."""
+
+    def __init__(self, model: Path, folder: Path, shape: make_decoder.Shape, prompt: int,
+                 threads: int) -> None:  # fmt: skip
+        text = make_decoder.shapes(shape, prompt, 512)
+        atc.compile(model, folder, input_shape=text, state="auto", num_threads=threads,
+                    op_compiler_cache_mode="enable")  # fmt: skip
+        self.net = atc.load(folder)
+        self.held = 0
+
+    def read_on(self, count: int) -> float:
+        """Run so many words more; return the time."""
+        ids = np.ones((1, count), np.int64)
+        mask = np.ones((1, self.held + count), np.int64)
+        taken = timed(lambda: self.net(ids, mask))
+        self.held += count
+        return taken
+
+    def restart(self) -> None:
+        """Forget all words."""
+        self.net.reset()
+        self.held = 0
+
+
+class Onnxruntime:
+    """onnxruntime, whose caches go out and in."""
+
+    def __init__(self, model: Path, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = onnxruntime.InferenceSession(str(model), options)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all words."""
+        self.held = 0
+        self.caches = {
+            v.name: np.zeros([1, v.shape[1], 0, v.shape[3]], np.float32)
+            for v in self.session.get_inputs() if v.name.startswith("past")
+        }  # fmt: skip
+
+    def read_on(self, count: int) -> float:
+        """Run so many words more; return the time."""
+        mask = np.ones((1, self.held + count), np.int64)
+        feed = {"input_ids": np.ones((1, count), np.int64), "attention_mask": mask, **self.caches}
+        begin = time.perf_counter()
+        _, *caches = self.session.run(None, feed)
+        taken = time.perf_counter() - begin
+        self.caches = dict(zip(self.caches, caches, strict=True))
+        self.held += count
+        return taken
+
+
+def measured(
+    runs: dict[str, Any], read: Callable[[], float], prompt: int, words: int
+) -> dict[str, Found]:
+    """Return the medians of runs in turns."""
+    prompts: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(3):
+        for name, run in runs.items():
+            run.restart()
+            prompts[name].append(run.read_on(prompt))
+    each: dict[str, list[float]] = {name: [] for name in runs}
+    reading: list[float] = []
+    for _ in range(words):
+        for name, run in runs.items():
+            each[name].append(run.read_on(1))
+        reading.append(read())
+    return {
+        name: Found(median(each[name]), median(prompts[name]) / prompt, median(reading))
+        for name in runs
+    }
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the table."""
+    shape = make_decoder.SHAPES[chosen.shape]
+    shape = replace(shape, layers=chosen.layers or shape.layers, words=chosen.words or shape.words)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wide = folder / "float32.onnx"
+        onnx.save(make_decoder.Decoder(shape).model(), wide)
+        for weights in chosen.weights.split(","):
+            model = wide
+            if weights == "int4":
+                model = folder / "int4.onnx"
+                quantize_weights(Job(wide, model, weights="int4"))
+            table = 4 * shape.words * shape.width  # of which a word takes a row
+            read = reader(folder, model.stat().st_size - table)
+            runs = {
+                "atc": Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads),
+                "onnxruntime": Onnxruntime(model, chosen.threads),
+            }
+            for who, found in measured(runs, read, chosen.prompt, chosen.steps).items():
+                yield (
+                    f"{weights:9}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
+                    f"{1 / found.prompt:10.1f} words/s of the prompt"
+                )
+    if chosen.gguf:
+        yield llama_cpp(chosen.gguf, chosen.prompt, chosen.steps, chosen.threads)
+
+
+def llama_cpp(model: Path, prompt: int, words: int, threads: int) -> str:
+    """Return the line of llama.cpp."""
+    from llama_cpp import Llama  # type: ignore[import-not-found]
+
+    llama = Llama(str(model), n_ctx=512, n_threads=threads, verbose=False)
+    first = timed(lambda: llama.eval([1] * prompt))
+    each = [timed(lambda: llama.eval([1])) for _ in range(words)]
+    return (
+        f"{'gguf':9}{'llama.cpp':13}{1 / median(each):9.1f} words/s{'':18}"
+        f"{prompt / first:10.1f} words/s of the prompt"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=make_decoder.SHAPES, default="135M")
+    parser.add_argument("--layers", type=int, default=0)
+    parser.add_argument("--words", type=int, default=0)
+    parser.add_argument("--weights", default="float32,int4")
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gguf", type=Path)
+    for line in rows(parser.parse_args()):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
