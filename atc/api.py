@@ -124,6 +124,7 @@ def compile(
     memory_tries: int = 12,
     memory_in_place: bool = True,
     device_id: int = 0,
+    host_compute: bool = True,
     fused_code: str = "auto",
     gpu_streams: int = 4,
     gpu_pool: str = "",

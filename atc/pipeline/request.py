@@ -159,6 +159,7 @@ class Request:
         limits = Limits(
             mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
             weight_price=options.weight_price, tensor_cores=options.tensor_cores,
+            host_compute=options.host_compute,
         )  # fmt: skip
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())

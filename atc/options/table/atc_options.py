@@ -373,6 +373,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
             "others: a context that would leave less isn't prepared", "PERCENT",
             integer(0, 100), 0),
+    Setting("host_compute", "Optimisation", "beside a GPU let the host compute what is small, "
+            "up to 64 elements, and whose operands it has; 0: the GPU, wherever it has a kernel",
+            "0|1", switch, True),
     Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
             "with cuda a target that is no GPU is an error", "auto|cuda",
             choice(("auto", "cuda")), "auto"),
