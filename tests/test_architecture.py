@@ -36,8 +36,8 @@ cache dims
 ir importers adapt
 backends lower passes runtime
 options
-diagnostics select notebook
-program
+diagnostics select
+program notebook
 memory
 codegen
 build onnx_backend

@@ -33,7 +33,8 @@ def model(kind: str) -> onnx.ModelProto:
             helper.make_node("Flatten", ["p"], ["f"]),
             helper.make_node("Softmax", ["f"], ["y"]),
         ]
-        shapes, constants = ((1, 3, 8, 8), (1, 16)), {"w": weights(16, 3, 3, 3)}
+        constants = {"w": weights(16, 3, 3, 3)}
+        shapes: tuple[tuple[int, ...], ...] = ((1, 3, 8, 8), (1, 16))
     else:
         nodes = [
             helper.make_node("MatMul", ["x", "w"], ["m"]),
@@ -61,7 +62,7 @@ def test_a_network_computes_what_the_reference_does(
     done = atc.compile(tmp_path / "net.onnx", tmp_path / "net", target=target)
     x = weights(*(d.dim_value for d in made.graph.input[0].type.tensor_type.shape.dim))
     (wanted,) = ReferenceEvaluator(made).run(None, {"x": x})
-    np.testing.assert_allclose(atc.load(done.folder)(x), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(atc.load(done.folder)(x), np.asarray(wanted), rtol=1e-4, atol=1e-5)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

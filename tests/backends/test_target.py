@@ -48,7 +48,9 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
     compiler = shutil.which("gcc" if target.arch in ("", host_arch()) else target.compiler)
     if compiler is None:
         pytest.skip(f"no compiler for {target.name}")
-    command = [compiler, *target.cflags, "-dM", "-E", "-x", "c", "/dev/null"]
+    home = target.arch in ("", host_arch())
+    words = () if home else target.compiler_words
+    command = [compiler, *words, *target.cflags, "-dM", "-E", "-x", "c", "/dev/null"]
     macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {line.split()[1].strip("_").lower() for line in macros.splitlines()}
     spelt = {"avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16"}
@@ -63,6 +65,9 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
         assert {k for k, macro in extras.items() if macro in names} == target.features & set(extras)
     elif target.name.startswith("cortex-m"):
         extras = {"dsp": "arm_feature_dsp", "mve": "arm_feature_mve", "fpu": "arm_fp"}
+        assert {k for k, macro in extras.items() if macro in names} == target.features
+    elif target.arch in ("riscv64", "wasm32"):
+        extras = {"v": "riscv_v", "simd128": "wasm_simd128"}
         assert {k for k, macro in extras.items() if macro in names} == target.features
 
 

@@ -137,8 +137,8 @@ def test_a_comparison_shows_each_output(done: Compilation) -> None:
 
 
 def test_a_profile_shows_the_longest_call_first() -> None:
-    calls = tuple(CallProfile(*each, 1, 1, ns, 1)
-                  for each, ns in ((("a", "Map", "k"), 1e3), (("b", "Conv", "l"), 3e3)))  # fmt: skip
+    short, long = ("a", "Map", "k", 1, 1, 1e3, 1), ("b", "Conv", "l", 1, 1, 3e3, 1)
+    calls = (CallProfile(*short), CallProfile(*long))
     cells = read(Profile("net", (4000, 4000), calls)._repr_html_())
     assert cells[6:11] == ["b", "Conv", "l", "3.00", "75.0 %"]
     assert cells[-1] == "median of 2 runs: 4.00 us"

@@ -190,6 +190,45 @@ FAST = {
 """By default."""
 
 SLOW = {
+    "doctor": Script(
+        ("atc doctor", "atc doctor --target=cortex-m4f,aarch64-neon"),
+        needs=("arm-none-eabi-gcc", "aarch64-linux-gnu-gcc"),
+    ),
+    "wrappers": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --wrappers=cpp",
+         "atc --model=samples/digits.onnx --output=out/digits --wrappers=java"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+    ),
+    "WebAssembly": Script(
+        ("atc doctor --target=wasm32-simd128",
+         "atc --model=samples/digits.onnx --output=out/digits --target=wasm32-simd128 "
+         "--wrappers=js",
+         "atc --model=samples/digits.onnx --output=samples/web/digits --target=wasm32-simd128 "
+         "--wrappers=js",
+         "python -m http.server --directory samples/web"),
+        {"http.server --directory samples/web": "http.server --help",
+         "samples/web/digits": "out/web/digits"},
+        needs=("clang-19", "wasm-ld-19"),
+    ),
+    "wheels": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --wheel",
+         "pip install out/digits/dist/*.whl",
+         "atc --model=samples/digits.onnx --output=out/digits --wheel "
+         "--target=x86-64-avx512,x86-64-avx2,x86-64"),
+        {"pip install": "pip install -q --no-deps --no-index --target=there",
+         "dist/*.whl\n": "dist/*.whl && test -f there/digits/libdigits.so\n"},
+    ),
+    "a pull request": Script(
+        ("python samples/ci/compare_models.py measure --output=head.json 'samples/*.onnx' -- "
+         "--target=c99",
+         "python samples/ci/compare_models.py comment base.json head.json > comment.md"),
+        {"samples/*.onnx": "samples/spiral.onnx", "python samples/ci/compare_models.py comment":
+         "cp head.json base.json\npython samples/ci/compare_models.py comment"},
+    ),
+    "packages": Script(
+        ("python -m build", "pytest --pyargs atc.smoke"),
+        {"build": "build --help", "pytest": "mkdir away; cd away; pytest -q -k reference"},
+    ),
     "for this machine and others": Script(
         ("atc --model=samples/digits.onnx --framework=5 --output=out/digits "
          "--soc_version=x86-64-avx2",
@@ -206,14 +245,17 @@ SLOW = {
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
-         "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'"),
+         "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'",
+         "pip install '.[sklearn]'", "pip install '.[tflite]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
          "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
          "install '.[farm]'": "install -q --dry-run '.[farm]'",
          "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'",
-         "install '.[docs]'": "install -q --dry-run '.[docs]'"},
+         "install '.[docs]'": "install -q --dry-run '.[docs]'",
+         "install '.[sklearn]'": "install -q --dry-run '.[sklearn]'",
+         "install '.[tflite]'": "install -q --dry-run --no-deps '.[tflite]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
