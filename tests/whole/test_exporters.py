@@ -1,4 +1,4 @@
-"""The documented ways from other libraries, by their own exporters, where they are installed."""
+"""The documented ways from other libraries, by their exporters; each where they are installed."""
 
 from __future__ import annotations
 

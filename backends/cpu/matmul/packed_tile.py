@@ -181,7 +181,8 @@ class MatMulUnpackingTile(PackedTiles):
         The sums of one narrow panel would wait for each other; a result's are added as ever.
         """
         op, width = w.op, lanes(target)
-        panels, nothing = column_panels(op.n, params.nv, width), {"group": 1, "grouped": None}
+        panels = column_panels(op.n, params.nv, width)
+        nothing: dict[str, object] = {"group": 1, "grouped": None}
         group = CHAINS // params.nv
         single = [t for t in row_tiles(op.m, params.mr) if t.rows == 1]
         if not is_dynamic(op.m) or group < 2 or not single or panels[0].count < group:
