@@ -124,7 +124,9 @@ def compile(
     memory_tries: int = 12,
     memory_in_place: bool = True,
     device_id: int = 0,
+    host_compute: bool = True,
     fused_code: str = "auto",
+    gpu_streams: int = 4,
     gpu_pool: str = "",
     gpu_kept_free: int = 0,
     tensor_cores: bool = True,
@@ -162,6 +164,9 @@ def compile(
 
     A keyword left at its default takes its value from the environment or the configuration file,
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
+
+    Returns the compilation: its `folder`, its `library`, the sizes of its memory plan
+    (`arena.plan.size`, bytes), its `warnings`, and all else that the report tells.
     """
     return compile_holding(Held(), chosen(dict(locals())))
 

@@ -96,8 +96,9 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+    text = without_single_loops(text)  # before extents are read, lest one be read for nothing
+    if dims:
         text = _FUNCTION.sub(_with_dims, text)
-    text = without_single_loops(text)
     if target.own_math and not launch:
         text, any_own = with_own_math(text)
         headers = (*headers, HEADER) if any_own else headers

@@ -77,9 +77,9 @@ def deterministic(target: Target, like: Target) -> Target:
     """Return a target whose float32 results are the same bits as those of `like`, made so too.
 
     Kernels are chosen as for `like`, which has no vectors; own functions take the place of a C
-    library's. Vectors of Helium flush denormals to zero: compilers make none for it.
+    library's. On small targets compilers make no vectors: those of Helium flush denormals to zero.
     """
-    scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if "mve" in target.features else ()
+    scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if target.bytes_last else ()
     return replace(
         target, simd=like.simd, vector_bytes=like.vector_bytes,
         vector_registers=like.vector_registers, machine=like.machine,

@@ -14,7 +14,7 @@ from atc.codegen.uses import Uses, plus
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
-from atc.program.steps import Call, Program, Step, calls
+from atc.program.steps import Call, Fork, Program, Step, calls
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Gpu:
     arena: int
     staged: tuple[bool, ...]
     hybrid: bool
+    streams: int
+    """Those that branches run on beside the run's own."""
     emulated: bool
     schedule: Schedule
 
@@ -57,7 +59,8 @@ def make_gpu(
     timed: bool = False,
 ) -> Gpu:  # fmt: skip
     """Write the calls of a program some of whose steps a GPU runs; with `timed` it times each."""
-    sources = [s.source for s in program.steps if isinstance(s, Call) and on_device(s)]
+    launched = [s for s in program.steps if on_device(s)]
+    sources = [call.source for call in calls(launched)]
     kernels = tuple(dict.fromkeys(sources))
     hosted, resident = place(program, resident=False), place(program, resident=True)
 
@@ -83,7 +86,9 @@ def make_gpu(
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
         listed, tuple(segments), arena.plan.size, tuple(p in touched for p in ports),
-        bool(schedule.values) or whole.uses.arena, emulated, schedule,
+        bool(schedule.values) or whole.uses.arena,
+        max((len(s.branches) for s in launched if isinstance(s, Fork)), default=1) - 1,
+        emulated, schedule,
     )  # fmt: skip
 
 
@@ -127,16 +132,16 @@ class _GpuWriter(StepWriter):
         early, there = (self._of_inputs(each.before) for each in sides)
         yield from self._moves(early, there, waits=False)
         pairs = zip(self.hosted.before, self.resident.before, strict=True)
-        pending: list[Call] = []
+        pending: list[Call | Fork] = []
         for step, moves in zip(steps, pairs, strict=True):
             hosted = [m for m in moves[0] if m not in early]
             resident = [m for m in moves[1] if m not in there]
-            launched = isinstance(step, Call) and on_device(step)
+            launched = on_device(step)
             if hosted or resident or not launched:
                 yield from self._segment(pending)
                 pending = []
             yield from self._moves(hosted, resident)
-            if isinstance(step, Call) and launched:
+            if isinstance(step, Call | Fork) and launched:
                 pending.append(step)
             else:
                 yield from self.steps((step,))
@@ -147,22 +152,35 @@ class _GpuWriter(StepWriter):
         """Return the moves of the network's inputs."""
         return [m for moves in before for m in moves if m.home in self.program.inputs]
 
-    def _segment(self, launched: Sequence[Call]) -> Iterator[str]:
+    def _segment(self, launched: Sequence[Call | Fork]) -> Iterator[str]:
         """Yield what queues launches with nothing between them: several are replayed as a graph."""
-        if len(launched) < 2 or self.timed:
-            for call in launched:
+        if len([*calls(launched)]) < 2 or self.timed:
+            for call in calls(launched):
                 yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
             return
         first, number = self.number, len(self.segments)
         self.tables = set()
-        lines = tuple(line for call in launched for line in self._launch(call, "return 0;"))
+        lines = tuple(line for step in launched for line in self._queued(step))
         steps = f"Steps {first} to {self.number - 1}."
         self.segments.append(Segment(steps, lines, frozenset(self.tables)))
         yield f"/* {first} to {self.number - 1}: a graph */"
         asked = f"gpu_replay(gpu, stream, {number}, hosted ? 0 : 1, in)"
         yield f"if (!{asked}) return {self.upper}_ERROR_GPU;"
 
-    def _launch(self, call: Call, failed: str) -> Iterator[str]:
+    def _queued(self, step: Call | Fork) -> Iterator[str]:
+        """Yield the launches of a step of a graph; those of a fork's branches on streams each."""
+        if isinstance(step, Call):
+            yield from self._launch(step, "return 0;")
+            return
+        others = len(step.branches) - 1
+        yield f"if (!gpu_fork(gpu, stream, {others})) return 0;"
+        for k, branch in enumerate(step.branches):
+            stream = f"gpu->sides[{k - 1}]" if k else "stream"
+            for call in calls(branch):
+                yield from self._launch(call, "return 0;", stream)
+        yield f"if (!gpu_join(gpu, stream, {others})) return 0;"
+
+    def _launch(self, call: Call, failed: str, stream: str = "stream") -> Iterator[str]:
         node = call.node
         reads = ", ".join(comment(i, 32) for i in node.inputs if i)
         writes = ", ".join(comment(o, 32) for o in node.outputs)
@@ -178,7 +196,7 @@ class _GpuWriter(StepWriter):
             yield f"if (!gpu_timed_launch(gpu, stream, {number}, {table}, &took)) {failed}"
             yield f"add_device_time(ctx, {self.called}, begin, took);"
         else:
-            yield f"if (!gpu_launch(gpu, stream, {number}, {table})) {failed}"
+            yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
         self.called += 1
 
     def _device(self, value: str) -> str:

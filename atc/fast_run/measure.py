@@ -2,17 +2,18 @@
 
 Workloads → candidates → built into one small program per workload → each checked against the
 portable kernel, then timed in turns on one core → times in the algo cache. A candidate that fails
-to run, to agree or to end in time is recorded with its reason and never chosen.
+to run, to agree or to end in time is recorded with its reason and never chosen. Of workloads that
+differ in float constants alone, one is measured.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
@@ -25,33 +26,28 @@ from atc.codegen.emit import kernel_tree
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
 from atc.farm.runners import Away, Local, Runner, host_name
+from atc.fast_run.harness import HOT, harness_of
 from atc.files.temporary import temporary_folder
-from atc.ir.graph import Array, DType, Graph, TensorType
-from atc.ir.ops import Part, Recurrent, Reshape
+from atc.ir.graph import Array, Graph
+from atc.ir.ops import Part, Reshape
 from atc.ir.text import op_key
 from atc.select.cost import estimate, packing_overhead
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
-TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "tf32": 1e-2, "bf16": 3e-2, "int8": 3e-2}
-"""Largest error against the portable kernel, as a part of the largest result, by precision."""
 MOST_CANDIDATES = 5
 """Candidates measured per workload unless all are asked for: those of least estimated cost."""
 HOPELESS = 3.0
 """Candidates estimated to take this much longer than the best aren't measured, either."""
-BUDGET = 0.5
-"""Seconds after which a workload's timing rounds end, once every candidate had two."""
 KERNELS_A_WORKER = 32
 """Candidates of several workloads are compiled together, about so many for each worker."""
 BATCH_BYTES = 256 << 20
 """The most that the data of such workloads takes, if it is more than one."""
+_FLOAT = r"\b\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)f?\b"
+_NUMBER = re.compile(rf"\(-{_FLOAT}\)|{_FLOAT}")
 HARNESS, DATA = "harness.c", "data.bin"
-HOT, COOLING = 90.0, 10
-"""Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
 SLOWED = 0.85
 """A clock that falls to this part of what it was compares kernels at different speeds."""
-COLD_BYTES = 48 << 20
-"""Copies of the constant operands take up to this much, more than any L2, to be read cold."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +120,26 @@ def fast_run(
             unknown.append(task)
     done = 0
     progress(done, len(unknown))
-    for together in _together(unknown, bench.context.workers):
-        for task, measured in _run(together, bench):
-            kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
-            symbols = [s.symbol for s in task.sources]
-            bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
+    alike: dict[str, list[Task]] = {}
+    for task in unknown:
+        alike.setdefault(task.text, []).append(task)
+    for together in _together([each[0] for each in alike.values()], bench.context.workers):
+        for first, measured in _run(together, bench):
+            for task in alike[first.text]:
+                _keep(task, measured, bench)
+                timings[task.workload] = measured
             bench.algo.save()  # what is interrupted goes on from here
-            timings[task.workload] = measured
-            done += 1
+            done += len(alike[first.text])
             progress(done, len(unknown))
     _tell_late(timings, bench)
     return timings
+
+
+def _keep(task: Task, measured: Sequence[Measurement], bench: Bench) -> None:
+    """Put the times of a workload's candidates into the algo cache."""
+    times = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+    symbols = [s.symbol for s in task.sources]
+    bench.algo.put(task.key, dict(zip(symbols, times, strict=True)))
 
 
 def unknown_tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
@@ -199,6 +204,15 @@ class Task:
     sources: tuple[KernelSource, ...]
     key: str
     target: Target
+
+    @cached_property
+    def text(self) -> str:
+        """Return what tasks have in common whose kernels differ in float constants alone.
+
+        Such take the same time: a slope or a scale of each layer.
+        """
+        texts = (s.text.replace(s.symbol, "") for s in self.sources)
+        return "\0".join([*(c.label for c in self.chosen), *(_NUMBER.sub("#", t) for t in texts)])
 
     def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
         """Return what was measured of a candidate."""
@@ -379,67 +393,7 @@ def _build(tasks: Sequence[Task], bench: Bench, cwd: Path) -> list[Path]:
 
 def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
     """Return the sources of a workload's program by path, and its data."""
-    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
+    values, data = harness_of(task.workload, task.chosen, task.sources, bench.target)
     texts = kernel_tree(task.sources, bench.target)
     texts[HARNESS] = render("bench/harness.c.j2", values)
     return {**{path: text.encode() for path, text in texts.items()}, DATA: data}
-
-
-def _harness(
-    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
-) -> tuple[dict[str, object], bytes]:
-    """Return the values of the harness template and the content of its data file."""
-    parts: list[bytes] = []
-    size = 0
-
-    def place(array: Array) -> int:
-        nonlocal size
-        data = np.ascontiguousarray(array).tobytes()
-        padded = -(-max(len(data), 1) // 64) * 64
-        parts.append(data + bytes(padded - len(data)))
-        size += padded
-        return size - padded
-
-    arrays = operands(w)
-    plain = {k: place(a) for k, a in enumerate(arrays) if a is not None}
-    calls = []
-    for candidate, source in zip(chosen, sources, strict=True):
-        packs = candidate.kernel.packs(w, candidate.params, target)
-        packed = {k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None}
-        args = [
-            f"(const void *)({'w' if w.constant[k] else 'd'} + {packed.get(k, plain[k])})"
-            for k in plain
-        ]
-        args += [f"(void *)got{k}" for k in range(len(w.outputs))]
-        args += ["scratch"] if source.scratch else []
-        tolerance = TOLERANCE[candidate.kernel.precision]
-        calls.append({"call": f"{source.symbol}({', '.join(args)});", "tolerance": tolerance})
-    constant_bytes = sum(t.nbytes for t, c in zip(w.inputs, w.constant, strict=True) if c and t)
-    cold = constant_bytes >= 1 << 16
-    copies = max(1, min(12, COLD_BYTES // max(size, 1))) if cold else 1
-    values: dict[str, object] = {
-        "prototypes": [s.prototype for s in sources], "data_size": size, "copies": copies,
-        "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
-        "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
-        "tiles": any(s.tiles for s in sources),
-        "hot": HOT, "cooling": COOLING, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
-    }  # fmt: skip
-    return values, b"".join(parts)
-
-
-def operands(w: Workload) -> list[Array | None]:
-    """Return data for a workload's operands; None for those that it lacks."""
-    arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
-    if isinstance(w.op, Recurrent) and arrays[1] is not None and not w.op.scales:
-        weights = arrays[1] / w.op.hidden**0.5  # states that grow would part by their roundings
-        arrays[1] = weights.astype(arrays[1].dtype)
-    return arrays
-
-
-def sample(type_: TensorType, seed: int) -> Array:
-    """Return seeded data: normal numbers, small integers."""
-    rng = np.random.default_rng(seed)
-    if type_.dtype.is_float:
-        return rng.standard_normal(type_.shape).astype(type_.dtype.numpy)
-    high = 2 if type_.dtype is DType.BOOL else 8
-    return rng.integers(0, high, type_.shape).astype(type_.dtype.numpy)

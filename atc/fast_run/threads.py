@@ -18,7 +18,8 @@ from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.errors import AtcError
 from atc.farm.runners import Away
-from atc.fast_run.measure import Bench, operands, workload_digest
+from atc.fast_run.harness import operands
+from atc.fast_run.measure import Bench, workload_digest
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
 from atc.memory.arena import plan_memory

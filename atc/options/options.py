@@ -111,7 +111,9 @@ class Options:
     memory_tries: int = 12
     memory_in_place: bool = True
     device_id: int = 0
+    host_compute: bool = True
     fused_code: str = "auto"
+    gpu_streams: int = 4
     gpu_pool: str = ""
     gpu_kept_free: int = 0
     tensor_cores: bool = True

@@ -104,7 +104,7 @@ class _Planner:
 
     def plan(self, graph: Graph) -> Planned:
         """Return a graph's plan: with branches at the same time, if memory allows that."""
-        planned = self._planned(graph, forks=not self.plain and not self.target.device)
+        planned = self._planned(graph, forks=not self.plain)
         budget = self.request.options.memory_budget
         needed = planned.arena.plan.size + held_bytes(planned.program, self.request.decisions.held)
         if 0 < budget < needed and most_branches(planned.program.steps) > 1:

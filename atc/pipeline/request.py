@@ -140,6 +140,9 @@ class Request:
     def sharing(self) -> tuple[Workers, Worth]:
         """How many branches run at the same time, and which calls are divided among threads."""
         options = self.options
+        if self.target.device:
+            streams = options.parallel_branches or options.gpu_streams
+            return Workers(streams, always=options.parallel_branches > 1), Worth()
         wanted = options.parallel_branches or options.num_threads
         copies = options.parallel_copy_size
         branches = min(wanted, options.workspaces or wanted)
@@ -156,6 +159,7 @@ class Request:
         limits = Limits(
             mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
             weight_price=options.weight_price, tensor_cores=options.tensor_cores,
+            host_compute=options.host_compute,
         )  # fmt: skip
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())

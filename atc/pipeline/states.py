@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir
 
 from atc.adapt import states_of
-from atc.dims import Dim, Symbol, dim, is_dynamic, low, symbols_of
+from atc.dims import Symbol, dim, high, is_dynamic, low, symbols_of
 from atc.errors import UnsupportedError
 from atc.ir.graph import DType, Graph, TensorType
 from atc.lower.growth import Growth
@@ -73,8 +73,12 @@ def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
         return None
     if any(not s.given for s in symbols_of(more)) or not isinstance(own.high, int):
         return None
-    if isinstance(own.high, Dim) or low(own.high - more) < 0:
-        return None
+    if low(own.high - more) < 0:
+        raise UnsupportedError(
+            f"output '{output}' grows by up to {high(more)} in a run, but the range of its input "
+            f"has room for {own.high}", where="--state",
+            hint=f"let the range end at {high(more)} or more, or runs be shorter",
+        )  # fmt: skip
     return Growth(unlike[0], own, more, own.high, output)
 
 

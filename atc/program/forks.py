@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atc.backends.kernel import Candidate, Workload, split_of
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import seconds
+from atc.backends.kernel import Candidate, Launch, Workload, split_of
 from atc.backends.target import Target
 from atc.dims import is_dynamic, most
 from atc.ir.graph import Graph, Node, reads
@@ -31,6 +33,11 @@ take 4.7 us, a fork of 2 x 10 us that hands over 54 kB gains 5 %."""
 REACH = 300
 """Nodes after its begin up to which a fork may end; so the search takes linear time."""
 
+STREAMS = 3000.0
+"""Nanoseconds that streams of a GPU wait for each other at a fork's begin and end."""
+RESIDENT = 1024
+"""Threads of a multiprocessor that keep it busy."""
+
 Branches = tuple[tuple[Node, ...], ...]
 """Nodes that run one after the other, or two or more lists of such nodes that may overlap."""
 
@@ -40,7 +47,8 @@ class Workers:
     """Numbers of branches that may run at the same time and of threads that share one call.
 
     With `always`, whatever is independent is forked, else only where that is estimated to be faster
-    than to run one call after the other, each shared by the threads.
+    than to run one call after the other, each shared by the threads. On a GPU the branches are
+    streams, and times nanoseconds.
     """
 
     branches: int = 1
@@ -162,13 +170,18 @@ class _Search:
     ) -> None:
         nodes = self._nodes = graph.nodes
         self._workers = workers
-        self._may = [_may_overlap(node, selection) for node in nodes]
+        self._on_gpu = bool(target.device)
+        self._may = [_may_overlap(node, selection, target) for node in nodes]
         self._alone = [_alone(node, selection, target) for node in nodes]
         self._one_by_one = (
             self._alone
             if workers.always
             else [_divided(n, selection, target, workers.threads) for n in nodes]
         )
+        self._busy = [
+            time * _part_of_gpu(node, selection, target) if target.device else 0.0
+            for node, time in zip(nodes, self._alone, strict=True)
+        ]
         self._producers = _producers(nodes)
         self._reads = [{v for v in reads(n) if v not in graph.constants} for n in nodes]
         self._bytes = {v: most(t.nbytes) for v, t in graph.types.items()}
@@ -240,6 +253,9 @@ class _Search:
     ) -> float:
         """Return the cycles that a fork of these nodes gains, whose components take these times."""
         together = _makespan(times, self._workers.branches)
+        if self._on_gpu:  # whose multiprocessors all branches share
+            gain = spent - max(together, sum(self._busy[begin:end]))
+            return gain if self._workers.always else max(gain - spent * MARGIN - STREAMS, 0.0)
         gain = spent - together
         if self._workers.always or gain <= spent * MARGIN + JOIN:
             return gain if self._workers.always else 0.0
@@ -249,12 +265,17 @@ class _Search:
         return gain - spent * MARGIN - JOIN - handed / OTHERS
 
 
-def _may_overlap(node: Node, selection: Selection) -> bool:
-    """Tell whether a node is only calls that can't fail and touch nothing of the run's own."""
+def _may_overlap(node: Node, selection: Selection, target: Target) -> bool:
+    """Tell whether a node is only calls that can't fail and touch nothing of the run's own.
+
+    On a target that is a GPU they are the GPU's.
+    """
     if isinstance(node.op, Reshape | Part):
         return True
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or isinstance(node.op, External) or node.op.written:
+        return False
+    if target.device and _launch(choice, target) is None:
         return False
     return not choice.candidate.kernel.fallible and not is_dynamic(choice.workload)
 
@@ -267,11 +288,29 @@ def _alone(node: Node, selection: Selection, target: Target) -> float:
     return time_of(choice.workload, choice.candidate, choice, target)
 
 
+def _launch(choice: Choice, target: Target) -> Launch | None:
+    own = choice.candidate
+    return own.kernel.launch(choice.workload, own.params, target)
+
+
+def _part_of_gpu(node: Node, selection: Selection, target: Target) -> float:
+    """Return how much of a GPU a node keeps busy."""
+    choice = selection.get(node.outputs[0]) if node.outputs else None
+    launch = _launch(choice, target) if choice is not None else None
+    if launch is None:
+        return 0.0
+    room = gpu_of(target.device).multiprocessors * RESIDENT
+    return min(1.0, launch.blocks * launch.threads / room)
+
+
 def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -> float:
     """Return the cycles of a call, measured where they are, else estimated."""
     for m in choice.measurements:
         if m.label == candidate.label and m.time_ns is not None:
-            return m.time_ns / NANOSECONDS
+            return m.time_ns if target.device else m.time_ns / NANOSECONDS
+    if target.device:
+        own: float = candidate.kernel.cost(w, candidate.params, target)
+        return 1e9 * max(own, seconds(w, 0.0, gpu_of(target.device)))
     least = cycles(w, target)
     if not isinstance(w.op, MODELLED) or candidate.kernel.portable:
         return least

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from atc.program.steps import Branch, Call, Program, Repeat, Step, calls
+from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Placement:
 
 def on_device(step: Step) -> bool:
     """Whether a GPU runs a step. Control flow, with all that is in it, runs on the host."""
+    if isinstance(step, Fork):
+        return all(isinstance(s, Call) and on_device(s) for b in step.branches for s in b)
     return isinstance(step, Call) and step.source.launch is not None
 
 

@@ -200,6 +200,7 @@ class Network:
     def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network.
 
+        Its `inputs` and `outputs` are the arrays: write the former, call it, read the latter.
         Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
         """
         library = self._open()

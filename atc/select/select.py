@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
-from atc.dims import concrete
+from atc.dims import concrete, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
@@ -53,7 +53,8 @@ class Limits:
     stored in bfloat16. `packed` are arrangements of constants that are there
     anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
     cycles that a byte must save by which constants are larger than the model's. `tensor_cores`:
-    whether those of a GPU may be used.
+    whether those of a GPU may be used. With `host_compute` the host computes what is small
+    and whose operands it has.
     """
 
     exact: bool = False
@@ -67,6 +68,7 @@ class Limits:
     packed: frozenset[str] = frozenset()
     weight_price: float = CYCLES
     tensor_cores: bool = True
+    host_compute: bool = False
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
@@ -86,6 +88,9 @@ class Limits:
         """Return whether a node's operands are to be stored as they are."""
         return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
 
+
+SMALL = 64
+"""Elements of a tensor up to which a GPU isn't worth the way to it."""
 
 NEAR = 1.15
 """How many times longer a kernel may take that finds its constants packed already."""
@@ -191,18 +196,36 @@ def select(
     constants = {**(outer or {}), **graph.constants}
     target = on_host(target) if graph.dims else target
     chosen: dict[str, Choice] = {}
-    memo: dict[tuple[Workload, Limits], Choice] = {}
+    memo: dict[tuple[Workload, Limits, bool], Choice] = {}
+    on_host_only = set[str]()  # values that the host has, of a target that is a GPU
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             chosen.update(select(inner, on_host(target), timings, constants, limits))
-        if isinstance(node.op, Reshape | Part) or node.op.subgraphs():
+        moved = isinstance(node.op, Reshape | Part)
+        if moved or node.op.subgraphs():
+            if not moved or node.inputs[0] in on_host_only:
+                on_host_only.update(node.outputs)
             continue
         w = workload_of(graph, node, constants)
-        key = (w, limits.of(node))
+        hosted = limits.host_compute and _is_small(w) and _is_there(node, constants, on_host_only)
+        key = (w, limits.of(node), hosted)
         if key not in memo:
-            memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()))
-        chosen[node.outputs[0]] = memo[key]
+            memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()), hosted)
+        own = chosen[node.outputs[0]] = memo[key]
+        if target.device and own.candidate.kernel.launch(w, own.candidate.params, target) is None:
+            on_host_only.update(node.outputs)
     return chosen
+
+
+def _is_small(w: Workload) -> bool:
+    types = (t for t in (*w.inputs, *w.outputs) if t is not None)
+    return all(most(t.size) <= SMALL for t in types)
+
+
+def _is_there(node: Node, constants: Mapping[str, Array], there: Set[str]) -> bool:
+    """Return whether a node reads what is there, and besides constants alone."""
+    read = {value for value in node.inputs if value and value not in constants}
+    return bool(read) and read <= there
 
 
 def packings(selection: Selection, target: Target) -> frozenset[str]:
@@ -213,10 +236,16 @@ def packings(selection: Selection, target: Target) -> frozenset[str]:
 
 
 def choose(
-    node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...] = ()
-) -> Choice:
-    """Choose the kernel of one node; UnsupportedError names it where there is none."""
+    node: Node, w: Workload, target: Target, limits: Limits,
+    measured: tuple[Measurement, ...] = (), hosted: bool = False,
+) -> Choice:  # fmt: skip
+    """Choose the kernel of one node; UnsupportedError names it where there is none.
+
+    If it is `hosted`, that is one of the host's, where there are some.
+    """
     found, excluded = consider(w, target, limits.of(node))
+    if hosted:
+        found = [c for c in found if c.kernel.launch(w, c.params, target) is None] or found
     if not found:
         types = ", ".join(str(t) for t in w.inputs)
         raise UnsupportedError(

@@ -424,6 +424,10 @@ def trace(
     else they have those of the first call, and a branch that is taken by one is frozen.
     `record_only` computes nothing. `opt_level` is 0 to 3, the keywords left are those of
     `atc.compile`.
+
+    Returns the function, which records at its first call with arrays of these types and shapes and
+    runs the library at all later ones; `network` is the compiled network of the latest call,
+    `model()` its ONNX model, and `dump(file)` writes either.
     """
     if opt_level not in range(4):
         raise ArgumentError(f"opt_level is {opt_level}", where="opt_level", hint="give 0 to 3")

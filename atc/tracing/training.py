@@ -75,6 +75,8 @@ def training_step(
     momentum, betas and the like; `inplace_update` allows new values to be written on old ones.
     `options` are those of `atc.compile`, `memory_budget` and `recompute` among them. All may be
     texts, as on the command line. Raises AtcError.
+
+    Returns the step: called with a batch and its labels it updates its state and returns the loss.
     """
     own = {
         "loss": loss, "optimizer": optimizer, "lr": lr, "trainable": trainable,

@@ -47,7 +47,7 @@ def without_single_loops(text: str) -> str:
 
     A variable that is 0 goes from the sums of indices that it is a term of; where it is needed
     otherwise it becomes a constant. What a `continue` skips stands in an `else`; a loop that is
-    left early otherwise stays as it is.
+    left early otherwise stays as it is. What says that a loop is to be unrolled goes with it.
     """
     lines = text.split("\n")
     at = 0
@@ -58,8 +58,9 @@ def without_single_loops(text: str) -> str:
             continue
         first, end = _function(lines, at)
         others = "\n".join([*lines[first:at], *lines[at + loop.length : end]])
+        end, at = at + loop.length, at - (at > 0 and lines[at - 1].strip() == "UNROLL")
         before = next((line for k in range(at - 1, -1, -1) if (line := lines[k].strip())), "{")
-        lines[at : at + loop.length] = _statements(loop, others, before)
+        lines[at:end] = _statements(loop, others, before)
     return "\n".join(lines)
 
 

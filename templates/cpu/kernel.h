@@ -230,7 +230,7 @@ K_INLINE float k_load_bf16(uint16_t bits) {
 K_INLINE uint16_t k_store_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
-  if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40u);
+  if (value != value) return (uint16_t)((bits >> 16) | 0x40u);
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16); /* to nearest, ties to even */
 }
 
@@ -318,7 +318,7 @@ K_INLINE uint32_t k_small_magnitude(float value, int digits, int bias) {
   K_INLINE uint8_t k_store_##M(float value) {                                  \
     const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
     const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
-    if (isnan(value)) return (uint8_t)(sign | NONE);                           \
+    if (value != value) return (uint8_t)(sign | NONE);                           \
     return (uint8_t)(sign | (magnitude <= LAST ? magnitude : OVER));           \
   }
 
@@ -331,7 +331,7 @@ K_INLINE uint32_t k_small_magnitude(float value, int digits, int bias) {
   K_INLINE uint8_t k_store_##M(float value) {                                  \
     const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
     const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
-    if (isnan(value) || magnitude > 0x7fu) return 0x80;                        \
+    if (value != value || magnitude > 0x7fu) return 0x80;                        \
     return (uint8_t)(magnitude == 0 ? 0u : sign | magnitude);                  \
   }
 
@@ -350,7 +350,7 @@ K_INLINE float k_load_f4e2m1(uint8_t bits) {
 K_INLINE uint8_t k_store_f4e2m1(float value) { /* saturates; NaN gives -0 */
   const uint32_t sign = k_bits_f32(value) >> 28 & 8u;
   const uint32_t magnitude = k_small_magnitude(value, 1, 1);
-  if (isnan(value)) return 8;
+  if (value != value) return 8;
   return (uint8_t)(sign | (magnitude <= 7 ? magnitude : 7));
 }
 

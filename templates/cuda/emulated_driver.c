@@ -15,7 +15,7 @@
 #include "emulation.h"
 
 enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
-  CAPTURE_UNSUPPORTED = 900, INVALID_DEVICE = 101 };
+  CAPTURE_UNSUPPORTED = 900, CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101 };
 
 /* ---- threads of a block ---- */
 
@@ -148,6 +148,8 @@ typedef struct work {
 
 struct CUgraph_st {
   work *first, **end;
+  CUstream origin;
+  unsigned apart; /* streams that have joined the capture, and that its own has to wait for */
 };
 
 struct CUstream_st {
@@ -156,6 +158,7 @@ struct CUstream_st {
 
 struct CUevent_st {
   struct timespec at;
+  CUstream stream; /* that it was recorded on */
 };
 
 static void free_work(work *each)
@@ -389,6 +392,7 @@ static int capture_begin(CUstream stream, int mode)
   CUgraph graph = calloc(1, sizeof *graph);
   if (graph == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   graph->end = &graph->first;
+  graph->origin = stream;
   stream->captured = graph;
   return CUDA_SUCCESS;
 }
@@ -397,6 +401,7 @@ static int capture_end(CUstream stream, CUgraph *graph)
 {
   *graph = stream->captured;
   stream->captured = NULL;
+  if (*graph != NULL && (*graph)->apart != 0) return CAPTURE_UNJOINED;
   return *graph != NULL ? CUDA_SUCCESS : CAPTURE_UNSUPPORTED;
 }
 
@@ -449,8 +454,25 @@ static int event_destroy(CUevent event)
 
 static int event_record(CUevent event, CUstream stream)
 {
-  (void)stream;
+  event->stream = stream;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
+  return CUDA_SUCCESS;
+}
+
+/* What is captured goes into one graph, in the order of the launches: a stream that waits for one
+ * that is captured is, too, until that waits for it. */
+static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
+{
+  (void)flags;
+  const CUgraph graph = event->stream != NULL ? event->stream->captured : NULL;
+  if (graph == NULL || stream == NULL || stream == event->stream) return CUDA_SUCCESS;
+  if (stream == graph->origin) {
+    event->stream->captured = NULL;
+    graph->apart--;
+  } else if (stream->captured == NULL) {
+    stream->captured = graph;
+    graph->apart++;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -489,6 +511,7 @@ int cuda_driver_open(cuda_driver *driver)
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
     capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
     event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
+    stream_wait_event,
   };
   *driver = own;
   return 1;

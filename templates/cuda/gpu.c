@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1, OF_THE_THREAD = 1 };
+enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
 
 enum { PART = 256, LEAST_POOL = 1 << 20 };
 
@@ -205,6 +205,29 @@ static void part(gpu_shared *shared, const gpu_network *network)
   leave_lock(&shared->lock);
 }
 
+/* Make the streams of branches, and the events by which they wait for each other. */
+static int make_sides(gpu_state *state)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  const size_t count = state->network->side_count;
+  if (count == 0) return GPU_OK;
+  state->sides = calloc(count, sizeof *state->sides);
+  state->ends = calloc(count, sizeof *state->ends);
+  if (state->sides == NULL || state->ends == NULL) return GPU_NO_MEMORY;
+  int status = meaning(driver->event_create(&state->forked, NOT_TIMED), GPU_FAILED);
+  if (status != GPU_OK) state->forked = NULL;
+  for (size_t k = 0; k < count && status == GPU_OK; k++) {
+    status = meaning(driver->stream_create(&state->sides[k], NON_BLOCKING), GPU_FAILED);
+    if (status != GPU_OK) {
+      state->sides[k] = NULL;
+      break;
+    }
+    status = meaning(driver->event_create(&state->ends[k], NOT_TIMED), GPU_FAILED);
+    if (status != GPU_OK) state->ends[k] = NULL;
+  }
+  return status;
+}
+
 /* Reserve all that a context has of its own. */
 static int equip(gpu_state *state, const void *weights)
 {
@@ -215,6 +238,8 @@ static int equip(gpu_state *state, const void *weights)
     state->stream = NULL;
     return status;
   }
+  status = make_sides(state);
+  if (status != GPU_OK) return status;
   status = reserve(state->shared, &state->arena, network->arena_size);
   if (status == GPU_OK && weights != NULL) {
     status = upload(state->shared, &state->own_weights, weights, network->weights_size);
@@ -277,6 +302,11 @@ void gpu_close(gpu_state *state)
     for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
       if (state->graphs[k].exec != NULL) driver->exec_destroy(state->graphs[k].exec);
     }
+    for (size_t k = 0; k < state->network->side_count; k++) {
+      if (state->ends != NULL && state->ends[k] != NULL) driver->event_destroy(state->ends[k]);
+      if (state->sides != NULL && state->sides[k] != NULL) driver->stream_destroy(state->sides[k]);
+    }
+    if (state->forked != NULL) driver->event_destroy(state->forked);
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
     release(state->shared, state->own_weights);
@@ -288,6 +318,8 @@ void gpu_close(gpu_state *state)
   for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
     free(state->graphs[k].ports);
   }
+  free(state->ends);
+  free(state->sides);
   free(state->graphs);
   free(state->staging);
   free(state->ports);
@@ -313,6 +345,27 @@ int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdevicep
   for (size_t k = 0; k < own->arguments; k++) at[k] = (void *)(size_t)&arguments[k];
   return state->shared->driver.launch(state->shared->functions[kernel], own->blocks, 1, 1,
                                       own->threads, 1, 1, 0, stream, at, NULL) == CUDA_SUCCESS;
+}
+
+int gpu_fork(gpu_state *state, CUstream stream, size_t sides)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int done = driver->event_record(state->forked, stream) == CUDA_SUCCESS;
+  for (size_t k = 0; k < sides && done; k++) {
+    done = driver->stream_wait_event(state->sides[k], state->forked, 0) == CUDA_SUCCESS;
+  }
+  return done;
+}
+
+int gpu_join(gpu_state *state, CUstream stream, size_t sides)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int done = 1;
+  for (size_t k = 0; k < sides && done; k++) {
+    done = driver->event_record(state->ends[k], state->sides[k]) == CUDA_SUCCESS
+           && driver->stream_wait_event(stream, state->ends[k], 0) == CUDA_SUCCESS;
+  }
+  return done;
 }
 
 /* Make the events that launches are timed with. */

@@ -12,6 +12,8 @@
 #define gpu_replay GPU_OWN(gpu_replay)
 #define gpu_timed_launch GPU_OWN(gpu_timed_launch)
 #define gpu_launch GPU_OWN(gpu_launch)
+#define gpu_fork GPU_OWN(gpu_fork)
+#define gpu_join GPU_OWN(gpu_join)
 #define gpu_to_device GPU_OWN(gpu_to_device)
 #define gpu_to_host GPU_OWN(gpu_to_host)
 #define gpu_wait GPU_OWN(gpu_wait)
@@ -56,6 +58,7 @@ typedef struct gpu_network {
   size_t segment_count;
   size_t pool_size; /* bytes that are reserved first, and from which all else comes; 0: none */
   size_t kept_free; /* percent of the device's memory that others are left */
+  size_t side_count; /* streams that branches run on beside the run's own */
 } gpu_network;
 
 #define GPU_ALL ((size_t)-1) /* a pool of all that is free */
@@ -98,6 +101,8 @@ struct gpu_state {
   void **staging;     /* memory for those that the device brings and the host computes with */
   gpu_graph *graphs;  /* of each segment one for the host's tensors and one for the device's */
   CUevent begin, end; /* of a launch that is timed */
+  CUstream *sides;    /* for branches, and for each the event that tells of its end */
+  CUevent *ends, forked;
 };
 
 /* Prepare a context on a device; `shared` has GPU_DEVICES elements, `weights` are NULL where the
@@ -125,6 +130,10 @@ int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, const CUd
 int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments);
 int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size);
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size);
+
+/* Let the first side streams begin where a stream is, and let that wait for them; 0 where it fails. */
+int gpu_fork(gpu_state *state, CUstream stream, size_t sides);
+int gpu_join(gpu_state *state, CUstream stream, size_t sides);
 
 int gpu_wait(gpu_state *state, CUstream stream);
 

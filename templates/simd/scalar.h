@@ -48,7 +48,7 @@ static inline void v_store(float *p, vf32 a) { *p = a; }
 /* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
 static inline vf32 v_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
 static inline void v_store_n(float *p, vf32 a, size_t n) {
-  if (n) *p = a;
+  if (n != 0) *p = a;
 }
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
 static inline vf32 v_load_bf16(const uint16_t *p) {
@@ -90,10 +90,10 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) { return n ? (float)*p : 0.0f; }
 static inline vf32 v_load_i8_n(const int8_t *p, size_t n) { return n ? (float)*p : 0.0f; }
 static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
-  if (n) v_store_u8(p, a);
+  if (n != 0) v_store_u8(p, a);
 }
 static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
-  if (n) v_store_i8(p, a);
+  if (n != 0) v_store_i8(p, a);
 }
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
@@ -103,7 +103,7 @@ static inline void v_store_halves(uint16_t *p, vf32 a) {
 }
 static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) { return n ? v_load_bf16(p) : 0.0f; }
 static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
-  if (n) v_store_halves(p, a);
+  if (n != 0) v_store_halves(p, a);
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
@@ -132,7 +132,7 @@ static inline vi32 v_i32_load(const int32_t *p) { return *p; }
 static inline void v_i32_store(int32_t *p, vi32 a) { *p = a; }
 static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { return n ? *p : 0; }
 static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
-  if (n) *p = a;
+  if (n != 0) *p = a;
 }
 /* p[i] of each lane's i. */
 static inline vf32 v_gather(const float *p, vi32 i) { return p[i]; }

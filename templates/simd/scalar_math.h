@@ -39,7 +39,8 @@ static inline float k_fmod_f32(float a, float b) {
   if (fabsf(a) < fabsf(b)) return a;
   uint32_t digits = k_digits_f32(a, &power);
   const uint32_t divisor = k_digits_f32(b, &end);
-  for (digits %= divisor; power > end;) {
+  digits %= divisor;
+  while (power > end) {
     const int32_t step = power - end < 8 ? power - end : 8;
     digits = (digits << step) % divisor;
     power -= step;
@@ -70,7 +71,9 @@ static inline uint64_t k_log2_digits(uint32_t digits) {
   const uint64_t s = (first / bottom << 26) + (first % bottom << 26) / bottom; /* of 2^64 */
   const uint64_t square = k_high_u64(s, s);
   uint64_t sum = 0;
-  for (uint64_t k = 25; k > 1;) k -= 2, sum = (UINT64_C(1) << 63) / k + k_high_u64(square, sum);
+  for (uint64_t k = 25; k > 2; k -= 2) {
+    sum = (UINT64_C(1) << 63) / (k - 2) + k_high_u64(square, sum);
+  }
   return k_high_u64(k_high_u64(s, sum), UINT64_C(0xb8aa3b295c17f0bc)); /* 2 / ln 2 of 2^62 */
 }
 
@@ -79,10 +82,19 @@ static inline uint64_t k_log2_digits(uint32_t digits) {
 static inline float k_pow_digits(float x, float y) {
   int32_t shift, power;
   uint32_t digits = k_digits_f32(x, &power), factor = k_digits_f32(y, &shift);
-  for (; digits < 0x800000u; power--) digits <<= 1;
-  for (; factor < 0x800000u; shift--) factor <<= 1;
+  while (digits < 0x800000u) {
+    digits <<= 1;
+    power--;
+  }
+  while (factor < 0x800000u) {
+    factor <<= 1;
+    shift--;
+  }
   power -= 126; /* x = digits / 2^24 * 2^power */
-  if (digits < 0xb504f4u) digits <<= 1, power--; /* below sqrt(1/2) */
+  if (digits < 0xb504f4u) { /* below sqrt(1/2) */
+    digits <<= 1;
+    power--;
+  }
   uint64_t log = k_log2_digits(digits);
   bool below = digits < 1u << 24; /* whether the logarithm is negative */
   int32_t scale = 61;             /* the logarithm is log / 2^scale */

@@ -48,8 +48,7 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
     compiler = shutil.which("gcc" if target.arch in ("", host_arch()) else target.compiler)
     if compiler is None:
         pytest.skip(f"no compiler for {target.name}")
-    home = target.arch in ("", host_arch())
-    words = () if home else target.compiler_words
+    words = () if target.arch in ("", host_arch()) else target.compiler_words
     command = [compiler, *words, *target.cflags, "-dM", "-E", "-x", "c", "/dev/null"]
     macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {line.split()[1].strip("_").lower() for line in macros.splitlines()}
@@ -63,6 +62,9 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
         assert {"arm_neon", "arm_feature_fma"} <= names
         extras = {"asimddp": "arm_feature_dotprod", "i8mm": "arm_feature_matmul_int8"}
         assert {k for k, macro in extras.items() if macro in names} == target.features & set(extras)
+    elif target.arch in ("riscv64", "wasm32"):
+        extras = {"v": "riscv_v", "simd128": "wasm_simd128"}
+        assert {k for k, macro in extras.items() if macro in names} == target.features
     elif target.name.startswith("cortex-m"):
         extras = {"dsp": "arm_feature_dsp", "mve": "arm_feature_mve", "fpu": "arm_fp"}
         assert {k for k, macro in extras.items() if macro in names} == target.features

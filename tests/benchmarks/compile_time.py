@@ -276,11 +276,24 @@ def shapes(d: Drawing, nodes: int) -> str:
     return x
 
 
+def mixed(d: Drawing, nodes: int) -> str:
+    """Draw blocks of other graphs, one after the other, as exports have many kinds of them."""
+    x, image = "x", d.constant("image", np.array([1, 8, 8, 8], np.int64))
+    while len(d.nodes) < nodes:
+        for kind in (residual, splits, shapes, attention, quantized, readers, nested):
+            begin = len(d.nodes)
+            last = kind(d, 20)
+            for node in d.nodes[begin:]:
+                node.input[:] = [x if name == "x" else name for name in node.input]
+            x = d.node("Reshape", last, image)
+    return x
+
+
 GRAPHS: Mapping[str, Callable[[Drawing, int], str]] = {
     f.__name__: f
     for f in (
         adds, same_adds, doublings, functions, residual, matmuls, attention, quantized, readers,
-        outputs, concat, channels, split, nested, dense, ladder, splits, towers, shapes,
+        outputs, concat, channels, split, nested, dense, ladder, splits, towers, shapes, mixed,
     )
 }  # fmt: skip
 """Each draws about as many nodes as asked for onto x [1,8,8,8]; returns the last value."""

@@ -81,6 +81,7 @@ TARGETS = {
     "x86-64-avx2": ("gcc",),
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
+    "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
     "cortex-m0plus": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "cortex-m4f": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "cortex-m55": ("arm-none-eabi-gcc", "qemu-system-arm"),

@@ -24,6 +24,8 @@ TOOLS = {
     "cortex-m4f": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "cortex-m55": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
+    "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
+    "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
 }
 
 

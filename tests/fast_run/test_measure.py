@@ -115,6 +115,10 @@ class Started:
     def __call__(self, command: tuple[str, ...]) -> None:
         self.commands.append(command)
 
+    def programs(self) -> int:
+        """Return how many programs that measure were compiled."""
+        return sum(word.endswith("/harness.c") for command in self.commands for word in command)
+
 
 def op_cache(folder: Path | None) -> Cache:
     return open_cache(
@@ -165,6 +169,45 @@ def test_the_measured_time_overrules_the_estimate() -> None:
     chosen = select(graph, TARGET, timings)
     assert {c.candidate.label for c in chosen.values()} == {"map"}
     assert all(c.measurements for c in chosen.values())
+
+
+def slopes(*values: float) -> Graph:
+    """Return a chain of LeakyRelus over 5000 numbers."""
+    nodes = [helper.make_node("LeakyRelu", [f"v{k}"], [f"v{k + 1}"], alpha=a)
+             for k, a in enumerate(values)]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [5000])],
+        [onnx.ValueInfoProto(name=f"v{len(values)}")],
+    )  # fmt: skip
+    return compile_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+
+
+def test_workloads_that_differ_in_constants_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels: Sequence[Kernel] = (*KERNELS, Slow())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    started, seen = Started(), []
+    found = [*workloads(slopes(0.1, -0.25, 1e-7), {})]
+    timings = fast_run(found, bench(tmp_path, started), lambda *done: seen.append(done))
+    assert len({*found}) == len(timings) == 3
+    assert len({*timings.values()}) == 1
+    assert started.programs() == 1
+    assert seen == [(0, 3), (3, 3)]
+    again = Started()
+    assert fast_run(found, bench(tmp_path, again)) == timings
+    assert not again.commands
+
+
+def test_workloads_that_differ_in_anything_else_are_each_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Sequence[Kernel] = (*KERNELS, Slow())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    started = Started()
+    found = [w for size in (5000, 5001) for w in [*workloads(graph_of(size=size), {})][:1]]
+    fast_run(found, bench(None, started))
+    assert started.programs() == 2
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import suite
+from branching_models import drawn
 from cuda_networks import X, compiled, mixed_model
 from onnx import TensorProto, helper
 from projects import make_model, reference
@@ -278,6 +279,62 @@ def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
         np.testing.assert_allclose(net(x).array, reference(model, scale * X)[0], rtol=1e-5)
 
 
+def towers_model(depth: int = 4, size: int = 64) -> onnx.ModelProto:
+    """Return two chains of products of one input, whose results are added."""
+    rng = np.random.default_rng(1)
+    nodes, weights = [], {}
+    for tower in "ab":
+        value = "x"
+        for k in range(depth):
+            weights[f"w{tower}{k}"] = (rng.normal(size=(size, size)) / 8).astype(np.float32)
+            nodes.append(helper.make_node("MatMul", [value, f"w{tower}{k}"], [f"{tower}{k}"]))
+            value = f"{tower}{k}"
+    nodes.append(helper.make_node("Add", [f"a{depth - 1}", f"b{depth - 1}"], ["y"]))
+    shape = (16, size)
+    return make_model(
+        nodes, [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)], weights
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_branches_run_on_streams_where_that_gains(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+    x = np.random.default_rng(2).normal(size=(16, 64)).astype(np.float32)
+    results = []
+    for streams in (1, 2):
+        compiled(towers_model(), tmp_path, gpu_streams=streams)
+        source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")
+        assert source.count("gpu_fork(gpu, stream, 1)") == streams - 1
+        assert source.count("gpu->sides[0]") == 3 * (streams - 1)  # the last one adds the other
+        net = load(tmp_path / "net")
+        results += [net(x), net(Tensor(x)).array, net(Tensor(x)).array]
+    for one in results:
+        np.testing.assert_array_equal(one, results[0])
+    np.testing.assert_allclose(results[0], reference(towers_model(), x)[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"profile": True}], ids=["plain", "timed"])
+def test_all_branches_may_run_on_streams(options: dict[str, Any], tmp_path: Path) -> None:
+    for seed in (0, 2):
+        model = drawn(seed)
+        shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+        x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+        found = []
+        for branches in (1, 3):
+            folder = tmp_path / f"{seed}{branches}"
+            folder.mkdir()
+            compiled(model, folder, parallel_branches=branches, **options)
+            found.append(load(folder / "net").run({"x": x}))
+        for name, value in found[0].items():
+            np.testing.assert_array_equal(found[1][name], value)
+        if not options:
+            assert "gpu_fork(" in (folder / "net" / "src" / "net.c").read_text("utf-8")
+
+
 @pytest.mark.slow
 def test_floats_are_rounded_to_tf32_where_that_is_allowed(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -330,8 +387,10 @@ def check(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_suite() -> None:
-    check(tuple(n for n in suite.case_names("node") if n not in EXCEPTIONS)[7::120])
+@pytest.mark.parametrize("first", [3, 7, 11])
+def test_a_sample_of_the_suite(first: int) -> None:
+    names = [n for n in suite.case_names("node") if n not in EXCEPTIONS]
+    check(tuple(names[first::36]))
 
 
 @pytest.mark.suite

@@ -76,8 +76,9 @@ def check(net: Any, wanted: Sequence[tuple[Feed, Mapping[str, Array]]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    ("name", "target"), [*((n, "c99") for n in DECODERS), ("genai_lfm2", "host")]
+)
 def test_tokens_are_those_of_onnxruntime(name: str, target: str, tmp_path: Path) -> None:
     done = compiled(name, tmp_path, target=target)
     caches = decoder(name).caches
@@ -264,7 +265,7 @@ def test_the_example_does_a_first_run(llama: Compilation, tmp_path: Path) -> Non
     printed = run_example(program, ids, mask, places)
     with atc.load(llama.folder) as net:
         np.testing.assert_allclose(
-            printed["logits"], net.run(words(6, 0))["logits"], rtol=1e-5, atol=1e-6
+            printed["logits"], net.run(words(6, 0))["logits"].ravel(), rtol=1e-5, atol=1e-6
         )
 
 
@@ -310,6 +311,8 @@ JOIN: Callable[..., Any] = helper.make_node
          "a state is numbers of one type and shape, or grows along one axis"),
         ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,1~9,4;x:2,1~3,4",
          "input 'past' is never shorter than 1, but nothing is kept at first"),
+        ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,0~2,4;x:2,1~3,4",
+         "output 'present' grows by up to 3 in a run, but the range of its input has room for 2"),
         ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,5,4;x:2,2,4",
          "a state is numbers of one type and shape, or grows along one axis"),
     ],
@@ -324,6 +327,21 @@ def test_what_cannot_be_kept_is_refused(
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.slow
+def test_a_library_for_several_targets(tmp_path: Path) -> None:
+    compiled("genai_lfm2", tmp_path, target="host,c99")
+    runs = [*calls("genai_lfm2")]
+    with atc.load(tmp_path / "net") as net:
+        check(net, runs[:2])
+        saved = net.save_state()
+        assert len(saved) == net.state_size
+        check(net, runs[2:])
+        net.restore_state(saved)
+        check(net, runs[2:])
+        net.reset()
+        check(net, runs)
 
 
 @pytest.mark.parametrize("code", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8"])

@@ -326,12 +326,18 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
             "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("gpu_streams", "Optimisation", "the most streams of a GPU on which branches of a "
+            "network run at the same time, where that is estimated to gain; "
+            "--parallel_branches=N: wherever it is possible", "N", integer(1, 16), 4),
     Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
             "reserves, for its weights and for what all contexts need, or all that is free; by "
             "default each takes what it needs", "all|BYTES", pool),
     Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
             "others: a context that would leave less isn't prepared", "PERCENT",
             integer(0, 100), 0),
+    Setting("host_compute", "Optimisation", "beside a GPU let the host compute what is small, "
+            "up to 64 elements, and whose operands it has; 0: the GPU, wherever it has a kernel",
+            "0|1", switch, True),
     Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
             "with cuda a target that is no GPU is an error", "auto|cuda",
             choice(("auto", "cuda")), "auto"),

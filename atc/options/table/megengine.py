@@ -120,9 +120,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           documentation="gpux is any GPU. "
           "multithread:default:N is taken for multithreadN, which load_and_run takes for "
           "--multithread=N."),
-    _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
-          meaning="small computations run on the host, even those of a GPU's tensors",
-          accepted="everything runs on the host"),
+    _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", parse=switch, default="1",
+          meaning="small computations run on the host beside a GPU, as --host_compute",
+          gives={"host_compute": _same}),
     _once("RUNTIME_OVERRIDE_LOG_LEVEL", row="M-04", values="0...4", parse=integer(0, 4),
           meaning="the level of --log, by number: 0 debug, 1 info, 2 warning, 3 error, "
           "4 nothing, and that of a network compiled with --runtime_log; it beats a level that a "

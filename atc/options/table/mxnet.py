@@ -35,8 +35,9 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_LIBRARY_PATH", row="X-01", values="FILE", aliases=("ATC_LIBRARY_PATH",),
           meaning="the library that a compiled network's Python module loads, where its caller "
           "names none", documentation="ATC_LIBRARY_PATH is our own name of it and wins."),
-    _once("MXNET_GPU_WORKER_NTHREADS", row="X-02", values="N", default="2",
-          meaning="operators that run on one GPU at a time", accepted=_GPU),
+    _once("MXNET_GPU_WORKER_NTHREADS", row="X-02", values="N", parse=integer(1, 16),
+          default="2", meaning="operators that run on one GPU at a time, as --gpu_streams",
+          gives={"gpu_streams": int}),
     _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", default="2",
           meaning="threads that copy to and from a GPU", accepted=_GPU),
     _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", parse=integer(1, 1024),

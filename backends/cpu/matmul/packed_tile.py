@@ -31,6 +31,8 @@ from atc.ir.ops.quantize import MatMulPacked
 
 WIDTHS = (2, 4, 1, 3)
 """Vectors of a panel."""
+CHAINS = 4
+"""Vectors of sums that hide each other's latency."""
 SPARE, EACH = 3, 3
 """Registers beside sums: for all vectors, and for each one."""
 UNPACKING = 2.2
@@ -163,11 +165,34 @@ class MatMulUnpackingTile(PackedTiles):
         parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
         if zeros is not None:
             parameters.append(f"const {zeros.dtype.c} *zeros")
+        values = self.tile_values(w, params, target, parameters)
         return {
-            **self.tile_values(w, params, target, parameters),
+            **values, **self._grouped(w, params, target, parameters, values),
             "zero_load": LOADS[zeros.dtype] if zeros is not None else "",
             "each": 32 // op.bits, "whole": whole, "rest": rest, "copied": _crowd(op),
         }  # fmt: skip
+
+    def _grouped(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target,
+        parameters: Sequence[str], values: Mapping[str, object],
+    ) -> dict[str, object]:  # fmt: skip
+        """Return the function for one row and several panels, where the run counts the rows.
+
+        The sums of one narrow panel would wait for each other; a result's are added as ever.
+        """
+        op, width = w.op, lanes(target)
+        panels = column_panels(op.n, params.nv, width)
+        nothing: dict[str, object] = {"group": 1, "grouped": None}
+        group = CHAINS // params.nv
+        single = [t for t in row_tiles(op.m, params.mr) if t.rows == 1]
+        if not is_dynamic(op.m) or group < 2 or not single or panels[0].count < group:
+            return nothing
+        panel = Panel("group", 0, panels[0].count, group * params.nv * width, group * params.nv, 0)
+        finish = TileFinish(op.epilogue, (), 4)
+        grouped = tile_function(finish, op.n, parameters, panel, single[0], width)
+        functions = values["functions"]
+        assert isinstance(functions, list)
+        return {"group": group, "grouped": grouped, "functions": [*functions, grouped]}
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
         """Cycles of all tiles, and of what memory delivers late."""

@@ -28,7 +28,7 @@ static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT, SIDES
 };
 static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
@@ -57,9 +57,9 @@ int main(void)
 
 
 
-def opening(pool: str = "0", kept: int = 0) -> str:
+def opening(pool: str = "0", kept: int = 0, sides: int = 0) -> str:
     """Return the program, of a network with a pool that leaves others so many percent."""
-    return OPEN.replace("POOL", pool).replace("KEPT", str(kept))
+    return OPEN.replace("POOL", pool).replace("KEPT", str(kept)).replace("SIDES", str(sides))
 
 
 REPLAY = """
@@ -76,7 +76,9 @@ static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
 }
 static const gpu_segment segments[] = {both};
 static const void *image(size_t kernel) { return &kernels[kernel]; }
-static const gpu_network network = {kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0};
+static const gpu_network network = {
+  kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0, 0
+};
 static gpu_shared shared[GPU_DEVICES];
 int main(void)
 {
@@ -163,6 +165,17 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
         assert min(first, second) == -21
         assert held == 0, f"call {number}"
     assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
+
+
+def test_streams_of_branches_are_given_back(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(opening(sides=2))
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    own = 1 + 2 * 2 + 1 + 1 + 2  # streams, events of them and of the fork, an arena, two ports
+    assert said(program, env) == [0, 0, own, 1, 1, 0]
+    for number in range(5, 5 + own):
+        *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert held == 0, f"call {number}"
 
 
 @pytest.mark.few(1)

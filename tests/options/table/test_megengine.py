@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from networks import conv_net, save, training_net
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 from stages import graph_of, project_of
 
@@ -39,7 +39,7 @@ from atc.tracing import TrainingStep
 ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
-    "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
+    "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-12": "1", "M-19": "1",
     "M-30": "1", "M-32": "HALIDE",
 }  # fmt: skip
@@ -614,6 +614,26 @@ def test_m_32_nvrtc_writes_fused_operators_in_cuda(tmp_path: Path) -> None:
     assert (node["kernel"], node["runs_on"]) == ("cuda_map", "device")
     (source,) = (output / "src" / "kernels").glob("*.cu")
     assert "tanhf(" in source.read_text()
+
+
+@pytest.mark.slow
+def test_m_02_small_things_are_computed_on_the_host(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["text"], to=TensorProto.STRING),
+        helper.make_node("Cast", ["text"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["number", "shape"], ["turned"]),
+        helper.make_node("Exp", ["turned"], ["y"]),
+    ]
+    shape = numpy_helper.from_array(np.array([2, 2]), "shape")
+    model = save(nodes, {"x": [4]}, {"y": [2, 2]}, tmp_path / "m.onnx", [shape])
+    x = np.array([0.5, -1, 2, 0], np.float32)
+    for value, side in (("1", "host"), ("0", "device")):
+        chosen = options({"MEGENGINE_HOST_COMPUTE": value}, model, target="cuda-emulated")
+        done = compile_model(replace(chosen, output=tmp_path / value / "net"))
+        sides = [n["runs_on"] for n in done.report["nodes"] if n["op"] == "Map"]
+        assert sides == ["device", side]
+        np.testing.assert_allclose(load(done.folder)(x), np.exp(-x).reshape(2, 2), rtol=1e-5)
 
 
 @pytest.mark.slow

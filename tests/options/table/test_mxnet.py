@@ -41,7 +41,7 @@ from atc.tools.check import check_model
 ROWS = [f"X-{k:02}" for k in range(1, 43)]
 
 VALUES = {
-    "X-02": "2", "X-03": "1", "X-07": "2", "X-08": "0",
+    "X-03": "1", "X-07": "2", "X-08": "0",
     "X-13": "Round", "X-14": "20", "X-15": "1",
     "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
     "X-25": "1", "X-26": "0.5", "X-27": "0",
@@ -415,6 +415,11 @@ def test_x_35_models_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert options(environ, "other.onnx").model == Path("other.onnx")
     (here / "net.onnx").write_bytes(b"")
     assert options(environ, "net.onnx").model == Path("net.onnx")
+
+
+def test_x_02_operators_that_run_on_a_gpu_at_a_time() -> None:
+    assert options({}).gpu_streams == 4
+    assert options({"MXNET_GPU_WORKER_NTHREADS": "2"}).gpu_streams == 2
 
 
 @pytest.mark.slow

@@ -226,7 +226,7 @@ def test_threads_cut_rows_or_columns(m: int) -> None:
      pytest.param("c99", 4, 64, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_rows_that_only_the_run_counts(target: str, level: int, k: int, tmp_path: Path) -> None:
-    n, block, random = 40, 32, np.random.default_rng(0)
+    n, block, random = 150, 32, np.random.default_rng(0)
     given = {
         "q": random.integers(0, 256, (n, k // block, block // 2)).astype(np.uint8),
         "s": random.uniform(0.01, 0.1, (n, k // block)).astype(np.float32),

@@ -1,0 +1,82 @@
+"""The program that times the candidates of a workload, and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import KernelSource
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import Recurrent
+
+TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "tf32": 1e-2, "bf16": 3e-2, "int8": 3e-2}
+"""Largest error against the portable kernel, as a part of the largest result, by precision."""
+BUDGET = 0.5
+"""Seconds after which a workload's timing rounds end, once every candidate had two."""
+HOT, COOLING = 90.0, 10
+"""Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
+COLD_BYTES = 48 << 20
+"""Copies of the constant operands take up to this much, more than any L2, to be read cold."""
+
+
+def harness_of(
+    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
+) -> tuple[dict[str, object], bytes]:
+    """Return the values of the harness template and the content of its data file."""
+    parts: list[bytes] = []
+    size = 0
+
+    def place(array: Array) -> int:
+        nonlocal size
+        data = np.ascontiguousarray(array).tobytes()
+        padded = -(-max(len(data), 1) // 64) * 64
+        parts.append(data + bytes(padded - len(data)))
+        size += padded
+        return size - padded
+
+    arrays = operands(w)
+    plain = {k: place(a) for k, a in enumerate(arrays) if a is not None}
+    calls = []
+    for candidate, source in zip(chosen, sources, strict=True):
+        packs = candidate.kernel.packs(w, candidate.params, target)
+        packed = {k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None}
+        args = [
+            f"(const void *)({'w' if w.constant[k] else 'd'} + {packed.get(k, plain[k])})"
+            for k in plain
+        ]
+        args += [f"(void *)got{k}" for k in range(len(w.outputs))]
+        args += ["scratch"] if source.scratch else []
+        tolerance = TOLERANCE[candidate.kernel.precision]
+        calls.append({"call": f"{source.symbol}({', '.join(args)});", "tolerance": tolerance})
+    constant_bytes = sum(t.nbytes for t, c in zip(w.inputs, w.constant, strict=True) if c and t)
+    cold = constant_bytes >= 1 << 16
+    copies = max(1, min(12, COLD_BYTES // max(size, 1))) if cold else 1
+    values: dict[str, object] = {
+        "prototypes": [s.prototype for s in sources], "data_size": size, "copies": copies,
+        "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
+        "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
+        "tiles": any(s.tiles for s in sources),
+        "hot": HOT, "cooling": COOLING, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
+    }  # fmt: skip
+    return values, b"".join(parts)
+
+
+def operands(w: Workload) -> list[Array | None]:
+    """Return data for a workload's operands; None for those that it lacks."""
+    arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
+    if isinstance(w.op, Recurrent) and arrays[1] is not None and not w.op.scales:
+        weights = arrays[1] / w.op.hidden**0.5  # states that grow would part by their roundings
+        arrays[1] = weights.astype(arrays[1].dtype)
+    return arrays
+
+
+def sample(type_: TensorType, seed: int) -> Array:
+    """Return seeded data: normal numbers, small integers."""
+    rng = np.random.default_rng(seed)
+    if type_.dtype.is_float:
+        return rng.standard_normal(type_.shape).astype(type_.dtype.numpy)
+    high = 2 if type_.dtype is DType.BOOL else 8
+    return rng.integers(0, high, type_.shape).astype(type_.dtype.numpy)
