@@ -1,4 +1,4 @@
-"""The documented ways from other libraries, by their exporters; each where they are installed."""
+"""The documented ways from other libraries, each where its exporter is installed."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -418,9 +419,13 @@ def test_a_24_a_bank_of_measured_kernels(tmp_path: Path, monkeypatch: pytest.Mon
     if len(plain.estimates) < 2:
         pytest.skip("this machine's target has one kernel for Softmax")
 
-    def other_is_best(task: measure._Task, bench: object) -> tuple[Measurement, ...]:
-        labels = [c.label for c in task.chosen]
-        return tuple(Measurement(n, 9.0 if n == plain.candidate.label else 1.0) for n in labels)
+    def other_is_best(
+        tasks: Sequence[measure.Task], bench: object
+    ) -> Iterator[tuple[measure.Task, tuple[Measurement, ...]]]:
+        worst = plain.candidate.label
+        for task in tasks:
+            labels = [c.label for c in task.chosen]
+            yield task, tuple(Measurement(n, 9.0 if n == worst else 1.0) for n in labels)
 
     monkeypatch.setattr(measure, "_run", other_is_best)
     compiled(tmp_path, "measured", fast_run=True, **bank)
