@@ -74,7 +74,8 @@ def test_a_program_takes_the_static_library_and_the_assembler_file(
     (tmp_path / "user/libnet.so").write_bytes(bytes(100_000))
     command = [
         require("cc"), *STRICT, f"-I{folder}", f"-I{folder}/include",
-        str(folder / "example/main.c"), str(folder / "net_weights.S"), str(folder / "libnet.a"), "-lm", "-static", "-o", "main",
+        str(folder / "example/main.c"), str(folder / "net_weights.S"), str(folder / "libnet.a"),
+        "-lm", "-static", "-o", "main",
     ]  # fmt: skip
     subprocess.run(command, cwd=tmp_path / "user", check=True)
     folder.rename(tmp_path / "gone")
