@@ -343,17 +343,23 @@ def runnable(name: str) -> bool:
 def _compile(
     parts: Sequence[tuple[Graph, Emission]], target: Target, flags: Sequence[str]
 ) -> list[Runner | Exception]:
-    """Compile all into one library; on failure halve, so that the others still run."""
+    """Compile all into one library; on failure halve, so that the others still run.
+
+    Where each compiles alone `_write_unit` is wrong, which hundreds of calls would hide.
+    """
     try:
         library, ffi = _build_library([e for _, e in parts], target, flags)
     except AssertionError as error:
         if len(parts) == 1:
             return [error]
         middle = len(parts) // 2
-        return [
+        halves = [
             *_compile(parts[:middle], target, flags),
             *_compile(parts[middle:], target, flags),
         ]
+        if not any(isinstance(h, Exception) for h in halves):
+            raise
+        return halves
     return [
         Runner(
             library, ffi, e.name, tuple(g.types[i] for i in g.inputs),
@@ -418,12 +424,13 @@ _WEIGHTS = (
 
 
 _STATIC = re.compile(
-    r"^(?:static\b[^;={(]*?|typedef struct (?=\w+ \{))\b(\w+)\s*[\[(={]", re.MULTILINE
+    r"^(?:(?:static|K_INLINE)\b[^;={(]*?|(?:typedef )?struct (?=\w+ \{)|enum \{ )\b(\w+)\s*[\[(={]",
+    re.MULTILINE,
 )
 
 
 def _static_names(text: str) -> list[str]:
-    """Return the names of a file's own functions, tables and structures."""
+    """Return the names of a file's own functions, tables, structures and constants."""
     return sorted(set(_STATIC.findall(text)))
 
 
