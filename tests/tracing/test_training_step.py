@@ -284,6 +284,7 @@ def test_the_keywords_are_the_options() -> None:
     assert (tuple(training.LOSSES), tuple(training.OPTIMIZERS)) == (LOSSES, OPTIMIZERS)
 
 
+@pytest.mark.usefixtures("unconfigured")
 @pytest.mark.parametrize("loss", ["cross_entropy", "square_loss"])
 def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Path) -> None:
     atc.training_step(
