@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from c_compiler import keep_headers_in
-from default_run import compile_quickly, repeats
+from default_run import compile_quickly, repeats, select_cases
 
 os.environ.pop("ATC_CACHE_KEY", None)
 os.umask(0o022)
@@ -51,8 +51,10 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATC_CONFIG", os.devnull)
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests that stay until the end."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say what is run; spare the garbage collector the thousands of tests that stay."""
+    specs = (getattr(item, "callspec", None) for item in session.items)
+    select_cases(spec.params for spec in specs if spec is not None)
     gc.freeze()
 
 

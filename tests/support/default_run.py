@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,17 @@ _VARIABLE = "ATC_TESTS_LEVEL"
 
 SHARE = 8
 """One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
+
+
+SELECTED: set[str] = set()
+"""What the tests that this run selects are called by, as far as their parameters say."""
+
+
+def select_cases(parameters: Iterable[Mapping[str, object]]) -> None:
+    """Note the selected tests' parameters: each, and all in the order that a name has them in."""
+    for values in parameters:
+        words = [str(getattr(v, "label", v)) for v in values.values()]
+        SELECTED.update(words, [" ".join(words)])
 
 
 def repeats(name: str) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir
 from c_compiler import compile_command
-from default_run import repeats
+from default_run import SELECTED
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
 from tile_emulation import emulating
@@ -462,22 +462,21 @@ class Batch:
     """Named models that are compiled a chunk at a time, when one of the chunk is asked for.
 
     With parametrised tests this is one compiler call per `chunk` tests, in whichever process.
-    Where some are `drawn` to be run by default the others have chunks of their own.
+    Of those that tests are named after only the ones that this run selects are in it.
     """
 
     models: Mapping[str, onnx.ModelProto]
     target: str = "c99"
     fold: bool = True
     chunk: int = 24
-    drawn: bool = False
     compiled: dict[str, Runner | Exception] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Runner:
         """Return a compiled model; raises what went wrong in compiling it."""
         if name not in self.compiled:
             names = list(self.models)
-            if self.drawn:
-                names = [n for n in names if repeats(n) is repeats(name)]
+            if name in SELECTED:
+                names = [n for n in names if n in SELECTED]
             first = names.index(name) // self.chunk * self.chunk
             part = names[first : first + self.chunk]
             runners = compile_models([self.models[n] for n in part], self.target, fold=self.fold)
