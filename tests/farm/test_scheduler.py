@@ -81,6 +81,7 @@ def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> 
     assert (told, told.done) == ([], len(jobs))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("every", [False, True])
 def test_wrong_objects_are_noticed(
     every: bool, cluster: str, jobs: list[RemoteJob], tmp_path: Path,

@@ -33,7 +33,7 @@ UNKNOWN = (
 """What the standard's reference can't compute: onnxruntime does, as it does others' nodes."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )

@@ -79,6 +79,7 @@ def test_variables_of_the_source_alone_are_accepted_too(name: str) -> None:
 # -------------------------------------------------------------------------------- rows that work
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_m_10_weights_are_updated_in_place_or_after_the_step(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
