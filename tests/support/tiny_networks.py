@@ -25,14 +25,16 @@ class Net:
     scales: dict[str, float] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    uneven: bool = False
+    """Whether every result has a scale of its own, none of them another's simple multiple."""
 
-    def input(self, *shape: int) -> str:
+    def input(self, *shape: int, name: str = "x", scale: float = 0.02) -> str:
         """Add an input, int8 where the network is quantized."""
-        self.inputs.append("x")
-        self.shapes["x"] = shape
+        self.inputs.append(name)
+        self.shapes[name] = shape
         if not self.quantized:
-            return "x"
-        return self._dequantized("x", 0.02, -1)
+            return name
+        return self._dequantized(name, scale, -1)
 
     def conv(
         self, x: str, filters: int, kernel: tuple[int, int] = (3, 3), stride: int = 1,
@@ -66,10 +68,10 @@ class Net:
         self.shapes[y] = (1, units)
         return self._activated(y, relu)
 
-    def add(self, a: str, b: str) -> str:
-        """Add a sum with an activation."""
+    def add(self, a: str, b: str, operator: str = "Add") -> str:
+        """Add a sum, or what another operator makes of two, with an activation."""
         y = self._name("add")
-        self.nodes.append(helper.make_node("Add", [a, b], [y]))
+        self.nodes.append(helper.make_node(operator, [a, b], [y]))
         self.shapes[y] = self.shapes[a]
         return self._activated(y, True)
 
@@ -131,6 +133,7 @@ class Net:
         if not self.quantized:
             return y
         scale, zero = (0.008, -128) if relu else (0.016, 3)
+        scale = float(np.float32(scale * self.rng.uniform(0.6, 1.6))) if self.uneven else scale
         q = self._name("q")
         self.constants |= {f"{q}.s": np.float32(scale), f"{q}.z": np.int8(zero)}
         self.nodes.append(helper.make_node("QuantizeLinear", [y, f"{q}.s", f"{q}.z"], [q]))
@@ -204,6 +207,17 @@ def layer(
     return made
 
 
+def elementwise(operator: str, *shape: int) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of one sum or product of two inputs."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        a, b = net.input(1, *shape), net.input(1, *shape, name="b", scale=0.0173)
+        return net.model(net.add(a, b, operator))
+
+    return made
+
+
 def dense_layer(depth: int, units: int) -> Callable[[bool], onnx.ModelProto]:
     """Return a network of one fully connected layer."""
 
@@ -221,4 +235,6 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "first 10x4 1->64": layer((1, 49, 10), 64, (10, 4), 2),
     "1x1 8->16 at 48x48": layer((8, 48, 48), 16, (1, 1)),
     "fully connected 128->128": dense_layer(128, 128),
+    "sum of 16 at 32x32": elementwise("Add", 16, 32, 32),
+    "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
 }
