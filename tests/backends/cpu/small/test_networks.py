@@ -45,7 +45,8 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
     ("name", "target"),
     [("keyword spotting", "cortex-m3"), ("keyword spotting", "cortex-m4f"),
      ("image classification", "cortex-m4f"), ("image classification", "cortex-m55"),
-     ("anomaly detection", "cortex-m55")],
+     ("anomaly detection", "cortex-m55"), ("visual wake words", "cortex-m4f"),
+     ("mcunet-vww0", "cortex-m55")],
 )  # fmt: skip
 def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_path: Path) -> None:
     model = NETWORKS[name](True)
