@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from atc.dims import Undecided
 from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
@@ -110,14 +111,13 @@ class _Tracker:
                 cuts.setdefault(home, set()).update((begin, end))
         self.whole: dict[str, int] = {}
         """The sizes of memory whose parts nothing is known of: they depend on a run's extents."""
-        self.stretches: dict[str, list[tuple[int, int]]] = {}
+        self.points: dict[str, list[int]] = {}
         for home, found in cuts.items():
             try:
-                points = sorted(found)
+                self.points[home] = sorted(found)
             except Undecided:
                 self.whole[home] = program.types[home].nbytes
-                points = [0, self.whole[home]]
-            self.stretches[home] = [*zip(points, points[1:], strict=False)]
+                self.points[home] = [0, self.whole[home]]
         self.sides: dict[tuple[str, int], frozenset[bool]] = {}
 
     def _span(self, value: str) -> tuple[str, int, int]:
@@ -133,8 +133,10 @@ class _Tracker:
         home, begin, end = self._span(value)
         if home in self.whole:
             begin, end = 0, self.whole[home]
-        own = self.stretches.get(home, [])
-        yield from ((home, a, b) for a, b in own if begin <= a and b <= end)
+        points = self.points.get(home, [])
+        if points:
+            own = points[points.index(begin) : points.index(end) + 1]
+            yield from ((home, a, b) for a, b in pairwise(own))
 
     def read(self, value: str, side: bool) -> Iterator[Move]:
         """Yield the moves after which a side has a value, neighbours joined."""
