@@ -318,6 +318,7 @@ void gpu_close(gpu_state *state)
       if (state->sides != NULL && state->sides[k] != NULL) driver->stream_destroy(state->sides[k]);
     }
     if (state->forked != NULL) driver->event_destroy(state->forked);
+    if (state->marked != NULL) driver->event_destroy(state->marked);
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
     release(state->shared, state->own_weights);
@@ -489,6 +490,28 @@ int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void 
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size)
 {
   return state->shared->driver.copy_to_host(to, from, size, stream) == CUDA_SUCCESS;
+}
+
+int gpu_mark(gpu_state *state, CUstream stream)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int capturing = 0;
+  if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
+  if (capturing) return 1;
+  if (state->marked == NULL && driver->event_create(&state->marked, NOT_TIMED) != CUDA_SUCCESS) {
+    state->marked = NULL;
+    return 0;
+  }
+  return driver->event_record(state->marked, stream) == CUDA_SUCCESS;
+}
+
+int gpu_follow(gpu_state *state, CUstream stream)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int capturing = 0;
+  if (state->marked == NULL) return 1;
+  if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
+  return capturing || driver->stream_wait_event(stream, state->marked, 0) == CUDA_SUCCESS;
 }
 
 int gpu_wait(gpu_state *state, CUstream stream)

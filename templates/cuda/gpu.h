@@ -21,6 +21,8 @@
 #define gpu_to_host GPU_OWN(gpu_to_host)
 #define gpu_wait GPU_OWN(gpu_wait)
 #define gpu_clear GPU_OWN(gpu_clear)
+#define gpu_follow GPU_OWN(gpu_follow)
+#define gpu_mark GPU_OWN(gpu_mark)
 
 /* Statuses, the values of those in the network's header. */
 enum {
@@ -115,6 +117,7 @@ struct gpu_state {
   const int64_t *dims;  /* the extents of the run that is being queued */
   const size_t *places; /* where its buffers lie in the arena */
   CUevent begin, end; /* of a launch that is timed */
+  CUevent marked;     /* NULL: nothing is */
   CUstream *sides;    /* for branches, and for each the event that tells of its end */
   CUevent *ends, forked;
 };
@@ -156,5 +159,10 @@ int gpu_fork(gpu_state *state, CUstream stream, size_t sides);
 int gpu_join(gpu_state *state, CUstream stream, size_t sides);
 
 int gpu_wait(gpu_state *state, CUstream stream);
+
+/* Mark where a stream is, and let another one wait until that is done; streams that are being captured
+ * are left alone. Return 0 where it fails. */
+int gpu_mark(gpu_state *state, CUstream stream);
+int gpu_follow(gpu_state *state, CUstream stream);
 
 #endif
