@@ -34,7 +34,7 @@ class Segment:
     comment: str
     lines: tuple[str, ...]
     tables: frozenset[str]
-    """Which tables they read: of inputs (in), outputs (out), extents (d), places of buffers (at)."""
+    """Which tables they read: inputs (in), outputs (out), extents (d), places of buffers (at)."""
 
 
 @dataclass(frozen=True)

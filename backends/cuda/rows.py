@@ -95,7 +95,8 @@ class NormalizeRows(RowKernel[Normalize]):
         after, value = finish(op.epilogue, w, "value", names, 1)
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows),
-            "steps": unravel("step", steps), "length": length, "elements": _real(length), "type": x.dtype.c,
+            "steps": unravel("step", steps), "length": length, "elements": _real(length),
+            "type": x.dtype.c,
             "place": f"at * {length} + step" if inner == 1 else (
                 f"(at / {inner or 1} * {length} + step) * {inner} + at % {inner or 1}"),
             "centred": op.how == "Variance", "scale": _scale(op, x.dtype),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,14 @@ def test_kernels_of_any_extents_are_timed(tmp_path: Path) -> None:
     net = load(tmp_path / "net")
     for feed in case.feeds:
         close(net(feed["x"]), expected(case, feed)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
+def test_products_of_any_rows_compile_for_a_gpu(tmp_path: Path) -> None:
+    case = rows_model()
+    report = network_of(case, tmp_path, target="cuda-sm90").report
+    kernels = {node["kernel"].partition("(")[0] for node in report["nodes"]}
+    assert kernels == {"cuda_map_vectors", "cuda_matmul_bf16x3", "cuda_softmax"}
+    # What moves at most: the largest input and result.
+    assert report["moved"] == {"to_device": 300 * 48 * 4, "to_host": 300 * 40 * 4}
