@@ -380,15 +380,11 @@ class Context:
 
     def shapes_made(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the shapes that a run gave its outputs, whose `shapes` were known before."""
-        if self._library.set_shapes is None:
-            return [*shapes]
-        return [self._output_shape(k) for k in range(len(shapes))]
+        fixed = self._library.set_shapes is None
+        return [*shapes] if fixed else [self._output_shape(k) for k in range(len(shapes))]
 
     def shapes_for(self, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Say what shapes the inputs have; returns the outputs'.
-
-        What is found out of the latest shapes is kept, in C contexts that share the arena.
-        """
+        """Say what shapes the inputs have; returns the outputs', kept with C contexts on the arena."""
         library = self._library
         if library.set_shapes is None:
             return [t.shape for t in library.outputs]
