@@ -15,7 +15,7 @@ from stages import project_of
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.passes.rematerialize import recomputed_nodes, work_again
+from atc.passes.rematerialize import bytes_moved, recomputed_nodes, work_again
 from atc.runtime.load import load
 
 
@@ -92,6 +92,26 @@ def test_less_memory_never_costs_less(widths: tuple[int, ...], tmp_path: Path) -
     assert work[0] > 0
     with pytest.raises(OptionError, match="this is the least"):
         arena(model, recompute="all", memory_budget=least - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("batch", "part", "given"), [(192, 0.2, {}), (288, 0.4, {"recompute_minimum": 1 << 12})],
+    ids=["three times", "four and a half times"],
+)  # fmt: skip
+def test_larger_batches_fit_in_the_same_bytes(
+    batch: int, part: float, given: dict[str, int], tmp_path: Path
+) -> None:
+    widths = (64,) * 16
+    whole = arena(training_net(tmp_path / "step.onnx", widths))
+    model = training_net(tmp_path / "large.onnx", widths, batch)
+    assert arena(model) > batch // 64 * whole * 0.9
+    done = project_of(
+        options({}, model, target="c99", recompute="all", memory_budget=whole, **given)
+    )
+    assert done.arena.plan.size <= whole
+    work = sum(bytes_moved(done.graph, node) for node in done.graph.nodes)
+    assert 0 < work_again(done.graph) <= part * work
 
 
 def test_what_it_costs_is_told_beside_what_no_plan_is_below(model: Path) -> None:
