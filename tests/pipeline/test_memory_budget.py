@@ -102,7 +102,7 @@ def test_less_memory_never_costs_less(widths: tuple[int, ...], tmp_path: Path) -
 def test_larger_batches_fit_in_the_same_bytes(
     batch: int, part: float, given: dict[str, int], tmp_path: Path
 ) -> None:
-    widths = (64,) * 16
+    widths = (64,) * 24
     whole = arena(training_net(tmp_path / "step.onnx", widths))
     model = training_net(tmp_path / "large.onnx", widths, batch)
     assert arena(model) > batch // 64 * whole * 0.9
