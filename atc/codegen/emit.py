@@ -99,6 +99,7 @@ def emit(
     step: bool = False,
     max_ram: int = 0,
     max_rom: int = 0,
+    once_from: int | None = None,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -115,6 +116,9 @@ def emit(
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
     program for a board beside it, `step` that a run can be done in parts; its header holds
     `max_ram` and `max_rom` bytes, if they aren't 0.
+
+    From `once_from` bytes on, the weights are to lie in the shared library alone, where the other
+    files find them.
 
     The weights begin with those that lie `before` them, of other networks of a library: what they
     hold isn't added again.
@@ -133,6 +137,7 @@ def emit(
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
     )  # fmt: skip
+    once = not external_weights and once_from is not None and blob.size >= once_from
     ports = (*schedule.inputs, *schedule.outputs)
     if shape_profiles and not general:
         ports = _widest(ports, programs)
@@ -158,16 +163,18 @@ def emit(
         "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
-        "touches_arena": has_arena and not target.bare
+        "touches_arena": has_arena and not target.bare and gpu is None
         and max(a.plan.size for a in planned) >= 2 * PAGE,
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
-        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena else 0,
+        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena
+        else target.alignment if gpu and ranges else 0,
         "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
         "touched": () if target.bare else prefault_ranges(programs, places),
         "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
         "weights_hash": blob.checksum if external_weights else 0,
         "split": external_weights and split_weights and blob.size > 0,
+        "weights_in": f"lib{name}.so" if once else "",
         "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None, "log": log,

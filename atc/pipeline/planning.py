@@ -51,7 +51,7 @@ def plan_all(
     for option in request.options.asks_for_threads() if several else ():
         diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
-    if several and target.device:
+    if shape_profiles and target.device:
         diagnostics.warn(f"{target.name}: networks of several shapes are computed on the host")
         target = on_host(target)
     planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
