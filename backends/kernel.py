@@ -117,10 +117,14 @@ def loop_cycles(w: Workload) -> float:
 
 @dataclass(frozen=True)
 class Launch:
-    """How many blocks of how many threads run a kernel of a GPU."""
+    """How many blocks of how many threads run a kernel of a GPU, at most.
+
+    `wanted` are the blocks that a run's own extents are worth; 0: always as many.
+    """
 
     blocks: int
     threads: int
+    wanted: int = field(default=0, compare=False)
 
 
 class Kernel(Generic[OpT, ParamsT]):

@@ -25,7 +25,7 @@ from atc.templates import render
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer parameter of a C kernel function."""
+    """One parameter of a C kernel function: a pointer, or to a GPU's kernel also an extent."""
 
     type: str
     name: str
@@ -93,11 +93,14 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     )
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     headers = candidate.headers
-    if dims:
+    if dims and launch:
+        arguments += tuple(Argument("ptrdiff_t ", f"dim{k}") for k in range(len(dims)))
+    elif dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
+    if dims:
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     text = without_single_loops(text)  # before extents are read, lest one be read for nothing
-    if dims:
+    if dims and not launch:
         text = _FUNCTION.sub(_with_dims, text)
     if target.own_math and not launch:
         text, any_own = with_own_math(text)

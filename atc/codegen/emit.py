@@ -163,10 +163,11 @@ def emit(
         "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
-        "touches_arena": has_arena and not target.bare
+        "touches_arena": has_arena and not target.bare and gpu is None
         and max(a.plan.size for a in planned) >= 2 * PAGE,
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
-        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena else 0,
+        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena
+        else target.alignment if gpu and ranges else 0,
         "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
         "touched": () if target.bare else prefault_ranges(programs, places),
         "page": PAGE, "most": MOST,

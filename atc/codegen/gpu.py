@@ -10,7 +10,8 @@ from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
-from atc.codegen.uses import Uses, plus
+from atc.codegen.uses import Uses, extent_text, plus
+from atc.dims import Dim, most
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
@@ -33,7 +34,7 @@ class Segment:
     comment: str
     lines: tuple[str, ...]
     tables: frozenset[str]
-    """Which of the tables of inputs (in) and outputs (out) they read."""
+    """Which tables they read: inputs (in), outputs (out), extents (d), places of buffers (at)."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Gpu:
     hybrid: bool
     streams: int
     """Those that branches run on beside the run's own."""
+    extents: int
+    """Entries of the table of extents that are known when it runs."""
     emulated: bool
     schedule: Schedule
 
@@ -79,21 +82,16 @@ def make_gpu(
         outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
     moved = {m.home for side in resident.before for m in side if not m.to_device}
-    touched = {
-        program.home(a) for s in program.steps if not on_device(s) for a in _arguments(s)
-    } | moved  # fmt: skip
+    hosted_calls = calls(s for s in program.steps if not on_device(s))
+    touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
     ports = (*program.inputs, *(program.home(o) for o in program.outputs))
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
         listed, tuple(segments), arena.plan.size, tuple(p in touched for p in ports),
         bool(schedule.values) or whole.uses.arena,
         max((len(s.branches) for s in launched if isinstance(s, Fork)), default=1) - 1,
-        emulated, schedule,
+        1 + max((s.index for s in program.dims), default=-1), emulated, schedule,
     )  # fmt: skip
-
-
-def _arguments(step: Step) -> tuple[str, ...]:
-    return tuple(a for call in calls((step,)) for a in call.arguments)
 
 
 def _listed(kernel: KernelSource) -> GpuKernel:
@@ -118,7 +116,10 @@ class _GpuWriter(StepWriter):
         self.segments = segments
         self.tables = set[str]()
         offsets = arena.offsets.items()
-        self.begins = {program.home(v): at - program.shift(v) for v, at in offsets}
+        self.begins = {
+            program.home(v): at - most(program.shift(v)) for v, at in offsets
+        }
+        self.buffers = {program.home(v): k for v, k in arena.number.items()}
         self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
@@ -160,7 +161,12 @@ class _GpuWriter(StepWriter):
             return
         first, number = self.number, len(self.segments)
         self.tables = set()
+        outer, self.uses = self.uses, Uses()
         lines = tuple(line for step in launched for line in self._queued(step))
+        self.tables |= {"d"} if self.uses.extents else set()
+        self.tables |= {"at"} if self.uses.places else set()
+        outer.extents |= self.uses.extents  # they may call functions
+        self.uses = outer
         steps = f"Steps {first} to {self.number - 1}."
         self.segments.append(Segment(steps, lines, frozenset(self.tables)))
         yield f"/* {first} to {self.number - 1}: a graph */"
@@ -187,14 +193,22 @@ class _GpuWriter(StepWriter):
         yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
         at = [self._device(a) for a in call.arguments]
         if call.source.scratch:
-            at.append(plus("gpu->arena", self.arena.scratch[node.outputs[0]]))
-        number = self.kernels.index(call.source)
+            at.append(self._device_scratch(node.outputs[0]))
+        self.uses.extents |= dict.fromkeys(call.source.dims)
+        at += [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
+        assert call.source.launch is not None
+        number, wanted = self.kernels.index(call.source), call.source.launch.wanted
         table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
+        blocks = self._extent(wanted) if isinstance(wanted, Dim) else ""
         if self.timed:
             self.uses.times = self.uses.device_times = True
+            given = f"{number}, {blocks or 'INT64_MAX'}, {table}"
             yield "begin = nanoseconds();"
-            yield f"if (!gpu_timed_launch(gpu, stream, {number}, {table}, &took)) {failed}"
+            yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"
             yield f"add_device_time(ctx, {self.called}, begin, took);"
+        elif blocks:
+            given = f"{stream}, {number}, {blocks}, {table}"
+            yield f"if (!gpu_launch_blocks(gpu, {given})) {failed}"
         else:
             yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
         self.called += 1
@@ -203,17 +217,34 @@ class _GpuWriter(StepWriter):
         """Return the C address of a value on the device."""
         if value in self.weights:
             return plus("gpu->weights", self.weights[value])
-        home = self.program.home(value)
+        home, shift = self.program.home(value), self.program.shift(value)
         if home in self.program.inputs or home in self.outputs:
-            return self._port(home, self.program.shift(value))
+            return self._port(home, shift)
+        if value in self.arena.number:
+            return self._placed("gpu->arena", self.arena.number[value], shift)
         return plus("gpu->arena", self.arena.offsets[value])
+
+    def _device_scratch(self, own: str) -> str:
+        if own in self.arena.scratch_number:
+            return self._placed("gpu->arena", self.arena.scratch_number[own], 0)
+        return plus("gpu->arena", self.arena.scratch[own])
+
+    def _placed(self, arena: str, buffer: int, begin: int) -> str:
+        """Return C of an address in a buffer whose place is known when it runs."""
+        self.uses.places = True
+        begin += self.arena.guard
+        return f"{arena} + at[{buffer}]" + (f" + {self._within(begin)}" if begin else "")
+
+    def _within(self, begin: int) -> str:
+        text = extent_text(self.uses, begin)
+        return f"(size_t)({text})" if isinstance(begin, Dim) else text
 
     def _port(self, home: str, begin: int) -> str:
         inside = home in self.program.inputs
         number = self.program.inputs.index(home) if inside else self.outputs[home]
         table = "in" if inside else "out"
         self.tables.add(table)
-        return plus(f"{table}[{number}]", begin)
+        return f"{table}[{number}]" + (f" + {self._within(begin)}" if begin else "")
 
     def _moves(
         self, hosted: Sequence[Move], resident: Sequence[Move], waits: bool = True
@@ -232,13 +263,19 @@ class _GpuWriter(StepWriter):
             yield f"if ({asked}{done}) return {self.upper}_ERROR_GPU;"
 
     def _move(self, move: Move) -> str:
-        home, size = move.home, move.end - move.begin
-        shift = f" + {move.begin}" if move.begin else ""
+        home, size = move.home, self._within(move.end - move.begin)
         if home in self.program.inputs or home in self.outputs:
             device, host = self._port(home, move.begin), self.pointers[home]
             self.uses.pointers.add(host)
             kept = "const " if move.to_device else ""
+            shift = f" + {self._within(move.begin)}" if move.begin else ""
             host = f"({kept}unsigned char *){host}{shift}"
+        elif home in self.buffers:
+            self.uses.arena = True
+            device, host = (
+                self._placed(arena, self.buffers[home], move.begin)
+                for arena in ("gpu->arena", "arena")
+            )
         else:
             self.uses.arena = True
             at = self.begins[home] + move.begin

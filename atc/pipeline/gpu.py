@@ -20,7 +20,7 @@ from atc.errors import OptionError
 from atc.options.options import Options
 
 _WITHOUT = (
-    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy", "op_bank_path", "state",
+    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy", "op_bank_path",
 )  # fmt: skip
 """Options that watch or measure kernels of the CPU alone."""
 

@@ -51,7 +51,7 @@ def plan_all(
     for option in request.options.asks_for_threads() if several else ():
         diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
-    if several and target.device:
+    if shape_profiles and target.device:
         diagnostics.warn(f"{target.name}: networks of several shapes are computed on the host")
         target = on_host(target)
     planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
@@ -121,6 +121,7 @@ class _Planner:
             cascades=not self.plain and TURNS not in self.request.switches.off,
             packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
+            io=options.io == "arena" and not self.several,
         )  # fmt: skip
         self.diagnostics.stage("planning memory")
         arena = plan_memory(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from atc.dims import Undecided
 from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
 
 
@@ -43,18 +45,25 @@ def uses_device(program: Program) -> bool:
 
 
 def place(program: Program, *, resident: bool) -> Placement:
-    """Return the moves of a program whose inputs and outputs are the host's, or `resident`."""
+    """Return the moves of a program whose inputs and outputs are the host's, or `resident`.
+
+    States last on the device.
+    """
     tracker = _Tracker(program)
     for value in program.inputs:
         tracker.write(value, resident)
+    for state in program.states:
+        tracker.write(state.value, True)
     before = []
     for step in program.steps:
         side = on_device(step)
         reads, writes = _accesses(step)
-        before.append(tuple(m for v in reads for m in tracker.read(v, side)))
+        kept = (v for v in writes if tracker.leaves_others(v))
+        before.append(tuple(m for v in (*reads, *kept) for m in tracker.read(v, side)))
         for value in writes:
             tracker.write(value, side)
-    after = tuple(m for v in program.outputs for m in tracker.read(v, resident))
+    lasting = (m for s in program.states for m in tracker.read(s.value, True))
+    after = (*lasting, *(m for v in program.outputs for m in tracker.read(v, resident)))
     return Placement(tuple(before), after)
 
 
@@ -95,24 +104,39 @@ class _Tracker:
     def __init__(self, program: Program) -> None:
         self.program = program
         cuts: dict[str, set[int]] = {}
-        for value in (*program.inputs, *program.outputs, *_touched(program.steps)):
+        lasting = (s.value for s in program.states)
+        for value in (*program.inputs, *program.outputs, *lasting, *_touched(program.steps)):
             if value not in program.constants:
                 home, begin, end = self._span(value)
                 cuts.setdefault(home, set()).update((begin, end))
-        self.stretches = {
-            home: [*zip(points, points[1:], strict=False)]
-            for home, points in ((home, sorted(found)) for home, found in cuts.items())
-        }
+        self.whole: dict[str, int] = {}
+        """The sizes of memory whose parts nothing is known of: they depend on a run's extents."""
+        self.points: dict[str, list[int]] = {}
+        for home, found in cuts.items():
+            try:
+                self.points[home] = sorted(found)
+            except Undecided:
+                self.whole[home] = program.types[home].nbytes
+                self.points[home] = [0, self.whole[home]]
         self.sides: dict[tuple[str, int], frozenset[bool]] = {}
 
     def _span(self, value: str) -> tuple[str, int, int]:
         begin = self.program.shift(value)
         return self.program.home(value), begin, begin + self.program.types[value].nbytes
 
+    def leaves_others(self, value: str) -> bool:
+        """Return whether a value is a part of memory that is moved as a whole."""
+        home, begin, end = self._span(value)
+        return home in self.whole and (begin, end) != (0, self.whole[home])
+
     def _own(self, value: str) -> Iterator[tuple[str, int, int]]:
         home, begin, end = self._span(value)
-        own = self.stretches.get(home, [])
-        yield from ((home, a, b) for a, b in own if begin <= a and b <= end)
+        if home in self.whole:
+            begin, end = 0, self.whole[home]
+        points = self.points.get(home, [])
+        if points:
+            own = points[points.index(begin) : points.index(end) + 1]
+            yield from ((home, a, b) for a, b in pairwise(own))
 
     def read(self, value: str, side: bool) -> Iterator[Move]:
         """Yield the moves after which a side has a value, neighbours joined."""

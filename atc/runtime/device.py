@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from threading import Lock, get_ident
 from typing import Any
 
@@ -55,7 +57,8 @@ class DeviceTensor:
 class Streams:
     """The contexts of a network's runs on a GPU, one for each stream.
 
-    Runs on one stream follow each other, those of several may overlap.
+    Runs on one stream follow each other, those of several may overlap. A network with states has
+    one context: each of its runs goes on from the one before, whatever their streams.
     """
 
     def __init__(self, library: Library) -> None:
@@ -63,23 +66,45 @@ class Streams:
         self._library = library
         self._contexts: dict[tuple[int, int], tuple[Context, Lock]] = {}
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
-        """Queue a run on a stream, given the tensors' addresses on the GPU."""
-        library, own = self._library, (stream, get_ident() if stream == _OF_THREAD else 0)
-        context, lock = self._contexts.get(own) or self._contexts.setdefault(
-            own, (library.context(), Lock())
-        )
+    def run(
+        self, stream: int, inputs: Sequence[DeviceTensor],
+        made: Callable[[list[tuple[int, ...]]], Sequence[DeviceTensor]],
+    ) -> list[tuple[int, ...]]:  # fmt: skip
+        """Queue a run on a stream; `made` returns outputs of the shapes that it is given.
+
+        Returns the shapes that the run gave them: smaller where they depend on values.
+        """
+        library = self._library
         ffi = library.ffi
-        tables = [
-            ffi.new("void *[]", [ffi.cast("void *", at) for at in side] or 1)
-            for side in (inputs, outputs)
-        ]
-        with lock:
+        with self._context(stream) as context:
+            shapes = context.shapes_for(inputs)
+            tables = [
+                ffi.new("void *[]", [ffi.cast("void *", each.pointer) for each in side] or 1)
+                for side in (inputs, made(shapes))
+            ]
             status = library.run_device(
                 context.arguments[0], ffi.cast("void *", stream), *tables
             )
-        if status:
-            raise library.error(status)
+            if status:
+                raise library.error(status)
+            return context.shapes_made(shapes)
+
+    @contextmanager
+    def _context(self, stream: int) -> Iterator[Context]:
+        """Yield the context of a stream, which nobody else uses meanwhile."""
+        library, own = self._library, (stream, get_ident() if stream == _OF_THREAD else 0)
+        if library.state_size:
+            context = library.context()
+            try:
+                yield context
+            finally:
+                library.idle.append(context)
+            return
+        context, lock = self._contexts.get(own) or self._contexts.setdefault(
+            own, (library.context(), Lock())
+        )
+        with lock:
+            yield context
 
 
 def is_on_device(value: Any) -> bool:
@@ -151,10 +176,11 @@ def checked_tensor(value: Any, tensor: Tensor, side: str, stream: int) -> Device
     found = device_tensor(value, stream)
     if found.dtype != tensor.stored:
         raise TypeError(f"{side} {tensor.name!r} must be {tensor.stored}, not {found.dtype}")
-    if found.shape != tensor.shape:
-        raise ValueError(
-            f"{side} {tensor.name!r} must have the shape {tensor.shape}, not {found.shape}"
-        )
+    if not tensor.takes(found.shape):
+        wanted = f"the shape {tensor.shape}"
+        if tensor.lowest:
+            wanted = f"a shape in [{', '.join(tensor.extents)}]"
+        raise ValueError(f"{side} {tensor.name!r} must have {wanted}, not {found.shape}")
     if not found.dense:
         raise ValueError(f"{side} {tensor.name!r} must be contiguous")
     if found.pointer % 16:
@@ -182,6 +208,13 @@ def new_tensor(like: Any, tensor: Tensor) -> Any:
         wait = getattr(made, "block_until_ready", None)  # JAX fills it in the background
         return made if wait is None else wait()
     raise TypeError(f"output {tensor.name!r}: {type(like).__name__} can't be made, give out=")
+
+
+def resized(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """Return the first elements of a tensor in a shape, the tensor itself where that is its own."""
+    if not hasattr(tensor, "shape") or tuple(tensor.shape) == shape:
+        return tensor
+    return tensor.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def stream_of(stream: Any) -> int:

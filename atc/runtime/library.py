@@ -362,7 +362,7 @@ class Context:
 
     def point_to(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
         """Fill the tables; returns the outputs' arrays. The caller keeps the arrays alive."""
-        shapes = self._shapes(inputs)
+        shapes = self.shapes_for(inputs)
         outputs = listed_outputs(self._library.outputs, out, inputs, shapes)
         for k, array in enumerate(inputs):
             self._inputs[k] = self._pointer(array)
@@ -372,19 +372,19 @@ class Context:
 
     def filled(self, outputs: Sequence[Array]) -> list[Array]:
         """Return the outputs in the shapes that the run gave them."""
-        if self._library.set_shapes is None:
-            return [*outputs]
-        shapes = [self._output_shape(k) for k in range(len(outputs))]
+        shapes = self.shapes_made([a.shape for a in outputs])
         return [
             a if a.shape == s else a.reshape(-1)[: prod(s)].reshape(s)
             for a, s in zip(outputs, shapes, strict=True)
         ]
 
-    def _shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Say what shapes the inputs have; returns the outputs'.
+    def shapes_made(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return the shapes that a run gave its outputs, whose `shapes` were known before."""
+        fixed = self._library.set_shapes is None
+        return [*shapes] if fixed else [self._output_shape(k) for k in range(len(shapes))]
 
-        What is found out of the latest shapes is kept, in C contexts that share the arena.
-        """
+    def shapes_for(self, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Say what shapes the inputs have and return the outputs'; contexts keep them."""
         library = self._library
         if library.set_shapes is None:
             return [t.shape for t in library.outputs]
@@ -409,7 +409,7 @@ class Context:
         ffi.memmove(copy, self._context, 8 * len(copy))
         return copy
 
-    def _set_shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+    def _set_shapes(self, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
         """Set the shapes in the C context; returns the largest outputs of these inputs."""
         library = self._library
         library.shapes_set += 1

@@ -8,6 +8,7 @@ Every generated project carries this file's text in its Python module: nothing o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from atc.runtime.queue import CallQueue, captured
-from atc.runtime.device import Streams, checked_tensor, is_on_device, new_tensor, stream_of
+from atc.runtime.device import DeviceTensor, Streams, checked_tensor, is_on_device
+from atc.runtime.device import new_tensor, resized, stream_of
 from atc.runtime.library import Context, Library
 from atc.runtime.shown import html_table
 from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
@@ -155,27 +157,38 @@ class Network:
         listed = out if isinstance(out, list | tuple) else [out] * len(self.outputs)
         if len(listed) != len(self.outputs):
             raise TypeError(f"{len(listed)} tensors for {len(self.outputs)} outputs")
-        pairs = zip(listed, self.outputs, strict=True)
-        results = [new_tensor(inputs[0], t) if o is None else o for o, t in pairs]
         queue = stream_of(stream)
-        sides = (("input", inputs, self.inputs), ("output", results, self.outputs))
-        found = [
-            checked_tensor(value, tensor, side, queue)
-            for side, values, tensors in sides
-            for value, tensor in zip(values, tensors, strict=True)
-        ]
-        for each in found:
+        pairs = zip(inputs, self.inputs, strict=True)
+        found = [checked_tensor(value, tensor, "input", queue) for value, tensor in pairs]
+        given = [each.stream for each in found if each.stream is not None]
+        if stream is None and given:
+            queue = int(given[0])
+        results: list[Any] = []
+
+        def made(shapes: list[tuple[int, ...]]) -> list[DeviceTensor]:
+            own = [replace(t, shape=s) for t, s in zip(self.outputs, shapes, strict=True)]
+            sides = [*zip(listed, own, strict=True)]
+            results.extend(new_tensor(inputs[0], t) if o is None else o for o, t in sides)
+            return self._checked_outputs(library, results, own, found, queue)
+
+        streams = self._streams or Streams(library)  # closed meanwhile
+        shapes = streams.run(queue, found, made)
+        return [resized(result, shape) for result, shape in zip(results, shapes, strict=True)]
+
+    @staticmethod
+    def _checked_outputs(
+        library: Library, results: Sequence[Any], tensors: Sequence[Tensor],
+        inputs: Sequence[DeviceTensor], queue: int,
+    ) -> list[DeviceTensor]:  # fmt: skip
+        """Return where the outputs lie; ValueError where a tensor is on another device."""
+        pairs = zip(results, tensors, strict=True)
+        outputs = [checked_tensor(value, tensor, "output", queue) for value, tensor in pairs]
+        for each in (*inputs, *outputs):
             if each.device not in (None, library.device_id):
                 raise ValueError(
                     f"a tensor is on device {each.device}, the network on {library.device_id}"
                 )
-        given = [each.stream for each in found if each.stream is not None]
-        if stream is None and given:
-            queue = int(given[0])
-        places = [each.pointer for each in found]
-        streams = self._streams or Streams(library)  # closed meanwhile
-        streams.run(places[: len(inputs)], places[len(inputs) :], queue)
-        return results
+        return outputs
 
     def reset(self) -> None:
         """Make the states zero, as they are before the first call."""

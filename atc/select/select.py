@@ -194,7 +194,6 @@ def select(
     Ties go to the earlier kernel of the catalogue.
     """
     constants = {**(outer or {}), **graph.constants}
-    target = on_host(target) if graph.dims else target
     chosen: dict[str, Choice] = {}
     memo: dict[tuple[Workload, Limits, bool], Choice] = {}
     on_host_only = set[str]()  # values that the host has, of a target that is a GPU

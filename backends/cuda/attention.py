@@ -6,12 +6,13 @@ from dataclasses import replace
 from math import prod
 
 from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, seconds, unravel
+from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
 from atc.backends.cuda.tensor import HALVES, ROUNDED, SHARED, Form
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
+from atc.dims import high
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
 
@@ -31,6 +32,7 @@ class TensorAttention(DeviceKernel[Attention]):
 
     op = Attention
     template = "cuda/attention_tensor.cu.j2"
+    dynamic = True
     barriers = True
     tensor_cores = True
     form: Form
@@ -41,11 +43,11 @@ class TensorAttention(DeviceKernel[Attention]):
         floats = {t.dtype for t in w.inputs[:3] if t is not None} == {DType.FLOAT}
         size = self.form.planes * 64 * (_depth(op) // 32 * (ROWS + KEYS) + _width(op))
         able = gpu_of(target.device).tensor > 0 and size <= SHARED
-        return floats and able and min(op.queries, op.keys) >= 8 and op.width <= WIDEST
+        return floats and able and min(high(op.queries), high(op.keys)) >= 8 and op.width <= WIDEST
 
     def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
-        return Launch(min(_tiles(w.op), MOST_BLOCKS), 2 * ROWS)
+        return grid(_tiles(w.op), MOST_BLOCKS, 2 * ROWS)
 
     def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands, parts of numbers, and both epilogues."""

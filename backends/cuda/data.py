@@ -10,6 +10,7 @@ from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import load, render_expr, store
 from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, source_index
 from atc.ir.ops.sampling import Resample
@@ -21,6 +22,7 @@ class ConcatElements(ElementKernel[Concat]):
     name = "cuda_concat"
     op = Concat
     template = "cuda/concat.cu.j2"
+    dynamic = True
 
     def values(self, w: Workload[Concat], params: Params, target: Target) -> dict[str, object]:
         """Where each part begins in a row of the result."""
@@ -53,6 +55,14 @@ class PadElements(ElementKernel[Pad]):
     name = "cuda_pad"
     op = Pad
     template = "cuda/pad.cu.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload[Pad], target: Target) -> bool:
+        """Axes whose elements a table tells have known extents."""
+        op = w.op
+        rows = zip(op.shape, op.begins, op.ends, strict=True)
+        around = (row for row in rows if op.mode != "constant" and (row[1] or row[2]))
+        return not is_dynamic(tuple(around))
 
     def values(self, w: Workload[Pad], params: Params, target: Target) -> dict[str, object]:
         """Return the axes, and what lies around a constant pad."""
@@ -62,7 +72,7 @@ class PadElements(ElementKernel[Pad]):
             table: tuple[int, ...] = ()
             if op.mode != "constant" and (op.begins[d] or op.ends[d]):
                 found = source_index(op.mode, size, op.begins[d], op.ends[d])
-                table = tuple(int(i) * strides[d] for i in found)
+                table = tuple(map(int, found))
             axes.append(PadAxis(d, op.begins[d], size, extents[d], strides[d], table))
         dtype = w.outputs[0].dtype
         given = len(w.inputs) > 1
@@ -80,6 +90,7 @@ class GatherElements(ElementKernel[Gather]):
     name = "cuda_gather"
     op = Gather
     template = "cuda/gather.cu.j2"
+    dynamic = True
 
     def values(self, w: Workload[Gather], params: Params, target: Target) -> dict[str, object]:
         """Loops and address."""
@@ -101,6 +112,7 @@ class ResampleElements(ElementKernel[Resample]):
     name = "cuda_resample"
     op = Resample
     template = "cuda/resample.cu.j2"
+    dynamic = True
 
     def values(self, w: Workload[Resample], params: Params, target: Target) -> dict[str, object]:
         """Return indices and the element that a weight is multiplied with."""

@@ -11,6 +11,7 @@ from atc.backends.cuda.kernel import (
     DeviceKernel,
     ElementKernel,
     RowKernel,
+    grid,
     unravel,
 )
 from atc.backends.kernel import Launch, Params, Workload
@@ -18,6 +19,7 @@ from atc.backends.render.expr import address, load, render_expr, store, times, v
 from atc.backends.render.loops import finish, loop_names, reader
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
+from atc.dims import high
 from atc.ir.graph import DType
 from atc.ir.ops import ArgReduce, Map, Reduce
 from atc.ir.view import View, dense
@@ -57,6 +59,7 @@ class MapVectors(ElementKernel[Map]):
     name = "cuda_map_vectors"
     op = Map
     template = "cuda/map_vectors.cu.j2"
+    dynamic = True
 
     def _width(self, w: Workload[Map]) -> int:
         sizes = [t.dtype.itemsize for t in (*w.inputs, *w.outputs) if t is not None]
@@ -65,7 +68,7 @@ class MapVectors(ElementKernel[Map]):
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Many elements, whose places are no part of what is computed."""
         op, count = w.op, w.outputs[0].size
-        if op.coordinates or count < MANY or None in w.inputs or self._width(w) < 2:
+        if op.coordinates or high(count) < MANY or None in w.inputs or self._width(w) < 2:
             return False
         return all(_is_whole(v, op.shape) or not any(v.strides) for v in op.views)
 
@@ -102,6 +105,7 @@ class MapTurned(DeviceKernel[Map]):
     name = "cuda_map_turned"
     op = Map
     template = "cuda/map_turned.cu.j2"
+    dynamic = True
     barriers = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
@@ -117,7 +121,7 @@ class MapTurned(DeviceKernel[Map]):
 
     def launch(self, w: Workload[Map], params: Params, target: Target) -> Launch:
         """Return a block for each square, up to a limit."""
-        return Launch(min(prod(n for _, n in self._tiles(w)), MOST_BLOCKS), THREADS)
+        return grid(prod(n for _, n in self._tiles(w)), MOST_BLOCKS, THREADS)
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return the squares, where operands are read, and the stored value."""
@@ -149,7 +153,7 @@ def _turned_loop(w: Workload[Map]) -> int:
         if type_ is None or not view.strides or view.strides[-1] in (-1, 0, 1):
             continue
         for d in range(len(shape) - 1):
-            if view.strides[d] == 1 and min(shape[d], shape[-1]) >= TURNED:
+            if view.strides[d] == 1 and min(high(shape[d]), high(shape[-1])) >= TURNED:
                 return d
     return -1
 
@@ -172,6 +176,7 @@ class MapElements(ElementKernel[Map]):
     name = "cuda_map"
     op = Map
     template = "cuda/map.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Return what the other kernels leave."""
@@ -221,6 +226,7 @@ class ReduceElements(ElementKernel[Reduce]):
     name = "cuda_reduce"
     op = Reduce
     template = "cuda/reduce.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Short rows, or enough of them to keep a GPU busy."""
@@ -237,6 +243,7 @@ class ReduceRows(RowKernel[Reduce]):
     name = "cuda_reduce_rows"
     op = Reduce
     template = "cuda/reduce_rows.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Long rows, and few of them."""
@@ -253,7 +260,7 @@ class ReduceRows(RowKernel[Reduce]):
 
 def _shares_rows(w: Workload[Reduce]) -> bool:
     op = w.op
-    return prod(op.reduced) >= LONG_ROW and prod(op.shape) <= MANY_ROWS
+    return high(prod(op.reduced)) >= LONG_ROW and high(prod(op.shape)) <= MANY_ROWS
 
 
 class ArgReduceElements(ElementKernel[ArgReduce]):
@@ -262,6 +269,7 @@ class ArgReduceElements(ElementKernel[ArgReduce]):
     name = "cuda_arg_reduce"
     op = ArgReduce
     template = "cuda/arg_reduce.cu.j2"
+    dynamic = True
 
     def values(self, w: Workload[ArgReduce], params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu
 from atc.backends.kernel import Kernel, Launch, OpT, ParamsT, Workload
 from atc.backends.target import Target
+from atc.dims import Dim, high, is_dynamic
 from atc.ir.graph import DType
 
 THREADS = 256
@@ -15,11 +16,20 @@ THREADS = 256
 MOST_BLOCKS = 1 << 16
 """Blocks from which on threads take several elements in turn."""
 
-MOST_TENSORS = 100
-"""Operands and results that a launch is given: a GPU's parameters have 4 KiB, our tables 128."""
+MOST_TENSORS, MOST_OF_RANGES = 100, 24
+"""Operands and results that a launch is given, and those beside which it is given extents.
+
+A GPU's parameters have 4 KiB.
+"""
 
 Unravelled = list[tuple[str, str]]
 """C variables with the expressions that they are declared with."""
+
+
+def grid(blocks: int, most: int, threads: int) -> Launch:
+    """Return a launch of so many blocks, at least one, up to a limit: threads take turns then."""
+    wanted = blocks if isinstance(blocks, Dim) else 0
+    return Launch(max(min(high(blocks), most), 1), threads, wanted)
 
 
 class DeviceKernel(Kernel[OpT, ParamsT]):
@@ -29,13 +39,13 @@ class DeviceKernel(Kernel[OpT, ParamsT]):
     """Whether threads of a block wait for each other."""
 
     def supports_extents(self, w: Workload[OpT]) -> bool:
-        """Extents must be known, and not 0: the host does nothing as well. No text either."""
+        """No extent may always be 0: the host does nothing as well. No text either."""
         if w.op.written or not super().supports_extents(w):
             return False
         types = [t for t in (*w.inputs, *w.outputs) if t is not None]
-        if len(types) > MOST_TENSORS:
+        if len(types) > (MOST_OF_RANGES if is_dynamic(w) else MOST_TENSORS):
             return False
-        return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
+        return all(high(t.size) > 0 and t.dtype is not DType.STRING for t in types)
 
     def cost(self, w: Workload[OpT], params: ParamsT, target: Target) -> float:
         """Return the estimated seconds: always less than the cycles of what the host computes."""
@@ -51,8 +61,7 @@ class ElementKernel(DeviceKernel[OpT, ParamsT]):
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Enough blocks for a thread each, up to a limit."""
-        blocks = -(-self.elements(w) // THREADS)
-        return Launch(min(max(blocks, 1), MOST_BLOCKS), THREADS)
+        return grid(-(-self.elements(w) // THREADS), MOST_BLOCKS, THREADS)
 
 
 class RowKernel(DeviceKernel[OpT, ParamsT]):
@@ -67,7 +76,7 @@ class RowKernel(DeviceKernel[OpT, ParamsT]):
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Return a block for each row, up to a limit."""
-        return Launch(min(max(self.rows(w), 1), MOST_BLOCKS), self.threads)
+        return grid(self.rows(w), MOST_BLOCKS, self.threads)
 
 
 def seconds(w: Workload, nanoseconds: float, gpu: Gpu) -> float:
@@ -81,8 +90,14 @@ def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
     found: Unravelled = []
     step = 1
     for k, (name, extent) in reversed([*enumerate(loops)]):
-        quotient = f"{index} / {step}" if step > 1 else index
-        inner = "0" if extent == 1 else f"{quotient} % {extent}"
+        quotient = f"{index} / {_divisor(step)}" if step != 1 else index
+        inner = "0" if extent == 1 else f"{quotient} % {_divisor(extent)}"
         found.append((name, quotient if k == 0 else inner))
-        step *= max(extent, 1)
+        step *= extent or 1
     return found[::-1]
+
+
+def _divisor(extent: int) -> str:
+    """Return an extent as C; an index of 32 bits is divided by no more."""
+    narrow = isinstance(extent, Dim) and high(extent) < 1 << 31
+    return f"(unsigned){extent}" if narrow else str(extent)

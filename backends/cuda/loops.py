@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Generic
 
-from atc.backends.cuda.kernel import DeviceKernel
+from atc.backends.cuda.kernel import DeviceKernel, grid
 from atc.backends.kernel import Launch, OpT, ParamsT, Workload
 from atc.backends.parallel_for import linalg, ngrams, sampling, signal, svm, trees
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.target import Target
+from atc.dims import high
 from atc.ir.ops.linalg import Determinant, Inverse
 from atc.ir.ops.ngrams import NGrams
 from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
@@ -26,15 +27,13 @@ ROOM = 1 << 26
 class Threads(DeviceKernel[OpT, ParamsT], ParallelFor[OpT, ParamsT], Generic[OpT, ParamsT]):
     """Runs a loop's turns, in turn where there are more than threads."""
 
-    dynamic = False
-
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """As many blocks as there are turns and room for."""
-        turns = max(self.turns(w), 1)
-        threads = min(THREADS, -(-turns // 32) * 32)
+        turns = self.turns(w)
+        threads = min(THREADS, -(-max(high(turns), 1) // 32) * 32)
         own = self.own_scratch(w)
         most = max(ROOM // (own * threads), 1) if own else MOST_BLOCKS
-        return Launch(min(-(-turns // threads), most, MOST_BLOCKS), threads)
+        return grid(-(-turns // threads), min(most, MOST_BLOCKS), threads)
 
     def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
         """Return what all threads need."""

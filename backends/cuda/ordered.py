@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from atc.backends.cuda.elementwise import LONG_ROW, MANY_ROWS
-from atc.backends.cuda.kernel import DeviceKernel, ElementKernel, RowKernel, unravel
+from atc.backends.cuda.kernel import DeviceKernel, ElementKernel, RowKernel, grid, unravel
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.addresses import address_values, combined
 from atc.backends.render.expr import load, times, value_type
 from atc.backends.render.ordering import comes_first
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
+from atc.dims import high, is_dynamic
 from atc.ir.ops.data import Cumulate, Scatter, TopK
 
 FEW_UPDATES, MOST_PARTS, FEWEST_PARTS = 4096, 1024, 128
@@ -28,18 +29,19 @@ class ScatterParts(DeviceKernel[Scatter]):
     name = "cuda_scatter"
     op = Scatter
     template = "cuda/scatter.cu.j2"
+    dynamic = True
     barriers = True
     threads = 256
 
     def _part(self, w: Workload[Scatter]) -> int:
         """Return the elements of a block's part."""
-        updates, size = w.input(1).size // w.op.run, w.outputs[0].size
+        updates, size = high(w.input(1).size // w.op.run), high(w.outputs[0].size)
         most = MOST_PARTS if updates <= FEW_UPDATES else FEWEST_PARTS
         return max(-(-size // most), 4 * self.threads)
 
     def launch(self, w: Workload[Scatter], params: Params, target: Target) -> Launch:
         """Return a block for each part."""
-        return Launch(-(-w.outputs[0].size // self._part(w)), self.threads)
+        return grid(-(-w.outputs[0].size // self._part(w)), MOST_PARTS, self.threads)
 
     def values(self, w: Workload[Scatter], params: Params, target: Target) -> dict[str, object]:
         """Addresses, and how an element is updated."""
@@ -61,7 +63,7 @@ def _rows(op: Cumulate | TopK) -> list[tuple[str, int]]:
 
 
 def _shares_rows(op: Cumulate) -> bool:
-    return op.axis >= LONG_ROW and op.outer * op.inner <= MANY_ROWS
+    return high(op.axis) >= LONG_ROW and high(op.outer * op.inner) <= MANY_ROWS
 
 
 def _running(w: Workload[Cumulate]) -> dict[str, object]:
@@ -79,6 +81,7 @@ class CumulateElements(ElementKernel[Cumulate]):
     name = "cuda_cumulate"
     op = Cumulate
     template = "cuda/cumulate.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
         """Short rows, or enough of them to keep a GPU busy."""
@@ -99,6 +102,7 @@ class CumulateRows(RowKernel[Cumulate]):
     name = "cuda_cumulate_rows"
     op = Cumulate
     template = "cuda/cumulate_rows.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
         """Long rows, and few of them."""
@@ -141,10 +145,12 @@ class TopKPasses(_TopKRows):
 
     name = "cuda_top_k"
     template = "cuda/top_k.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
         """Few results of rows whose elements an int counts."""
-        return w.op.k <= PASSES and w.op.axis < 1 << 30
+        op = w.op
+        return high(op.k) <= PASSES and high(op.axis) < 1 << 30 and not is_dynamic(op.inner)
 
 
 class TopKSort(_TopKRows):
@@ -152,15 +158,19 @@ class TopKSort(_TopKRows):
 
     name = "cuda_top_k_sort"
     template = "cuda/top_k_sort.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
         """Many results of rows that scratch has room for."""
-        return w.op.k > PASSES and 4 * _padded(w.op) <= SORTED
+        op = w.op
+        if high(op.k) <= PASSES or is_dynamic((op.axis, op.inner)):
+            return False
+        return 4 * _padded(op) <= SORTED
 
     def launch(self, w: Workload[TopK], params: Params, target: Target) -> Launch:
         """As many blocks as have scratch."""
         most = SORTED // (4 * _padded(w.op))
-        return Launch(min(self.rows(w), max(most, 1)), self.threads)
+        return grid(self.rows(w), most, self.threads)
 
     def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:
         """Return the bytes of the numbers that blocks sort."""

@@ -9,6 +9,7 @@ from atc.backends.cuda.tensor import ProductsOfHalves, ProductsOfRounded, Produc
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
+from atc.dims import high, is_dynamic
 from atc.ir.ops.quantize import MatMulPacked
 
 
@@ -18,10 +19,11 @@ class PackedRows(RowKernel[MatMulPacked]):
     name = "cuda_matmul_packed"
     op = MatMulPacked
     template = "cuda/matmul_packed.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Return what isn't computed in tiles."""
-        return min(w.op.m, w.op.n) < SLIM
+        return min(high(w.op.m), w.op.n) < SLIM
 
     def rows(self, w: Workload[MatMulPacked]) -> int:
         """Return the number of columns."""
@@ -36,7 +38,8 @@ class PackedRows(RowKernel[MatMulPacked]):
         word = 4 if size % 4 == 0 else 1
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
-            "op": op, "count": op.n, "indices": [("j", "at")], "own": min(op.m, SLIM),
+            "op": op, "count": op.n, "indices": [("j", "at")], "own": min(high(op.m), SLIM),
+            "whole": not is_dynamic(op.m) and op.m <= SLIM,
             "zero": packed_zero(w), "unit": "uint32_t" if word == 4 else "uint8_t",
             "each": 8 * word // op.bits, "words": size // word, "mask": (1 << op.bits) - 1,
             "after": after, "value": value,

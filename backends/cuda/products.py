@@ -13,6 +13,7 @@ from atc.backends.cuda.kernel import (
     MOST_BLOCKS,
     DeviceKernel,
     ElementKernel,
+    grid,
     seconds,
     unravel,
 )
@@ -20,6 +21,7 @@ from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
+from atc.dims import high, is_dynamic
 from atc.ir.graph import DType, row_major
 from atc.ir.ops import Conv, MatMul
 from atc.ir.ops.elementwise import Epilogue
@@ -195,7 +197,8 @@ def _of_conv(w: Workload, op: Conv) -> Product:
         place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
         inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
         last = (out - 1) * window.strides[d] + reach - pad
-        inside += [f"i{d} >= 0"] * (pad > 0) + [f"i{d} < {size}"] * (last >= size)
+        before, behind = high(pad) > 0, high(last - size) >= 0
+        inside += [f"i{d} >= 0"] * before + [f"i{d} < {size}"] * behind
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()
     own, first = (f"g * {filters} + i", f"g * {channels} + c") if groups else ("i", "c")
@@ -240,17 +243,18 @@ class ProductTiles(DeviceKernel):
     """Products of tiles that a block loads to shared memory; a thread sums a part of the tile."""
 
     template = "cuda/matmul.cu.j2"
+    dynamic = True
     barriers = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Results that are no slim strips."""
         product = product_of(w)
-        return min(product.m, product.n) >= SLIM
+        return min(high(product.m), high(product.n)) >= SLIM
 
     def launch(self, w: Workload, params: Params, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
         tiles = prod(n for _, n in tiles_of(product_of(w), TILE, TILE))
-        return Launch(min(max(tiles, 1), MOST_BLOCKS), (TILE // OWN) ** 2)
+        return grid(tiles, MOST_BLOCKS, (TILE // OWN) ** 2)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Tiles, and which index runs fastest where an operand is loaded."""
@@ -294,7 +298,9 @@ class ConvTiles(ProductTiles):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Results that are no slim strips, of sums that are no short ones."""
-        return super().accepts(w, target) and product_of(w).k >= SLIM
+        return not is_dynamic(w.input(1)) and (
+            super().accepts(w, target) and product_of(w).k >= SLIM
+        )
 
 
 class MatMulElements(ElementKernel):
@@ -303,6 +309,7 @@ class MatMulElements(ElementKernel):
     name = "cuda_matmul_slim"
     op = MatMul
     template = "cuda/matmul_slim.cu.j2"
+    dynamic = True
     accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:

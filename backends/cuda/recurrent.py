@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atc.backends.cuda.kernel import RowKernel, unravel
+from atc.backends.cuda.kernel import RowKernel, grid, unravel
 from atc.backends.cuda.products import multiply_add
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import literal, render_expr
 from atc.backends.render.recurrent import places
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import DType
 from atc.ir.ops import Cell, Recurrent
 
@@ -23,11 +24,12 @@ class RecurrentBlocks(RowKernel[Recurrent]):
     name = "cuda_recurrent"
     op = Recurrent
     template = "cuda/recurrent.cu.j2"
+    dynamic = True
     threads = 256
 
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
-        """Accept what is computed in the type of the states."""
-        return w.outputs[0].dtype in (DType.FLOAT, DType.DOUBLE)
+        """Accept what is computed in the type of the states, of which their number is known."""
+        return w.outputs[0].dtype in (DType.FLOAT, DType.DOUBLE) and not is_dynamic(w.op.hidden)
 
     def rows(self, w: Workload[Recurrent]) -> int:
         """Return the number of rows of all directions."""
@@ -35,7 +37,7 @@ class RecurrentBlocks(RowKernel[Recurrent]):
 
     def launch(self, w: Workload[Recurrent], params: Params, target: Target) -> Launch:
         """As many blocks as have scratch."""
-        return Launch(min(self.rows(w), MOST_BLOCKS), self.threads)
+        return grid(self.rows(w), MOST_BLOCKS, self.threads)
 
     def _own(self, w: Workload[Recurrent]) -> int:
         """Return the bytes of a block: the states' shares of the gates, reset h, h in bytes."""

@@ -8,11 +8,12 @@ from math import prod
 import numpy as np
 
 from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.kernel import RowKernel, seconds, unravel
+from atc.backends.cuda.kernel import RowKernel, grid, seconds, unravel
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
+from atc.dims import Dim
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention, Normalize, Softmax
 
@@ -38,6 +39,7 @@ class SoftmaxRows(RowKernel[Softmax]):
     name = "cuda_softmax"
     op = Softmax
     template = "cuda/softmax.cu.j2"
+    dynamic = True
 
     def rows(self, w: Workload[Softmax]) -> int:
         """Return a row for each place beside the axis."""
@@ -76,6 +78,7 @@ class NormalizeRows(RowKernel[Normalize]):
     name = "cuda_normalize"
     op = Normalize
     template = "cuda/normalize.cu.j2"
+    dynamic = True
 
     def rows(self, w: Workload[Normalize]) -> int:
         """Return a row for each pair of statistics."""
@@ -92,9 +95,10 @@ class NormalizeRows(RowKernel[Normalize]):
         after, value = finish(op.epilogue, w, "value", names, 1)
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows),
-            "steps": unravel("step", steps), "length": length, "type": x.dtype.c,
+            "steps": unravel("step", steps), "length": length, "elements": _real(length),
+            "type": x.dtype.c,
             "place": f"at * {length} + step" if inner == 1 else (
-                f"(at / {max(inner, 1)} * {length} + step) * {inner} + at % {max(inner, 1)}"),
+                f"(at / {inner or 1} * {length} + step) * {inner} + at % {inner or 1}"),
             "centred": op.how == "Variance", "scale": _scale(op, x.dtype),
             "statistics": len(w.outputs) > 1, "after": after, "value": value,
         }  # fmt: skip
@@ -113,7 +117,12 @@ def _scale(op: Normalize, dtype: DType) -> str:
             return f"total[0] == 0 ? 0 : ({dtype.c})(1 / sqrt(total[0]))"
         case _:
             epsilon = literal(op.epsilon, DType.DOUBLE)
-            return f"({dtype.c})(1 / sqrt(total[0] / {prod(op.axis)}.0 + {epsilon}))"
+            return f"({dtype.c})(1 / sqrt(total[0] / {_real(prod(op.axis))} + {epsilon}))"
+
+
+def _real(extent: int) -> str:
+    """Return an extent as a C double."""
+    return f"(double){extent}" if isinstance(extent, Dim) else f"{extent}.0"
 
 
 class AttentionRows(RowKernel[Attention]):
@@ -122,6 +131,7 @@ class AttentionRows(RowKernel[Attention]):
     name = "cuda_attention"
     op = Attention
     template = "cuda/attention.cu.j2"
+    dynamic = True
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept what is computed in the type of all three operands."""
@@ -135,7 +145,7 @@ class AttentionRows(RowKernel[Attention]):
 
     def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
         """As many blocks as have scratch."""
-        return Launch(min(max(self.rows(w), 1), ROWS_OF_SCORES), self.threads)
+        return grid(self.rows(w), ROWS_OF_SCORES, self.threads)
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Return the seconds that the products take: each loads an operand of its own."""
@@ -148,7 +158,7 @@ class AttentionRows(RowKernel[Attention]):
         """Return a row of scores for each block."""
         op = w.op
         blocks = self.launch(w, params, target).blocks
-        return max(blocks * op.keys, 1) * w.input(0).dtype.itemsize
+        return (blocks * op.keys or 1) * w.input(0).dtype.itemsize
 
     def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands and both epilogues."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, seconds, unravel
+from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
 from atc.backends.cuda.products import (
     Operand,
     Product,
@@ -19,6 +19,7 @@ from atc.backends.cuda.products import (
 from atc.backends.kernel import KernelParams, Launch, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
+from atc.dims import concrete, high
 from atc.ir.graph import DType, Op
 from atc.ir.ops import Conv, MatMul
 
@@ -124,6 +125,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     """
 
     template = "cuda/tensor.cu.j2"
+    dynamic = True
     barriers = True
     tensor_cores = True
 
@@ -134,7 +136,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     def accepts(self, w: Workload, target: Target) -> bool:
         """Products whose tiles aren't nearly empty, on devices that have such cores."""
         product = product_of(w)
-        if gpu_of(target.device).tensor == 0 or min(product.m, product.n, product.k) < 8:
+        least = min(map(high, (product.m, product.n, product.k)))
+        if gpu_of(target.device).tensor == 0 or least < 8:
             return False
         return self.form(product) is not None
 
@@ -156,12 +159,13 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
                 found.append(
                     TileParams(m=m, n=n, warps_m=warps_m, warps_n=warps_n, stages=stages)
                 )
-        return sorted(found, key=lambda params: self.cost(w, params, target))
+        largest = concrete(w)
+        return sorted(found, key=lambda params: self.cost(largest, params, target))
 
     def launch(self, w: Workload, params: TileParams, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
         tiles = _tiles(w, params)
-        return Launch(min(max(tiles, 1), MOST_BLOCKS), 32 * params.warps)
+        return grid(tiles, MOST_BLOCKS, 32 * params.warps)
 
     def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
         """Tiles, how operands are loaded, and what becomes of a sum."""

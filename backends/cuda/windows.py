@@ -13,6 +13,7 @@ from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import TensorType, row_major
 from atc.ir.ops import Conv, ConvTranspose, Pool, Window
 from atc.ir.view import View, dense
@@ -54,7 +55,19 @@ def _loops(y: TensorType, first: str, second: str) -> list[tuple[str, int]]:
     return [(first, y.shape[0]), (second, y.shape[1]), *spatial]
 
 
-class ConvElements(ElementKernel):
+class _OfWindows(ElementKernel):
+    """Windows of constant sizes, over tensors of any extents."""
+
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Accept what meets filters of known extents."""
+        assert isinstance(w.op, Conv | ConvTranspose | Pool)
+        window, filters = w.op.window, w.inputs[1:2]
+        return not is_dynamic((window.kernel, window.strides, window.dilations, *filters))
+
+
+class ConvElements(_OfWindows):
     """Any Conv; floats are summed with one rounding a product."""
 
     name = "cuda_conv"
@@ -94,7 +107,7 @@ def _less_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
     return f"({value} - x{index}[{'m' if index == 3 and point.size > 1 else '0'}])"
 
 
-class ConvTransposeElements(ElementKernel):
+class ConvTransposeElements(_OfWindows):
     """Any ConvTranspose: each result gathers the inputs whose taps land on it."""
 
     name = "cuda_conv_transpose"
@@ -120,7 +133,7 @@ class ConvTransposeElements(ElementKernel):
         }  # fmt: skip
 
 
-class PoolElements(ElementKernel):
+class PoolElements(_OfWindows):
     """Any Pool."""
 
     name = "cuda_pool"

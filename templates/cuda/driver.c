@@ -27,7 +27,7 @@ static const char *const names[] = {
   "cuGraphInstantiateWithFlags", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
   "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
   "cuEventElapsedTime", "cuMemGetInfo_v2",
-  "cuStreamWaitEvent",
+  "cuStreamWaitEvent", "cuMemsetD8Async",
 };
 
 int cuda_driver_open(cuda_driver *driver)

@@ -68,6 +68,7 @@ typedef struct cuda_driver {
   int (CUDA_CALL *event_elapsed)(float *milliseconds, CUevent begin, CUevent end);
   int (CUDA_CALL *memory_info)(size_t *unused, size_t *total);
   int (CUDA_CALL *stream_wait_event)(CUstream stream, CUevent event, unsigned flags);
+  int (CUDA_CALL *memory_set)(CUdeviceptr at, unsigned char value, size_t size, CUstream stream);
 } cuda_driver;
 
 /* Open the driver and fill the table: 1, 0 where there is none, -1 where it is too old. */

@@ -298,6 +298,13 @@ static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream
   return CUDA_SUCCESS;
 }
 
+static int memory_set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream)
+{
+  (void)stream;
+  memset((void *)(uintptr_t)at, value, size);
+  return CUDA_SUCCESS;
+}
+
 /* ---- the rest ---- */
 
 static int init(unsigned flags)
@@ -511,7 +518,7 @@ int cuda_driver_open(cuda_driver *driver)
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
     capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
     event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
-    stream_wait_event,
+    stream_wait_event, memory_set,
   };
   *driver = own;
   return 1;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
+enum { MOST_ARGUMENTS = 512, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
 
 enum { PART = 256, LEAST_POOL = 1 << 20 };
 
@@ -228,6 +228,17 @@ static int make_sides(gpu_state *state)
   return status;
 }
 
+/* The graphs that are kept of a segment, for the host's tensors or for the device's. */
+static size_t shape_count(const gpu_network *network)
+{
+  return network->dim_count != 0 ? GPU_SHAPES : 1;
+}
+
+static size_t graph_count(const gpu_network *network)
+{
+  return 2 * network->segment_count * shape_count(network);
+}
+
 /* Reserve all that a context has of its own. */
 static int equip(gpu_state *state, const void *weights)
 {
@@ -247,7 +258,7 @@ static int equip(gpu_state *state, const void *weights)
   state->weights = weights != NULL ? state->own_weights : state->shared->weights;
   state->ports = calloc(network->port_count + 1, sizeof *state->ports);
   state->staging = calloc(network->port_count + 1, sizeof *state->staging);
-  state->graphs = calloc(2 * network->segment_count + 1, sizeof *state->graphs);
+  state->graphs = calloc(graph_count(network) + 1, sizeof *state->graphs);
   if (state->ports == NULL || state->staging == NULL || state->graphs == NULL) return GPU_NO_MEMORY;
   for (size_t k = 0; k < network->port_count && status == GPU_OK; k++) {
     const gpu_port *const port = &network->ports[k];
@@ -299,7 +310,7 @@ void gpu_close(gpu_state *state)
     for (size_t k = 0; state->ports != NULL && k < count; k++) {
       release(state->shared, state->ports[k]);
     }
-    for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
+    for (size_t k = 0; state->graphs != NULL && k < graph_count(state->network); k++) {
       if (state->graphs[k].exec != NULL) driver->exec_destroy(state->graphs[k].exec);
     }
     for (size_t k = 0; k < state->network->side_count; k++) {
@@ -307,6 +318,7 @@ void gpu_close(gpu_state *state)
       if (state->sides != NULL && state->sides[k] != NULL) driver->stream_destroy(state->sides[k]);
     }
     if (state->forked != NULL) driver->event_destroy(state->forked);
+    if (state->marked != NULL) driver->event_destroy(state->marked);
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
     release(state->shared, state->own_weights);
@@ -315,8 +327,9 @@ void gpu_close(gpu_state *state)
     gpu_leave(state);
   }
   for (size_t k = 0; state->staging != NULL && k < count; k++) free(state->staging[k]);
-  for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
+  for (size_t k = 0; state->graphs != NULL && k < graph_count(state->network); k++) {
     free(state->graphs[k].ports);
+    free(state->graphs[k].dims);
   }
   free(state->ends);
   free(state->sides);
@@ -338,13 +351,20 @@ void gpu_leave(gpu_state *state)
   state->shared->driver.context_pop(&outer);
 }
 
-int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments)
+int gpu_launch_blocks(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
+                      const CUdeviceptr *arguments)
 {
   const gpu_kernel *const own = &state->network->kernels[kernel];
+  const unsigned some = blocks < own->blocks ? blocks < 1 ? 1 : (unsigned)blocks : own->blocks;
   void *at[MOST_ARGUMENTS];
   for (size_t k = 0; k < own->arguments; k++) at[k] = (void *)(size_t)&arguments[k];
-  return state->shared->driver.launch(state->shared->functions[kernel], own->blocks, 1, 1,
-                                      own->threads, 1, 1, 0, stream, at, NULL) == CUDA_SUCCESS;
+  return state->shared->driver.launch(state->shared->functions[kernel], some, 1, 1, own->threads, 1,
+                                      1, 0, stream, at, NULL) == CUDA_SUCCESS;
+}
+
+int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments)
+{
+  return gpu_launch_blocks(state, stream, kernel, INT64_MAX, arguments);
 }
 
 int gpu_fork(gpu_state *state, CUstream stream, size_t sides)
@@ -382,14 +402,14 @@ static int make_events(gpu_state *state)
   return 1;
 }
 
-int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments,
-                     unsigned long long *took)
+int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
+                     const CUdeviceptr *arguments, unsigned long long *took)
 {
   const cuda_driver *const driver = &state->shared->driver;
   float milliseconds = 0;
   if (!make_events(state)) return 0;
   if (driver->event_record(state->begin, stream) != CUDA_SUCCESS) return 0;
-  if (!gpu_launch(state, stream, kernel, arguments)) return 0;
+  if (!gpu_launch_blocks(state, stream, kernel, blocks, arguments)) return 0;
   if (driver->event_record(state->end, stream) != CUDA_SUCCESS) return 0;
   if (driver->event_wait(state->end) != CUDA_SUCCESS) return 0;
   if (driver->event_elapsed(&milliseconds, state->begin, state->end) != CUDA_SUCCESS) return 0;
@@ -412,26 +432,54 @@ static CUgraphExec captured(gpu_state *state, size_t segment, const CUdeviceptr 
   return exec;
 }
 
+/* The graph for these inputs, outputs and extents: that of before, or else the one that was used
+ * least lately, which forgets what it was; NULL where there is no memory. `known` says which. */
+static gpu_graph *graph_of(gpu_state *state, gpu_graph *graphs, const CUdeviceptr *ports, int *known)
+{
+  const gpu_network *const network = state->network;
+  const size_t size = network->port_count * sizeof *ports, dims = network->dim_count * sizeof(int64_t);
+  gpu_graph *oldest = graphs;
+  *known = 1;
+  for (size_t k = 0; k < shape_count(network); k++) {
+    gpu_graph *const own = &graphs[k];
+    const int alike = own->ports != NULL && memcmp(own->ports, ports, size) == 0;
+    if (alike && (dims == 0 || memcmp(own->dims, state->dims, dims) == 0)) return own;
+    if (own->used < oldest->used) oldest = own;
+  }
+  *known = 0;
+  if (oldest->exec != NULL) state->shared->driver.exec_destroy(oldest->exec); /* it ends first */
+  oldest->exec = NULL;
+  if (oldest->ports == NULL) oldest->ports = malloc(size + 1);
+  if (oldest->dims == NULL) oldest->dims = malloc(dims + 1);
+  if (oldest->ports == NULL || oldest->dims == NULL) {
+    free(oldest->ports);
+    oldest->ports = NULL;
+    return NULL;
+  }
+  memcpy(oldest->ports, ports, size);
+  if (dims != 0) memcpy(oldest->dims, state->dims, dims);
+  return oldest;
+}
+
 int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports)
 {
+  const gpu_network *const network = state->network;
   const cuda_driver *const driver = &state->shared->driver;
-  const size_t size = state->network->port_count * sizeof *ports;
-  gpu_graph *const own = &state->graphs[2 * segment + (size_t)slot];
-  int capturing = 0;
+  int capturing = 0, known;
   if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
-  if (capturing) return state->network->segments[segment](state, stream, ports);
-  if (own->exec != NULL && memcmp(own->ports, ports, size) != 0) {
-    driver->exec_destroy(own->exec); /* where it is still running it ends first */
-    own->exec = NULL;
-  }
-  if (own->exec == NULL) {
-    if (own->ports == NULL) own->ports = malloc(size + 1);
-    if (own->ports == NULL) return 0;
-    memcpy(own->ports, ports, size);
-    own->exec = captured(state, segment, ports);
-    if (own->exec == NULL) return 0;
-  }
-  return driver->graph_launch(own->exec, stream) == CUDA_SUCCESS;
+  if (capturing) return network->segments[segment](state, stream, ports);
+  const size_t first = (2 * segment + (size_t)slot) * shape_count(network);
+  gpu_graph *const own = graph_of(state, &state->graphs[first], ports, &known);
+  if (own == NULL) return 0;
+  own->used = ++state->replays;
+  if (!known && network->dim_count != 0) return network->segments[segment](state, stream, ports);
+  if (own->exec == NULL) own->exec = captured(state, segment, ports);
+  return own->exec != NULL && driver->graph_launch(own->exec, stream) == CUDA_SUCCESS;
+}
+
+int gpu_clear(gpu_state *state, CUstream stream, CUdeviceptr at, size_t size)
+{
+  return state->shared->driver.memory_set(at, 0, size, stream) == CUDA_SUCCESS;
 }
 
 int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size)
@@ -442,6 +490,28 @@ int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void 
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size)
 {
   return state->shared->driver.copy_to_host(to, from, size, stream) == CUDA_SUCCESS;
+}
+
+int gpu_mark(gpu_state *state, CUstream stream)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int capturing = 0;
+  if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
+  if (capturing) return 1;
+  if (state->marked == NULL && driver->event_create(&state->marked, NOT_TIMED) != CUDA_SUCCESS) {
+    state->marked = NULL;
+    return 0;
+  }
+  return driver->event_record(state->marked, stream) == CUDA_SUCCESS;
+}
+
+int gpu_follow(gpu_state *state, CUstream stream)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  int capturing = 0;
+  if (state->marked == NULL) return 1;
+  if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
+  return capturing || driver->stream_wait_event(stream, state->marked, 0) == CUDA_SUCCESS;
 }
 
 int gpu_wait(gpu_state *state, CUstream stream)

@@ -2,6 +2,8 @@
 #ifndef ATC_GPU_H
 #define ATC_GPU_H
 
+#include <stdint.h>
+
 #include "driver.h"
 #include "gpu_own.h" /* GPU_OWN: functions that are each network's own, even in one program */
 
@@ -12,11 +14,15 @@
 #define gpu_replay GPU_OWN(gpu_replay)
 #define gpu_timed_launch GPU_OWN(gpu_timed_launch)
 #define gpu_launch GPU_OWN(gpu_launch)
+#define gpu_launch_blocks GPU_OWN(gpu_launch_blocks)
 #define gpu_fork GPU_OWN(gpu_fork)
 #define gpu_join GPU_OWN(gpu_join)
 #define gpu_to_device GPU_OWN(gpu_to_device)
 #define gpu_to_host GPU_OWN(gpu_to_host)
 #define gpu_wait GPU_OWN(gpu_wait)
+#define gpu_clear GPU_OWN(gpu_clear)
+#define gpu_follow GPU_OWN(gpu_follow)
+#define gpu_mark GPU_OWN(gpu_mark)
 
 /* Statuses, the values of those in the network's header. */
 enum {
@@ -28,6 +34,7 @@ enum {
   GPU_OLD_DRIVER = -24  /* older than the code */
 };
 
+/* A kernel: its blocks at most, their threads, the arguments. */
 typedef struct gpu_kernel {
   const char *name;
   unsigned blocks, threads, arguments;
@@ -59,6 +66,7 @@ typedef struct gpu_network {
   size_t pool_size; /* bytes that are reserved first, and from which all else comes; 0: none */
   size_t kept_free; /* percent of the device's memory that others are left */
   size_t side_count; /* streams that branches run on beside the run's own */
+  size_t dim_count;  /* extents that are known when it runs; 0: all are constants */
 } gpu_network;
 
 #define GPU_ALL ((size_t)-1) /* a pool of all that is free */
@@ -85,10 +93,15 @@ typedef struct gpu_shared {
   gpu_part *parts;
 } gpu_shared;
 
-/* A segment as it was captured for some inputs and outputs. */
+/* Shapes whose graphs are kept, of each segment for the host's tensors and for the device's. */
+enum { GPU_SHAPES = 4 };
+
+/* A segment as it was captured for some inputs and outputs, and some extents. */
 typedef struct gpu_graph {
   CUgraphExec exec; /* NULL: not yet */
   CUdeviceptr *ports;
+  int64_t *dims;
+  unsigned long long used; /* when it last was */
 } gpu_graph;
 
 /* A context's own part. */
@@ -99,8 +112,12 @@ struct gpu_state {
   CUdeviceptr own_weights, weights, arena;
   CUdeviceptr *ports; /* memory for inputs and outputs that the host brings */
   void **staging;     /* memory for those that the device brings and the host computes with */
-  gpu_graph *graphs;  /* of each segment one for the host's tensors and one for the device's */
+  gpu_graph *graphs;  /* of each segment some for the host's tensors and some for the device's */
+  unsigned long long replays;
+  const int64_t *dims;  /* the extents of the run that is being queued */
+  const size_t *places; /* where its buffers lie in the arena */
   CUevent begin, end; /* of a launch that is timed */
+  CUevent marked;     /* NULL: nothing is */
   CUstream *sides;    /* for branches, and for each the event that tells of its end */
   CUevent *ends, forked;
 };
@@ -118,16 +135,22 @@ int gpu_enter(gpu_state *state);
 void gpu_leave(gpu_state *state);
 
 /* Queue a segment as one graph, which is captured when it is first run, and again when its inputs or
- * outputs are elsewhere; `slot` is 0 for the host's tensors and 1 for the device's. Where the stream
- * itself is being captured the launches become part of that. Returns 0 where it fails. */
+ * outputs are elsewhere; `slot` is 0 for the host's tensors and 1 for the device's. Of a network
+ * whose extents vary, launches for new ones are queued as they are, and captured when these come
+ * again. Where the stream itself is being captured the launches become part of that. Returns 0 where
+ * it fails. */
 int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports);
 
-/* Launch a kernel, wait for it and say how long it took, in nanoseconds; 0 where it fails. */
-int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments,
-                     unsigned long long *took);
+/* Launch so many blocks, from one to the kernel's most, wait for them and say how long they took, in
+ * nanoseconds; 0 where it fails. */
+int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
+                     const CUdeviceptr *arguments, unsigned long long *took);
 
 /* Each queues its work, and returns 0 where that fails. */
 int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments);
+int gpu_launch_blocks(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
+                      const CUdeviceptr *arguments);
+int gpu_clear(gpu_state *state, CUstream stream, CUdeviceptr at, size_t size);
 int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size);
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size);
 
@@ -136,5 +159,10 @@ int gpu_fork(gpu_state *state, CUstream stream, size_t sides);
 int gpu_join(gpu_state *state, CUstream stream, size_t sides);
 
 int gpu_wait(gpu_state *state, CUstream stream);
+
+/* Mark where a stream is, and let another one wait until that is done; streams that are being captured
+ * are left alone. Return 0 where it fails. */
+int gpu_mark(gpu_state *state, CUstream stream);
+int gpu_follow(gpu_state *state, CUstream stream);
 
 #endif

@@ -435,11 +435,6 @@ def test_states_of_any_shape_are_refused(tmp_path: Path) -> None:
     assert "a state is numbers of one type and shape" in text
 
 
-@pytest.mark.parametrize("target", ["cuda-emulated", "c99,cuda-emulated"])
-def test_targets_that_carry_no_states_say_so(target: str, tmp_path: Path) -> None:
-    assert "--state" in refused(CASES["sum beside a result"], tmp_path, state="s:t", target=target)
-
-
 @pytest.mark.slow
 def test_a_library_for_several_targets(tmp_path: Path) -> None:
     case = CASES["lstm"]

@@ -5,11 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import onnx
 import pytest
-from cuda_cases import CASES, QUICK, TARGET, Lowered, choose_exact, lowered, program_of
-from onnx.reference import ReferenceEvaluator
-from onnxruntime import InferenceSession
+from cuda_cases import CASES, QUICK, TARGET, Lowered, choose_exact, expected, lowered, program_of
 
 from atc.onnx_backend import compile_networks
 from atc.program.build import calls
@@ -26,14 +23,7 @@ def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 
-UNKNOWN = (
-    "transposed conv of groups", "maxima of regions", "scatter of runs", "gru of lengths",
-    "grid sample",
-)  # fmt: skip
-"""What the standard's reference can't compute: onnxruntime does, as it does others' nodes."""
-
-
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )
@@ -41,20 +31,13 @@ def test_kernels_give_what_the_standard_defines(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, network = compiled(name in QUICK)[name]
-    if own.case.domain or name in UNKNOWN:
-        model = onnx.ModelProto()
-        model.CopyFrom(own.model)
-        model.ir_version = 10  # that onnxruntime knows
-        session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        expected = session.run(None, dict(own.feeds))
-    else:
-        expected = ReferenceEvaluator(own.model).run(None, own.feeds)
+    right = expected(name, own.model, own.feeds)
     found = []
     for order in ("forward", "reverse"):
         monkeypatch.setenv("ATC_EMULATED_ORDER", order)
         found.append(network.run(own.feeds))
-    for one, other, right in zip(found[0].values(), found[1].values(), expected, strict=True):
-        np.testing.assert_allclose(one, right, rtol=2e-5, atol=2e-6)
+    for one, other, wanted in zip(found[0].values(), found[1].values(), right, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=2e-5, atol=2e-6)
         np.testing.assert_array_equal(one, other)
 
 

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
-from cuda_cases import CASES, kernels_of
+from cuda_cases import CASES, compile_all, kernels_of
 
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.kernel_source import KernelSource
-from atc.backends.nvcc import find_nvcc, nvcc_flags
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.nvcc import find_nvcc
 from atc.errors import AtcError, ToolchainError
-from atc.templates import verbatim
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
-
-
-def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple[Path, ...]:
-    nvcc = find_nvcc(device, os.environ)
-    files = {k.path: k.text for k in sources}
-    files |= {"src/device.h": verbatim("cuda/device.h"), "src/kernel.h": verbatim("cpu/kernel.h")}
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    jobs = [Job(nvcc, nvcc_flags(device), k.path, folder) for k in sources]
-    return compile_many(jobs, os.cpu_count() or 1)
 
 
 @needs_nvcc

@@ -28,7 +28,7 @@ static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT, SIDES
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT, SIDES, 0
 };
 static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
@@ -77,7 +77,7 @@ static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
 static const gpu_segment segments[] = {both};
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0, 0
+  kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0, 0, DIMS
 };
 static gpu_shared shared[GPU_DEVICES];
 int main(void)
@@ -92,7 +92,7 @@ int main(void)
   done += gpu_replay(one, NULL, 0, 1, &there);
   done += gpu_replay(one, NULL, 0, 0, &here);
   printf("%d ", queued);
-  done += gpu_timed_launch(one, NULL, 0, &here, &took);
+  done += gpu_timed_launch(one, NULL, 0, 1, &here, &took);
   gpu_close(one);
   void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   int (*held)(void);
@@ -204,7 +204,7 @@ def test_memory_that_must_stay_free_does(
 
 
 def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> None:
-    (tmp_path / "main.c").write_text(REPLAY)
+    (tmp_path / "main.c").write_text(REPLAY.replace("DIMS", "0"))
     program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
     env = fake_driver(tmp_path)
     assert said(program, env) == [1, 3, 5, 0]
@@ -212,6 +212,35 @@ def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> No
     for number in range(opened + 1, opened + 9):  # three graphs and what runs them, two events
         *_, done, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
         assert (done, held) == (4, 0), f"call {number}"
+
+
+EXTENTS = """
+  int64_t dims[2] = {4, 0};
+  const size_t places[1] = {0};
+  one->dims = dims;
+  one->places = places;
+  for (int round = 0; round < 3; round++) {
+    for (dims[1] = 0; dims[1] < SHAPES; dims[1]++) gpu_replay(one, NULL, 0, 1, &here);
+    printf("%d ", queued);
+  }
+  gpu_launch_blocks(one, NULL, 0, 0, &here);
+"""
+
+
+@pytest.mark.parametrize(("shapes", "queued"), [(4, (4, 8, 8)), (5, (5, 10, 15))])
+def test_graphs_of_some_shapes_are_kept(
+    shapes: int, queued: tuple[int, ...], tmp_path: Path
+) -> None:
+    head, begin, rest = REPLAY.replace("DIMS", "2").partition("  int done")
+    loop = EXTENTS.replace("SHAPES", str(shapes))
+    end = "  gpu_close(one);\n" + rest.partition("  gpu_close(one);\n")[2]
+    main = head + loop + end.replace("done, held()", "0, held()")
+    for unused in ("  unsigned long long took = 0;\n", ", there = 32"):
+        main = main.replace(unused, "")
+    (tmp_path / "main.c").write_text(main)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    # Queued as they are, then captured, then replayed; nothing of a shape that had to go is left.
+    assert said(program, fake_driver(tmp_path)) == [*queued, 0, 0]
 
 
 KERNEL = """
