@@ -171,9 +171,17 @@ CASES = {
 
 
 QUICK = (
+    "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector",
+    "conv", "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
+    "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
+    "packed weights", "a row of packed weights",
+)  # fmt: skip
+"""Cases of most kernels, one of each."""
+
+DEFAULT = (
     "map", "long sums", "matmul", "conv", "max pool", "softmax", "attention", "scatter", "lstm",
 )  # fmt: skip
-"""Cases that are run by default: one of most kernels."""
+"""Those of them that are compiled by default."""
 
 
 @dataclass(frozen=True)
