@@ -176,7 +176,12 @@ QUICK = (
     "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
     "packed weights", "a row of packed weights",
 )  # fmt: skip
-"""Cases that are run by default: one of most kernels."""
+"""Cases of most kernels, one of each."""
+
+DEFAULT = (
+    "map", "long sums", "matmul", "conv", "max pool", "softmax", "attention", "scatter", "lstm",
+)  # fmt: skip
+"""Those of them that are compiled by default."""
 
 
 @dataclass(frozen=True)
