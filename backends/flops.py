@@ -35,3 +35,12 @@ def operations(w: Workload) -> int:
 def traffic(w: Workload) -> int:
     """Return the bytes of all operands and results."""
     return sum(t.nbytes for t in (*w.inputs, *w.outputs) if t is not None)
+
+
+OPERATIONS_PER_BYTE = 8
+"""Operations that take about as long as moving a byte does."""
+
+
+def work(w: Workload) -> float:
+    """Return about how long a workload takes, in bytes moved."""
+    return traffic(w) + operations(w) / OPERATIONS_PER_BYTE

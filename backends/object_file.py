@@ -19,7 +19,9 @@ from typing import BinaryIO
 from atc.errors import ToolchainError
 
 STAND_IN = bytes(range(64))
-"""What is assembled in place of data whose size is a multiple of this one's."""
+"""What is assembled in place of data whose size is a multiple of `UNIT`."""
+UNIT = 8
+"""Bytes: no section that follows in an object is aligned to more."""
 
 _PROGRAM_DATA, _SYMBOLS = 1, 2  # sh_type
 _MEMBER, _LENGTH = 60, slice(48, 58)  # bytes of an archive member's header; its decimal size in it
@@ -83,7 +85,7 @@ def enlarged_object(data: bytes, size: int) -> tuple[bytes, bytes] | None:
     `data` is the object with the stand-in, which must be the whole of one section; None if it isn't
     such an object.
     """
-    if data[:4] != b"\x7fELF" or size % len(STAND_IN):
+    if data[:4] != b"\x7fELF" or size % UNIT:
         return None
     elf = _Elf(data)
     layout, word = elf.layout, struct.calcsize(elf.layout.word)
@@ -110,6 +112,21 @@ def enlarged_object(data: bytes, size: int) -> tuple[bytes, bytes] | None:
     if table_at >= end:
         elf.put(layout.section_table, table_at + more)
     return bytes(elf.data[: held.start]), bytes(elf.data[end:])
+
+
+def enlarge_object(data: bytes, size: int, write: Callable[[BinaryIO], object], to: Path) -> None:
+    """Write the object with the stand-in into a file, with what `write` writes in its place.
+
+    That is `size` bytes. Raises ToolchainError if it isn't such an object.
+    """
+    parts = enlarged_object(data, size)
+    if parts is None:
+        raise _unexpected(to)
+    before, after = parts
+    with to.open("wb") as file:
+        file.write(before)
+        write(file)
+        file.write(after)
 
 
 def enlarge_last_member(

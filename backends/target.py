@@ -67,6 +67,11 @@ class Target:
         """Whether assemblers for it have `.incbin`; else weights are text for the compiler."""
         return self.arch != "wasm32"
 
+    @property
+    def scarce_memory(self) -> bool:
+        """Whether all there is are some KB of RAM, as on a microcontroller."""
+        return self.bare and self.arch != "wasm32"
+
 
 def on_host(target: Target) -> Target:
     """Return a target of the same name that has no GPU: its kernels all run on the host."""

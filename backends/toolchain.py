@@ -351,7 +351,7 @@ def archive_static(
         _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]
     (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
-    options = "rcsD" if compiler.elf else "rcs"
+    options = "-rcsD" if compiler.elf else "-rcs"
     command = (*_archiver(compiler, log), options, output, *objects, *data)
     _tool(compiler, command, folder, output, log)
     return cwd / output
@@ -381,7 +381,7 @@ def extract_archive(
     place = (cwd / archive).resolve()
     members = place.with_name(f"{place.name}.d")
     members.mkdir()
-    _tool(compiler, (*_archiver(compiler, log), "x", str(place)), members, archive, log)
+    _tool(compiler, (*_archiver(compiler, log), "-x", str(place)), members, archive, log)
     return tuple(sorted(str(file.relative_to(cwd.resolve())) for file in members.iterdir()))
 
 
@@ -391,6 +391,11 @@ def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
     found = _companion(compiler, "ar", log)
     if found is None:
         raise ToolchainError("no archiver: ar isn't there", hint="install binutils")
+    if compiler.kind == "gcc" and compiler.elf:  # as gcc-ar; else it loads LLVM's plugin, too
+        done = ask_program((*compiler.argv, "-print-file-name=liblto_plugin.so"), _ANSWER, log=log)
+        plugin = done.stdout.decode(errors="replace").strip()
+        if not done.status and Path(plugin).is_absolute():
+            return (found, "--plugin", plugin)
     return (found,)
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from c_compiler import keep_headers_in
-from default_run import compile_quickly, repeats
+from default_run import compile_quickly, repeats, select_cases
 
-os.environ["ATC_CONFIG"] = os.devnull
 os.environ.pop("ATC_CACHE_KEY", None)
 os.umask(0o022)
 # A hundred processes would each compile all modules, and every worker rewrite all tests.
@@ -36,17 +35,26 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
     os.environ["ASCEND_CACHE_PATH"] = kept.name
     config.add_cleanup(kept.cleanup)
-    if "not slow" in str(config.getoption("markexpr")):
-        compile_quickly()
     if not hasattr(config, "workerinput"):  # the workers share the folder of whoever started them
         folder = tempfile.TemporaryDirectory(prefix="atc-tests-")
         keep_headers_in(Path(folder.name))
         os.environ["XDG_CONFIG_HOME"] = folder.name
+        os.environ["ATC_CONFIG"] = os.devnull
+        if "not slow" in str(config.getoption("markexpr")):
+            compile_quickly(Path(folder.name))
         config.add_cleanup(folder.cleanup)
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests that stay until the end."""
+@pytest.fixture
+def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the configuration of default runs away, for tests of what `atc` does without any."""
+    monkeypatch.setenv("ATC_CONFIG", os.devnull)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say what is run; spare the garbage collector the thousands of tests that stay."""
+    specs = (getattr(item, "callspec", None) for item in session.items)
+    select_cases(spec.params for spec in specs if spec is not None)
     gc.freeze()
 
 

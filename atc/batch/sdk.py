@@ -32,6 +32,7 @@ from atc.errors import OptionError
 
 LEAST = 1024
 """Bytes of a constant that is worth compiling networks once more for."""
+_PART = re.compile(r'\.incbin "([^"]+)", (\d+), (\d+)')
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _HEADER = """\
 /* All networks of {name}. */
@@ -144,8 +145,8 @@ def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]
                 f"{project} has its weights beside it", where="--sdk",
                 hint="compile it without --external_weight",
             )  # fmt: skip
-        if data.exists():
-            blobs[name] = data.read_bytes()
+        if source.exists():
+            blobs[name] = weights_of(project)
     groups: list[tuple[bytes, list[str]]] = []
     for name in sorted(blobs, key=lambda name: -len(blobs[name])):
         users = next((users for whole, users in groups if whole.startswith(blobs[name])), None)
@@ -165,8 +166,14 @@ def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]
 
 def weights_of(project: Path) -> bytes:
     """Return the constants of a network in its output folder."""
-    file = project / f"{network_name(project)}_weights.bin"
-    return file.read_bytes() if file.exists() else b""
+    name = network_name(project)
+    file, source = project / f"{name}_weights.bin", project / f"{name}_weights.S"
+    part = _PART.search(source.read_text("utf-8")) if source.exists() else None
+    if part is None:
+        return file.read_bytes() if file.exists() else b""
+    with (project / part[1]).open("rb") as library:
+        library.seek(int(part[2]))
+        return library.read(int(part[3]))
 
 
 def have_constants_in_common(projects: Sequence[Path]) -> bool:

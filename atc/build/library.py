@@ -13,7 +13,7 @@ from typing import Protocol
 
 from atc.backends.compiler import shared_library, source_flags
 from atc.backends.kernel_source import KernelSource
-from atc.backends.object_file import STAND_IN, enlarge_last_member
+from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     PARSED,
@@ -132,13 +132,15 @@ def build_library(
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     repeatable: bool = False,
+    data_in_archive: bool = True,
 ) -> tuple[dict[str, Path], BuildResult]:
     """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
 
     Where there is no operating system that loads the first there is the second alone.
     The flags of `context` name include folders relative to the tree. `progress` gets (done, total)
-    objects. With `repeatable`, the commands that the log hears of make the same once more. Raises
-    ToolchainError with the compiler's words.
+    objects. With `repeatable`, the commands that the log hears of make the same once more. Without
+    `data_in_archive` data is in the shared library alone. Raises ToolchainError with the compiler's
+    words.
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
@@ -153,11 +155,14 @@ def build_library(
         write_files(cwd, texts if blob else sources)
         with compiling_threads(context.compiler.running, 1) as pool:
             assembling = pool.submit(_assemble, cwd, texts, data, blob, context)
-            # No tool reads a large blob: it is written while they work.
-            remaining = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
+            # No tool reads a large blob: it is written while they work, if it is wanted.
+            wanted = blob is not None and data_in_archive
+            remaining = {p: sources[p] for p in sources.keys() - texts.keys()} if wanted else {}
             writing = pool.submit(write_files, cwd, remaining)
             missing, made = compile_units(cwd, texts, code, context, progress)
-            libraries = _link(cwd, code, assembling.result(), blob, name, context)
+            libraries = _link(
+                cwd, code, assembling.result(), blob, name, context, data_in_archive
+            )
             writing.result()
     except OSError as error:
         raise _unusable(cwd, error) from None
@@ -200,6 +205,7 @@ def _link(
     blob: Blob | None,
     name: str,
     context: BuildContext,
+    data_in_archive: bool,
 ) -> dict[str, Path]:
     """Link both libraries, at the same time unless the shared one takes a blob of the other."""
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
@@ -211,8 +217,15 @@ def _link(
 
     with compiling_threads(context.compiler.running, 1) as pool:
         archiving = pool.submit(
-            archive_static, context.compiler, objects, static, cwd, data, log=context.log
-        )
+            archive_static, context.compiler, objects, static, cwd,
+            data if data_in_archive else (), log=context.log,
+        )  # fmt: skip
+        if blob is not None and not data_in_archive:
+            held = f"{name}_weights.o"
+            enlarge_object((cwd / data[0]).read_bytes(), blob.size, blob.write, cwd / held)
+            made = {shared: share(held)}
+            (cwd / held).unlink()
+            return {**made, static: archiving.result()}
         if blob is None:
             made = {} if context.target.bare else {shared: share(*data)}
             return {**made, static: archiving.result()}

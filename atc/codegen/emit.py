@@ -99,6 +99,7 @@ def emit(
     step: bool = False,
     max_ram: int = 0,
     max_rom: int = 0,
+    once_from: int | None = None,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -115,6 +116,9 @@ def emit(
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
     program for a board beside it, `step` that a run can be done in parts; its header holds
     `max_ram` and `max_rom` bytes, if they aren't 0.
+
+    From `once_from` bytes on, the weights are to lie in the shared library alone, where the other
+    files find them.
 
     The weights begin with those that lie `before` them, of other networks of a library: what they
     hold isn't added again.
@@ -133,6 +137,7 @@ def emit(
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
     )  # fmt: skip
+    once = not external_weights and once_from is not None and blob.size >= once_from
     ports = (*schedule.inputs, *schedule.outputs)
     if shape_profiles and not general:
         ports = _widest(ports, programs)
@@ -169,6 +174,7 @@ def emit(
         "external": external_weights and blob.size > 0,
         "weights_hash": blob.checksum if external_weights else 0,
         "split": external_weights and split_weights and blob.size > 0,
+        "weights_in": f"lib{name}.so" if once else "",
         "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None, "log": log,

@@ -45,18 +45,29 @@ NO_WEIGHTS = Blob(())
 
 
 def included_weights(
-    name: str, file: str, what: str = "weights", alignment: int = 64
-) -> str:
+    name: str, file: str, what: str = "weights", alignment: int = 64,
+    part: tuple[int, int] | None = None,
+) -> str:  # fmt: skip
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
-    `file` is looked up like a header: from the compiler's folder and the `-I` ones. 100 MB take
-    the assembler a tenth of a second, hence this is the form for all compilers that have it.
+    `file` is looked up like a header: from the compiler's folder and the `-I` ones. Of a `part`,
+    begin and size in bytes, nothing else of it is included. 100 MB take the assembler a tenth of a
+    second, hence this is the form for all compilers that have it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
     return render("project/weights.S.j2", {
-        "name": _checked(name), "file": file, "what": what, "alignment": alignment,
+        "name": _checked(name), "file": file, "what": what, "alignment": alignment, "part": part,
     })  # fmt: skip
+
+
+def in_library(library: str) -> str:
+    """Return the path by which a project's sources find its library with the weights.
+
+    It leads through a folder of the project, so that a library of the same name in the compiler's
+    folder, as a build makes one, is never taken for it.
+    """
+    return f"src/kernels/../../{library}"
 
 
 def weights_text(name: str, blob: Blob, alignment: int) -> str:

@@ -112,6 +112,7 @@ class DeviceNetwork:
         self._ports = {side: [_port(side, k, each) for k, each in enumerate(described[side])]
                        for side in ("inputs", "outputs")}  # fmt: skip
         self._arena, self._weights = int(described["arena"]), bool(described["external"])
+        self._in_library = bool(described.get("weights_in"))
         self.inputs, self.outputs = (
             tuple(Tensor(p.name, p.type.shape, p.dtype.numpy) for p in self._ports[side])
             for side in ("inputs", "outputs")
@@ -155,10 +156,14 @@ class DeviceNetwork:
             (place / path).write_text(text)
         if self._weights:
             shutil.copy(self._folder / f"{self.name}_weights.bin", place)
-        library = (self._folder / f"lib{self.name}.a").resolve()
-        own = ["-I.", f"-I{(self._folder / 'include').resolve()}"]
+        folder = self._folder.resolve()
+        library = folder / f"lib{self.name}.a"
+        own = ["-I.", f"-I{folder / 'include'}", f"-I{folder}"]
         flags = (*compile_flags(compiler, target), *own)
         sources = [path for path in texts if path.endswith(".c")]
+        if self._in_library:
+            shutil.copy(folder / f"{self.name}_weights.S", place)
+            sources.append(f"{self.name}_weights.S")
         compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
         objects = [*(f"{path}.o" for path in sources), str(library)]
         if target.bare:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir
 
 from atc.dims import is_dynamic
 from atc.errors import ModelError
 from atc.ir.graph import DType, TensorType
+from atc.lower.context import node_label
 
 
 class DeclaredTypeError(ModelError):
@@ -31,16 +34,38 @@ def check_declared(value: onnx_ir.Value, found: TensorType | None, where: str) -
     )
 
 
-def shape_warning(value: onnx_ir.Value, found: TensorType, file: str) -> str:
-    """Return a warning where an output of the model has another shape than it says, else ''."""
+def shape_warning(value: onnx_ir.Value, found: TensorType, where: str) -> str:
+    """Return a warning where a value has another shape than the model declares for it, else ''.
+
+    Extents below 1 say nothing: exporters write them for what they don't know.
+    """
     if value.dtype is None or value.shape is None:
         return ""
     pairs = zip(value.shape, found.shape, strict=False)
-    apart = any(isinstance(d, int) and not is_dynamic(n) and d != n for d, n in pairs)
+    apart = any(isinstance(d, int) and d > 0 and not is_dynamic(n) and d != n for d, n in pairs)
     if not apart and len(value.shape) == len(found.shape):
         return ""
-    text = f"output '{value.name}' is declared as {_written(value)}, but {found} is computed"
-    return f"{text} [{file}]"
+    what = "output" if value.is_graph_output() else "value"
+    text = f"{what} '{value.name}' is declared as {_written(value)}, but {found} is computed"
+    return f"{text} [{where}]"
+
+
+def inner_shape_warning(
+    graph: onnx_ir.Graph, type_of: Callable[[onnx_ir.Value], TensorType | None], file: str
+) -> str:
+    """Return a warning of values within a graph of other shapes than it declares, '' if none are.
+
+    The first one is told, and its node, with how many there are besides: one wrong declaration
+    seldom comes alone.
+    """
+    told = []
+    for node in graph:
+        for value in node.outputs:
+            found = None if value.is_graph_output() else type_of(value)
+            text = "" if found is None else shape_warning(value, found, node_label(file, node))
+            told += [text] if text else []
+    more = f", and {len(told) - 1} more of this kind" if len(told) > 1 else ""
+    return f"{told[0]}{more}" if told else ""
 
 
 def _written(value: onnx_ir.Value) -> str:

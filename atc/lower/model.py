@@ -17,7 +17,12 @@ from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.caches import declare
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
-from atc.lower.declared import DeclaredTypeError, check_declared, shape_warning
+from atc.lower.declared import (
+    DeclaredTypeError,
+    check_declared,
+    inner_shape_warning,
+    shape_warning,
+)
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
@@ -64,6 +69,8 @@ def lower_model(
         inputs.append(_declare_input(value, builder, walker))
     walker.bind_initializers(graph, builder)
     walker.nodes(graph, builder)
+    warning = inner_shape_warning(graph, partial(walker.type_of, builder), file)
+    builder.warnings += [warning] if warning else []
     wanted = [*outputs] or [v.name or "" for v in graph.outputs]
     if trace is not None:
         inputs += trace.missing
@@ -146,6 +153,10 @@ class _Walker:
         self.env[id(value)] = name
         if value.name:
             self.names[value.name] = name
+
+    def type_of(self, builder: Builder, value: onnx_ir.Value) -> TensorType | None:
+        """Return the type of the tensor that a value is; None where it is none, or isn't known."""
+        return _tensor_type(builder, self.env.get(id(value), ""))
 
     def own_names(self, graph: onnx_ir.Graph) -> dict[str, str]:
         """Return the model's first name of every value that a node of the graph computes."""

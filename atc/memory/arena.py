@@ -65,7 +65,9 @@ class _Lane:
 
 
 @dataclass(frozen=True)
-class _Event:
+class Event:
+    """What a step reads and writes; `call` is None where a branch or a loop begins or ends."""
+
     step: int
     call: Call | None
     reads: tuple[str, ...]
@@ -73,22 +75,9 @@ class _Event:
     lane: _Lane | None = None
 
 
-def largest_call(program: Program, arena: Arena) -> tuple[str, int]:
-    """Return the call whose operands, results and scratch need most of the arena, and its bytes.
-
-    Whatever is computed again, they are there at the same time.
-    """
-    sizes = {b.name: b.size for b in arena.buffers}
-    scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
-    best = ("", 0)
-    for event in _events(program, program.steps):
-        if event.call is None:
-            continue
-        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
-        node = event.call.node
-        need = sum(sizes.get(h, 0) for h in homes) + scratch.get(node.outputs[0], 0)
-        best = max(best, (" + ".join(node.origin) or node.outputs[0], need), key=lambda b: b[1])
-    return best
+def events_of(program: Program) -> Iterator[Event]:
+    """Yield what each step of a program reads and writes, in order."""
+    yield from _events(program, program.steps)
 
 
 def plan_memory(
@@ -102,7 +91,7 @@ def plan_memory(
     many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes. With
     `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
-    events = list(_events(program, program.steps))
+    events = list(events_of(program))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
     lasting = [s.value for s in program.states]
     fixed = {*outside, *lasting}
@@ -114,7 +103,7 @@ def plan_memory(
             value = home[value]
         return value
 
-    uses: dict[str, list[_Event]] = {}
+    uses: dict[str, list[Event]] = {}
     extents: dict[str, int] = {}
     scratch_of: dict[str, str] = {}
     for event in events:
@@ -171,13 +160,13 @@ def plan_memory(
 
 
 def _io_buffers(
-    program: Program, events: Sequence[_Event], alignment: int
+    program: Program, events: Sequence[Event], alignment: int
 ) -> list[Buffer]:
     """Return the room of inputs, which are there before the first step, and of outputs.
 
     The caller reads those after the last.
     """
-    uses: dict[str, list[_Event]] = {}
+    uses: dict[str, list[Event]] = {}
     for event in events:
         for value in (*event.reads, *event.writes):
             uses.setdefault(program.home(value), []).append(event)
@@ -214,7 +203,7 @@ def _whole_lines(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:
+def _life(events: Sequence[Event]) -> tuple[int, int, _Lane | None]:
     """Return when a buffer lives that is used at these events: in one branch of a fork, or else
     during the whole of each fork.
     """
@@ -294,7 +283,7 @@ def _scratch_key(call: Call) -> str:
     return f"{call.node.outputs[0]}#scratch"  # fresh names hold a number after the last #
 
 
-def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:
+def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator[Event]:
     """Yield what each step reads and writes, branches one after the other."""
     step = start
     for item in steps:
@@ -302,9 +291,9 @@ def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator
             case Call():
                 results = item.node.outputs
                 reads = tuple(a for a in item.arguments if a not in results)
-                inner = [_Event(step, item, reads, results)]
+                inner = [Event(step, item, reads, results)]
             case Branch():
-                inner = [_Event(step, None, (item.condition,), ())]
+                inner = [Event(step, None, (item.condition,), ())]
                 for branch in (item.then, item.otherwise):
                     inner += _events(program, branch, inner[-1].step + 1)
             case Repeat():
@@ -317,9 +306,9 @@ def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator
         step = inner[-1].step + 1
 
 
-def _fork_events(program: Program, fork: Fork, start: int) -> list[_Event]:
+def _fork_events(program: Program, fork: Fork, start: int) -> list[Event]:
     """Return a fork's events; what several branches use, none of them may overwrite."""
-    found: list[list[_Event]] = []
+    found: list[list[Event]] = []
     step = start
     for branch in fork.branches:
         found.append(list(_events(program, branch, step)))
@@ -332,23 +321,23 @@ def _fork_events(program: Program, fork: Fork, start: int) -> list[_Event]:
                 users.setdefault(program.home(value), set()).add(k)
     common = tuple(home for home, branches in users.items() if len(branches) > 1)
     inside = [replace(e, lane=n) for n, own in zip(lanes, found, strict=True) for e in own]
-    return [*inside, _Event(step, None, common, ())]
+    return [*inside, Event(step, None, common, ())]
 
 
-def _loop_events(program: Program, loop: Repeat, start: int) -> list[_Event]:
+def _loop_events(program: Program, loop: Repeat, start: int) -> list[Event]:
     """Return a loop's events; what an iteration reads before it writes it lives until the end."""
-    events = [_Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
+    events = [Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
     events += _events(program, loop.body, start + 1)
     fresh, lasting = {loop.iteration}, [*loop.conditions, *loop.collected]
     for event in events[1:]:
         lasting += (v for v in event.reads if v not in fresh)
         fresh.update(event.writes)
     lasting += [loop.going] if loop.going else []
-    return [*events, _Event(events[-1].step + 1, None, tuple(dict.fromkeys(lasting)), ())]
+    return [*events, Event(events[-1].step + 1, None, tuple(dict.fromkeys(lasting)), ())]
 
 
 def _merge_in_place(
-    program: Program, events: Sequence[_Event], outside: set[str]
+    program: Program, events: Sequence[Event], outside: set[str]
 ) -> dict[str, str]:
     """Return results that take over the storage of an operand that dies at their call."""
     last: dict[str, int] = {}

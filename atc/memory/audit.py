@@ -203,6 +203,12 @@ class _Auditor:
         values = dict.fromkeys(a for call in step.calls for a in call.arguments)
         spans = [(v, s) for v in values if (s := self._span(v)) is not None]
         written = {o for call in step.calls for o in call.node.outputs}
+        for call in step.calls:
+            if call.source.scratch:
+                begin = self.scratch[call.node.outputs[0]]
+                area = f"the scratch of {call.node.outputs[0]}"
+                spans.append((area, _Span(begin, begin + most(call.source.scratch))))
+                written.add(area)
         for k, (value, span) in enumerate(spans):
             for other, place in spans[:k]:
                 if span.meets(place) and not written.isdisjoint((value, other)):

@@ -9,10 +9,10 @@ networks", 2018; Pisarchyk & Lee, "Efficient memory management for deep neural n
 buffer that fits nowhere evicts those that proved easiest to place (the ejection pool of Nagata &
 Bräysy 2009; Telamalloc, Maas et al., ASPLOS 2022, backtracks to the same end).
 
-The greedy packings compare each buffer with all that are live at the same time. Where that would
-take too long, others take their place that look only at the steps: buffers stacked on what is
-highest in their life, and a sweep in time, forwards or backwards, that keeps a list of free gaps as
-`malloc` does.
+The greedy packings compare each buffer with all that are live at the same time. Where that takes
+long, others come before them that look only at the steps: buffers stacked on what is highest in
+their life, and a sweep in time, forwards or backwards, that keeps a list of free gaps as `malloc`
+does. Where it would take too long, these are all.
 
 Nothing is random and nothing looks at a clock: equal buffers give equal plans on every machine, in
 whatever order they are listed.
@@ -34,6 +34,7 @@ ARENA_ALIGNMENT = 64  # bytes; divides an arena's size, and a buffer's offset un
 
 _LARGEST_TOTAL = 1 << 46  # bytes; the search adds sizes up in int64, each up to 2**16 times
 _KEPT_PAIRS = 1 << 23  # up to so many conflicts are kept in lists (128 MiB), more are found anew
+_FEW_VISITS = 250_000  # neighbours that a greedy packing looks at in less than 0.1 s
 _GREEDY_VISITS = 4_000_000  # neighbours looked at before the greedy packings stop: about 1 s
 _ROUND_VISITS = 2_000_000  # the same for one round of the search: about 0.4 s
 _UNPLACED = -1
@@ -268,10 +269,12 @@ def _peaks(items: Sequence[Buffer]) -> list[int]:
 def _best_greedy(
     items: Sequence[Buffer], conflicts: _Conflicts, bound: int, orders: int
 ) -> _Packing:
-    if 2 * conflicts.pairs > _GREEDY_VISITS:
-        return min(_packed_by_steps(items, orders), key=lambda packing: packing.size)
-    peaks = _peaks(items)
     best: _Packing | None = None
+    if 2 * conflicts.pairs > _FEW_VISITS:
+        best = min(_packed_by_steps(items, orders), key=lambda packing: packing.size)
+        if best.size == bound or 2 * conflicts.pairs > _GREEDY_VISITS:
+            return best
+    peaks = _peaks(items)
     visits = 0
     for order, rule in _GREEDY[:orders]:
         turn = sorted(range(len(items)), key=lambda i: _priority(order, items[i], peaks[i]))

@@ -1,36 +1,41 @@
-"""Searches for what to compute again: many rows of plans, each by a rule of its own.
+"""Searches for what to compute again: the cheapest plan for each amount of memory.
 
-The first row follows the rule of dynamic tensor rematerialization, the others weigh cost, size and
-idle time differently. Rounds of a genetic algorithm may go on from there: a rule then has a factor
-for each value, too, rules are crossed and changed, and a rule is as good as the plans that it leads
-to (random keys: Bean, ORSA Journal on Computing 1994). All random numbers have one seed, and
-nothing depends on the number of threads.
+A row of plans is what one rule gives for goals from the graph's own peak down to what no plan can
+be below. The first row has the rule of dynamic tensor rematerialization, the others weigh cost,
+size and idle time differently. Rounds of a genetic algorithm may go on from there: a rule then has
+a factor for each value, too, rules are crossed and changed, and a rule is as good as the plans that
+it leads to (random keys: Bean, ORSA Journal on Computing 1994). All random numbers have one seed,
+and nothing depends on the number of threads, nor on the memory that the caller has in mind.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from heapq import merge
+from dataclasses import dataclass
 from random import Random
 
 from atc.ir.graph import Graph
+from atc.passes.lifetimes import Lifetimes
 from atc.passes.rematerialize import (
     RematerializationGoal,
+    Rematerializer,
     Rule,
-    droppable,
-    rematerialized,
     work_again,
 )
 
-_ALL = 64
-"""Plans of a row that are all looked at, before only some are."""
-_NODES = 4_000_000
-"""The time of a row grows as the square of its nodes: so many of them, and no more are begun."""
-_ENDS = 3
-"""Plans at the end of a row: how much memory they need in an arena isn't known well before."""
+_GOALS = 96
+"""Goals of a row, at equal distances."""
+_GOALS_BRED = 8
+"""Those of a rule in the genetic search."""
+_HALVINGS = 5
+"""Goals after those, between the last one that is kept and the next one that isn't."""
+_MISSES = 3
+"""Goals in turn that aren't kept, before no lower ones are tried."""
+_RUNS = 6_000
+"""The time of a row grows with its nodes: rules times nodes, beyond which no row is begun."""
+_RULES = (Rule(), Rule(cost=0.5), Rule(0.3, 1.5, 0.3))
+"""Those that are tried first."""
 _SEED = 0
 _CHANGED = 0.1
 """The part of a rule's numbers that change from one round to the next."""
@@ -53,67 +58,85 @@ class Found:
     graph: Graph
     need: int
     work: float
-    end: bool = False
-    """Whether it is one of those at the end of its row, which need least."""
 
 
-def plans(
-    graph: Graph, aim: RematerializationGoal, search: Search, *, complete: bool = False
-) -> Iterator[Found]:
-    """Yield graphs in the order of the work that they do again, least first.
+def frontier(graph: Graph, aim: RematerializationGoal, search: Search) -> tuple[Found, ...]:
+    """Return what no plan that was found beats in work and memory, least work first.
 
-    Those of the first row are all there; of the others the ends, and what needs less memory than
-    all before it. The order depends on nothing but the graph, wish and search, so that whoever
-    stops at the first one that fits does less work for more memory. More tries or rounds only add
-    to them. With `complete`, all of them will be read.
+    The first is the graph itself; each needs less memory than all before it. The aim's own goal and
+    rule don't matter: whoever takes the first that fits does less work for more memory. More tries
+    or rounds only add to what is looked at.
     """
+    rematerializer = Rematerializer(graph, aim.cheap, aim.minimum, aim.cost)
     rules = [_sampled(k) for k in range(min(search.tries, _most_rows(graph)))]
-    rows: list[Iterable[Found]] = [_row(graph, replace(aim, rule=rule)) for rule in rules]
-    if complete and search.workers > 1:
-        with ThreadPoolExecutor(search.workers) as threads:
-            rows = list(threads.map(list, rows))
-    if rules and search.rounds:
-        rows += _bred(graph, aim, search, rules)
-    tagged = (_tagged(row, k == 0) for k, row in enumerate(rows))
-    least: int | None = None
-    for found, first in merge(*tagged, key=lambda pair: pair[0].work):
-        better = least is None or found.need < least
-        if better:
-            least = found.need
-        if first or better or found.end:
-            yield found
+    best = _undominated([Found(graph, rematerializer.peak, 0.0)])
 
+    def row(rule: Rule, goals: int = _GOALS) -> list[Found]:
+        return _undominated(_row(rematerializer, rule, goals))
 
-def _tagged(row: Iterable[Found], first: bool) -> Iterator[tuple[Found, bool]]:
-    for found in row:
-        yield found, first
+    with ThreadPoolExecutor(search.workers) as threads:
+        for found in threads.map(row, rules):
+            best = _undominated([*best, *found])
+        if rules and search.rounds and rematerializer.droppable:
+            pool: list[_Scored] = []
+            random, values = Random(_SEED), rematerializer.droppable
+            fresh = range(search.pool - len(rules))
+            born = [*rules, *(_changed(Rule(), values, random, 1.0) for _ in fresh)]
+            for turn in range(search.rounds + 1):
+                if turn:
+                    born = [_child(pool, values, random) for _ in range(search.pool)]
+                made = list(threads.map(lambda rule: row(rule, _GOALS_BRED), born))
+                scored = (_Scored(r, m) for r, m in zip(born, made, strict=True) if m)
+                pool = sorted([*pool, *scored], key=_Scored.order)[: search.pool]
+                if not pool:
+                    break
+                best = _undominated([*best, *(found for each in made for found in each)])
+    return tuple(best)
 
 
 def _most_rows(graph: Graph) -> int:
-    return max(1, _NODES // max(1, len(graph.nodes)) ** 2)
+    return max(1, _RUNS // max(1, len(graph.nodes)))
 
 
-def _row(graph: Graph, aim: RematerializationGoal) -> Iterator[Found]:
-    """Yield plans of more and more work: all of the first 64, then every second, of twice as many
-    every fourth, ..., and the ends.
-    """
-    ahead: deque[tuple[int, Found]] = deque()
-    for k, (changed, need) in enumerate(rematerialized(graph, aim)):
-        if len(ahead) == _ENDS:
-            turn, found = ahead.popleft()
-            if turn % (1 << (turn // _ALL).bit_length()) == 0:
-                yield found
-        if k:
-            ahead.append((k, Found(changed, need, work_again(changed))))
-    for _, found in ahead:
-        yield replace(found, end=True)
+def _row(of: Rematerializer, rule: Rule, goals: int) -> Iterator[Found]:
+    """Yield plans of one rule for goals from the peak down to the least."""
+    kept, missed, misses = of.peak, of.least, 0
+    for k in range(goals + 1):
+        goal = of.peak - 1 - (of.peak - 1 - of.least) * k // goals
+        found = _found(of, goal, rule)
+        if found is not None:
+            yield found
+            kept, missed, misses = goal, of.least, 0
+            continue
+        missed, misses = max(missed, goal), misses + 1
+        if misses == _MISSES:
+            break
+    for _ in range(_HALVINGS):
+        goal = (kept + missed) // 2
+        found = _found(of, goal, rule)
+        if found is None:
+            missed = goal
+        else:
+            yield found
+            kept = goal
+
+
+def _found(of: Rematerializer, goal: int, rule: Rule) -> Found | None:
+    changed = of.run(goal, rule)
+    if changed is None:
+        return None
+    return Found(changed, Lifetimes(changed).peak, work_again(changed, of.cost_of))
 
 
 def _sampled(number: int) -> Rule:
-    """Return one of the rules that are tried: exponents from 0 to 2, spread evenly (Halton)."""
-    if number == 0:
-        return Rule()
-    cost, size, idle = (2 * _radical_inverse(number, base) for base in (2, 3, 5))
+    """Return one of the rules that are tried; after the first ones exponents from 0 to 2, spread
+    evenly (Halton).
+    """
+    if number < len(_RULES):
+        return _RULES[number]
+    cost, size, idle = (
+        2 * _radical_inverse(number - len(_RULES) + 1, base) for base in (2, 3, 5)
+    )
     return Rule(cost, size, idle)
 
 
@@ -130,35 +153,11 @@ def _radical_inverse(number: int, base: int) -> float:
 @dataclass(frozen=True)
 class _Scored:
     rule: Rule
-    need: int
-    work: float
+    plans: Sequence[Found]
 
-
-def _bred(
-    graph: Graph, aim: RematerializationGoal, search: Search, rules: Sequence[Rule]
-) -> list[list[Found]]:
-    """Return a row of each round: what no other plan so far beats in work and memory, and ends."""
-    random, values = Random(_SEED), droppable(graph)
-    rows: list[list[Found]] = []
-    best: list[Found] = []
-    pool: list[_Scored] = []
-    fresh = range(search.pool - len(rules))
-    born = [*rules, *(_changed(Rule(), values, random, 1.0) for _ in fresh)]
-    with ThreadPoolExecutor(search.workers) as threads:
-        for turn in range(search.rounds + 1):
-            if turn:
-                born = [_child(pool, values, random) for _ in range(search.pool)]
-            wishes = [replace(aim, rule=rule) for rule in born]
-            made = list(threads.map(lambda w: _undominated(_row(graph, w)), wishes))
-            scored = (_Scored(r, m[-1].need, m[-1].work) for r, m in zip(born, made, strict=True)
-                      if m)  # fmt: skip
-            pool = sorted([*pool, *scored], key=lambda s: (s.need, s.work))[: search.pool]
-            if not pool:
-                break
-            row = _undominated(found for row in made for found in row)
-            best = _undominated([*best, *row])
-            rows.append([f for f in row if f.end or any(f is b for b in best)])
-    return rows
+    def order(self) -> tuple[int, float]:
+        """Return what makes one rule better than another: the least memory, then its work."""
+        return self.plans[-1].need, self.plans[-1].work
 
 
 def _undominated(found: Iterable[Found]) -> list[Found]:
@@ -167,14 +166,12 @@ def _undominated(found: Iterable[Found]) -> list[Found]:
     for each in sorted(found, key=lambda f: (f.work, f.need)):
         if not kept or each.need < kept[-1].need:
             kept.append(each)
-    return [*kept[:-_ENDS], *(f if f.end else replace(f, end=True) for f in kept[-_ENDS:])]
+    return kept
 
 
 def _child(pool: Sequence[_Scored], values: Sequence[str], random: Random) -> Rule:
     """Return a rule each number of which is that of one of two parents, or a new one."""
-    a, b = (
-        min(random.choices(pool, k=2), key=lambda s: (s.need, s.work)).rule for _ in range(2)
-    )
+    a, b = (min(random.choices(pool, k=2), key=_Scored.order).rule for _ in range(2))
 
     def either(one: float, other: float) -> float:
         return one if random.random() < 0.5 else other

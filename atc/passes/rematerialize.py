@@ -1,32 +1,41 @@
 """Computes values again instead of keeping them: less memory for more time.
 
-A value that is live, but not used, at the step that needs most memory is dropped after its last use
-before that step and computed again for its next one, together with those of its operands that
-aren't there any more (Chen et al., "Training deep nets with sublinear memory cost", 2016). Which
-value goes is chosen as in dynamic tensor rematerialization (Kirisame et al., ICLR 2021): the least
-cost per byte and per step that it lies idle. Everything is decided when compiling, and a value that
-is computed again has the same bits, since the same kernel gets the same operands.
+The nodes are run in order on paper, with a goal for the bytes that values take. Where the next
+result has no room, values are dropped that are needed later, the cheapest first: the least cost of
+making them again per byte and per step until their next use. Whoever reads a value that is gone has
+it made again, with all that it is made of that is gone, too. That is dynamic tensor
+rematerialization (Kirisame et al., ICLR 2021) with the future known, as everything is decided when
+compiling. A value that is made again has the same bits: the same kernel gets the same operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from atc.ir.graph import Alias, Graph, Node, TensorType, reads
+from atc.ir.graph import Alias, Graph, Node, reads
 from atc.ir.ops import Map, Reshape
+from atc.passes.lifetimes import Lifetimes
 
-_ALIGNMENT = 64
-_DEPTH = 16  # operands that are computed again for one value, one needing the other
-_HEAVY = 64  # what an op that sums products costs, per byte, where an elementwise one costs 1
+_CHAIN = 256
+"""Values that are made again for one at most."""
+_TIMES = 4
+"""How often the graph's own nodes are run at most, all in all."""
+_SMALL = 100
+"""Values that together are the hundredth part of the peak are never dropped."""
+
+CostOf = Callable[[Graph, Node], float]
+"""What it costs to run a node, in any unit."""
+
+
+def bytes_moved(graph: Graph, node: Node) -> float:
+    """Return the bytes of a node's operands and results."""
+    return float(sum(graph.types[n].nbytes for n in (*node.inputs, *node.outputs) if n))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which value goes first: that of the least cost^a / (size^b * idle^c), times its `bias`.
-
-    A value without one has 1; what was computed again before has that of the first one.
-    """
+    """Which value goes first: that of the least cost^a / (size^b * idle^c), times its `bias`."""
 
     cost: float = 1.0
     size: float = 1.0
@@ -41,45 +50,29 @@ class Rule:
 
 @dataclass(frozen=True)
 class RematerializationGoal:
-    """The goal: no step needs more than `goal` bytes, or nothing helps any more.
+    """No step may need more than `goal` bytes.
 
-    `cheap` leaves out all but elementwise ops. Values under `minimum` bytes are kept. `tries` is
-    how many values are tried at a time before the search ends, in the order of the `rule`.
+    `cheap` leaves out all but elementwise ops. Values under `minimum` bytes aren't dropped.
     """
 
     goal: int = 0
     cheap: bool = False
     minimum: int = 0
-    tries: int = 10
     rule: Rule = Rule()  # noqa: RUF009
+    cost: CostOf = bytes_moved
 
 
-def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph:
-    """Return a graph that computes values again as far as that lowers the memory it needs.
+def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph | None:
+    """Return a graph that computes values again so that the goal is kept; None if it isn't found.
 
     Only the graph itself is changed, not those of branches and loops.
     """
-    for changed, peak in rematerialized(graph, aim):
-        if peak <= aim.goal:
-            return changed
-    return changed
+    return Rematerializer(graph, aim.cheap, aim.minimum, aim.cost).run(aim.goal, aim.rule)
 
 
-def rematerialized(graph: Graph, aim: RematerializationGoal) -> Iterator[tuple[Graph, int]]:
-    """Yield the graph, then ones that compute more and more again, with the bytes that each needs.
-
-    What one of them computes again is computed again by those that follow, too: where to end is
-    left to whoever reads them, and has no influence on what comes before.
-    """
-    lives: _Lives | None = _Lives(graph)
-    while lives is not None:
-        yield lives.graph, lives.peak
-        lives = next(_improved(lives, aim), None)
-
-
-def work_again(graph: Graph) -> float:
-    """Return about how long it takes to compute again what is: bytes moved, or as long."""
-    return sum(map(_Cost(graph.types), recomputed_nodes(graph)))
+def work_again(graph: Graph, cost: CostOf = bytes_moved) -> float:
+    """Return what it costs to compute again what is."""
+    return sum(cost(graph, node) for node in recomputed_nodes(graph))
 
 
 def recomputed_nodes(graph: Graph) -> list[Node]:
@@ -91,122 +84,82 @@ def _is_recomputed(name: str, graph: Graph) -> bool:
     return name in graph.aliases and graph.aliases[name].kind == "recomputed"
 
 
-def _first(name: str, graph: Graph) -> str:
-    """Return the value that was computed first, of one that may be computed again."""
-    return graph.aliases[name].of if _is_recomputed(name, graph) else name
+class Rematerializer:
+    """What is the same for all goals and rules of one graph."""
 
-
-def droppable(graph: Graph) -> tuple[str, ...]:
-    """Return the values that might be computed again, in the order in which they are made."""
-    return tuple(_Lives(graph).sizes)
-
-
-class _Lives:
-    """Lifetimes of a graph's values: places by name, steps by place, bytes by step."""
-
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, cheap: bool = False, minimum: int = 0, cost: CostOf = bytes_moved
+    ) -> None:
         self.graph = graph
-        self.home: dict[str, str] = {}
-        self.made: dict[str, int] = {}
-        self.used: dict[str, list[int]] = {}
-        for step, node in enumerate(graph.nodes):
-            for name in reads(node):
-                self.used.setdefault(self.place(name), []).append(step)
-            for name in node.outputs:
-                if isinstance(node.op, Reshape):
-                    self.home[name] = self.place(node.inputs[0])
-                else:
-                    self.made[name] = step
-        outside = {*graph.inputs, *graph.constants, *graph.outputs}
-        self.outside = {self.place(name) for name in outside}
-        self.sizes = {
-            name: -(-graph.types[name].nbytes // _ALIGNMENT) * _ALIGNMENT
-            for name in self.made
-            if name not in self.outside
-        }
-        self.load = self._loads()
-        self.peak = max(self.load, default=0)
-
-    def place(self, name: str) -> str:
-        """Return the value in whose memory another one lies."""
-        return self.home.get(name, name)
-
-    def last(self, place: str) -> int:
-        """Return the step of a value's last use."""
-        return self.used.get(place, [self.made.get(place, 0)])[-1]
+        self.lives = lives = Lifetimes(graph)
+        self.peak = lives.peak
+        self.sizes = lives.sizes
+        self.cost = {name: cost(graph, graph.nodes[k]) for name, k in lives.made.items()}
+        self.reads = [
+            tuple(dict.fromkeys(p for n in reads(node) if (p := lives.place(n)) in self.sizes))
+            for node in graph.nodes
+        ]
+        fixed = {
+            place for k, node in enumerate(graph.nodes) if not _plain(node)
+            for place in self.reads[k]
+        }  # fmt: skip
+        repeats = {
+            name for name, k in lives.made.items()
+            if name in self.sizes and _may_repeat(graph.nodes[k], cheap)
+        }  # fmt: skip
+        small = self._small(fixed)
+        self.kept = fixed | small
+        """What isn't dropped, and counted as if it were there all the time if it is small."""
+        self.always = sum(self.sizes[name] for name in small)
+        self.small = small
+        self.again = self._repeatable(repeats)
+        """What can be made of what is always there."""
+        self.repeats = repeats
+        self.minimum = max(minimum, 1)
+        self.cost_of = cost
 
     @property
-    def weight(self) -> tuple[int, int]:
-        """The measure that a change has to lower: the peak, or the steps that reach it."""
-        return self.peak, self.load.count(self.peak)
+    def droppable(self) -> tuple[str, ...]:
+        """The values that might be computed again, in the order in which they are made."""
+        names = (n for n in self.sizes if n in self.repeats and n not in self.kept)
+        return tuple(n for n in names if self.sizes[n] >= self.minimum)
 
-    def _loads(self) -> list[int]:
-        change = [0] * (len(self.graph.nodes) + 1)
-        for name, size in self.sizes.items():
-            change[self.made[name]] += size
-            change[self.last(name) + 1] -= size
-        load, now = [], 0
-        for step in change[:-1]:
-            now += step
-            load.append(now)
-        return load
+    @property
+    def least(self) -> int:
+        """The bytes that no goal may be below: of the node whose operands and results need most.
 
+        A result may lie where an operand does; so the larger of them counts.
+        """
+        return max(map(self._needed, range(len(self.graph.nodes))), default=0)
 
-@dataclass(frozen=True)
-class _Plan:
-    """To compute `value` again before step `at`: copies of `nodes`, in order, at a price."""
+    def run(self, goal: int, rule: Rule = Rule()) -> Graph | None:  # noqa: B008, a value
+        """Return a graph within a goal; None where none is found."""
+        if goal >= self.peak:
+            return self.graph
+        steps = _Simulation(self, goal, rule).steps()
+        return None if steps is None else _written(self.graph, self.lives, steps)
 
-    value: str
-    at: int
-    nodes: tuple[Node, ...]
-    price: float
+    def _needed(self, step: int) -> int:
+        made = sum(self.sizes.get(o, 0) for o in self.graph.nodes[step].outputs)
+        return max(made, sum(self.sizes[p] for p in self.reads[step]))
 
+    def _small(self, fixed: set[str]) -> set[str]:
+        left, found = self.peak // _SMALL, set[str]()
+        for name in sorted(self.sizes, key=lambda n: (self.sizes[n], self.lives.made[n])):
+            left -= self.sizes[name]
+            if left < 0:
+                break
+            found.add(name)
+        return found - fixed
 
-def _improved(lives: _Lives, aim: RematerializationGoal) -> Iterator[_Lives]:
-    """Yield graphs that need less at the worst step, the most promising first."""
-    step = lives.load.index(lives.peak)
-    plans = sorted(_plans(lives, step, aim), key=lambda plan: (plan.price, plan.value))
-    for plan in plans[: aim.tries]:
-        changed = _Lives(_applied(lives, plan))
-        if changed.weight < lives.weight:
-            yield changed
-
-
-def _plans(lives: _Lives, step: int, aim: RematerializationGoal) -> Iterator[_Plan]:
-    """Yield what could be computed again so that it needn't live at a step."""
-    for value, size in lives.sizes.items():
-        if size < max(aim.minimum, 1) or lives.made[value] >= step or lives.last(value) <= step:
-            continue
-        uses = lives.used[value]
-        if step in uses or not all(_plain(lives.graph.nodes[k]) for k in uses if k > step):
-            continue
-        at = next(k for k in uses if k > step)
-        nodes = tuple(_needed(lives, value, step, aim, 0))
-        if not nodes:
-            continue
-        idle = at - max((k for k in uses if k < step), default=lives.made[value])
-        cost, first = sum(map(_cost(lives), nodes)), _first(value, lives.graph)
-        price = aim.rule.price(first, cost, size, idle)
-        yield _Plan(value, at, nodes, price)
-
-
-def _needed(
-    lives: _Lives, value: str, step: int, aim: RematerializationGoal, depth: int
-) -> Iterator[Node]:
-    """Yield the nodes that make a value from what is live at a step; none where that can't be."""
-    node = lives.graph.nodes[lives.made[value]]
-    if depth > _DEPTH or not _may_repeat(node, aim.cheap):
-        return
-    found: list[Node] = []
-    for name in dict.fromkeys(n for n in node.inputs if n):
-        place = lives.place(name)
-        if place in lives.outside or lives.last(place) > step:
-            continue
-        inner = [*_needed(lives, place, step, aim, depth + 1)]
-        if not inner:
-            return
-        found += inner
-    yield from dict.fromkeys([*found, node])
+    def _repeatable(self, repeats: set[str]) -> set[str]:
+        found: set[str] = set()
+        for name, step in self.lives.made.items():
+            if name in repeats and all(
+                p in found or p in self.small for p in self.reads[step]
+            ):
+                found.add(name)
+        return found
 
 
 def _may_repeat(node: Node, cheap: bool) -> bool:
@@ -218,60 +171,199 @@ def _plain(node: Node) -> bool:
     return not node.op.subgraphs()
 
 
-def _cost(lives: _Lives) -> _Cost:
-    return _Cost(lives.graph.types)
+class _NoRoomError(Exception):
+    """Nothing is left to drop."""
 
 
-@dataclass(frozen=True)
-class _Cost:
-    types: Mapping[str, TensorType]
+class _Simulation:
+    """The nodes run on paper, once."""
 
-    def __call__(self, node: Node) -> float:
-        bytes_ = sum(self.types[n].nbytes for n in (*node.inputs, *node.outputs) if n)
-        return bytes_ * (1 if isinstance(node.op, Map) else _HEAVY)
+    def __init__(self, of: Rematerializer, goal: int, rule: Rule) -> None:
+        self.of = of
+        self.rule = rule
+        self.room = goal - of.always
+        """Bytes that are free."""
+        self.live: set[str] = set()
+        """The values that are there, without small ones."""
+        self.pins: dict[str, int] = {}
+        """How many of the nodes that run next, or are about to, read a value."""
+        self.turn = dict.fromkeys(of.sizes, 0)
+        """How many of a value's uses are past."""
+        self.now = 0
+        self.done: list[tuple[int, bool]] = []
+        """The nodes that were run, each with whether it was for the second time or later."""
+        self.most = _TIMES * len(of.graph.nodes)
+
+    def steps(self) -> list[tuple[int, bool]] | None:
+        """Return the nodes to run, or None where the goal can't be kept."""
+        lives = self.of.lives
+        try:
+            for step, node in enumerate(self.of.graph.nodes):
+                self.now = step
+                self._bring(self.of.reads[step])
+                for name in node.outputs:
+                    if name in lives.made:
+                        self._place(name)
+                self.done.append((step, False))
+                for name in self.of.reads[step]:
+                    self.turn[name] = self._past(name)
+                    self._unpin(name)
+                self._clean((*self.of.reads[step], *node.outputs))
+        except _NoRoomError:
+            return None
+        return self.done
+
+    def _past(self, name: str) -> int:
+        uses, k = self.of.lives.used[name], self.turn[name]
+        while k < len(uses) and uses[k] <= self.now:
+            k += 1
+        return k
+
+    def _next(self, name: str) -> int:
+        """Return the step of a value's next use; -1 where there is none."""
+        uses, k = self.of.lives.used.get(name, ()), self.turn[name]
+        return uses[k] if k < len(uses) else -1
+
+    def _place(self, name: str) -> None:
+        if name not in self.of.sizes or name in self.of.small:
+            return
+        size = self.of.sizes[name]
+        self._make_room(size)
+        self.room -= size
+        self.live.add(name)
+
+    def _drop(self, name: str) -> None:
+        self.live.remove(name)
+        self.room += self.of.sizes[name]
+
+    def _clean(self, names: Iterable[str]) -> None:
+        """Drop what nobody reads any more."""
+        for name in names:
+            if name in self.live and not self.pins.get(name) and self._next(name) < 0:
+                self._drop(name)
+
+    def _pin(self, name: str) -> None:
+        self.pins[name] = self.pins.get(name, 0) + 1
+
+    def _unpin(self, name: str) -> None:
+        self.pins[name] -= 1
+
+    def _gone(self, name: str) -> bool:
+        return name not in self.live and name not in self.of.small
+
+    def _bring(self, names: tuple[str, ...]) -> None:
+        """Make what is gone of these values again, and keep all of them where they are."""
+        for name in names:
+            self._pin(name)
+        wanted = self._chain([n for n in names if self._gone(n)])
+        if wanted is None or len(self.done) + len(wanted) > self.most:
+            raise _NoRoomError
+        of = self.of
+        steps = [of.lives.made[name] for name in wanted]
+        for step in steps:
+            for name in of.reads[step]:
+                self._pin(name)
+        for name, step in zip(wanted, steps, strict=True):
+            self._place(name)
+            self.done.append((step, True))
+            for operand in of.reads[step]:
+                self._unpin(operand)
+            self._clean(of.reads[step])
+
+    def _chain(self, names: Iterable[str]) -> list[str] | None:
+        """Return what has to be made again for values that are gone, in order; None if it can't."""
+        of, found = self.of, set[str]()
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if name in found:
+                continue
+            if name not in of.repeats or len(found) == _CHAIN:
+                return None
+            found.add(name)
+            stack += (p for p in of.reads[of.lives.made[name]] if self._gone(p))
+        return sorted(found, key=of.lives.made.__getitem__)
+
+    def _make_room(self, size: int) -> None:
+        while self.room < size:
+            self._drop(self._cheapest())
+
+    def _cheapest(self) -> str:
+        """Return the value to drop: the costs of what is gone around it are looked at last."""
+        of, rule = self.of, self.rule
+        least: list[tuple[float, str]] = []
+        for name in self.live:
+            if self.pins.get(name) or name in of.kept or of.sizes[name] < of.minimum:
+                continue
+            if (after := self._next(name)) < 0:
+                return name
+            if name in of.repeats:
+                idle = after - self.now + 1
+                least.append((rule.price(name, of.cost[name], of.sizes[name], idle), name))
+        least.sort()
+        best: tuple[float, str] | None = None
+        for bound, name in least:
+            if best is not None and best[0] <= bound:
+                break
+            after = self._next(name)
+            if (cost := self._cost(name, after)) is None:
+                continue
+            price = rule.price(name, cost, of.sizes[name], after - self.now + 1)
+            best = min(best or (price, name), (price, name))
+        if best is None:
+            raise _NoRoomError
+        return best[1]
+
+    def _cost(self, name: str, until: int) -> float | None:
+        """Return what it costs to make a value again at a step; None if that isn't certain."""
+        of = self.of
+        chain = self._chain([name])
+        if chain is None:
+            return None
+        operands = {o for each in chain for o in of.reads[of.lives.made[each]]}
+        for operand in (operands & self.live) - of.again - {name}:
+            if of.lives.last(operand) < until:
+                return None
+        return sum(of.cost[each] for each in chain)
 
 
-def _applied(lives: _Lives, plan: _Plan) -> Graph:
-    """Return the graph with a plan's copies before the step, read by all that comes after."""
-    graph, new = lives.graph, dict[str, str]()
+def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) -> Graph:
+    """Return the graph that runs these nodes, with names of their own for what is made again."""
+    now: dict[str, str] = {}
+    """The name of a value's last instance, where it isn't the first one."""
+    of: dict[str, str] = {}
+    """The instance of its value that a view sees."""
     types, aliases = dict(graph.types), dict(graph.aliases)
+    views = {n.outputs[0]: n for n in graph.nodes if isinstance(n.op, Reshape)}
+    nodes: list[Node] = []
 
-    def renamed(node: Node) -> Node:
-        return replace(node, inputs=tuple(new.get(n, n) for n in node.inputs))
+    def fresh(old: str) -> str:
+        name = f"{old}#again{len(types)}"
+        types[name], aliases[name] = types[old], Alias("recomputed", old)
+        return name
 
-    def copied(node: Node) -> Node:
-        (old,) = node.outputs
-        fresh = f"{old}#again{len(types)}"
-        types[fresh] = types[old]
-        aliases[fresh] = Alias("recomputed", _first(old, graph))
-        copy = replace(renamed(node), outputs=(fresh,))
-        new[old] = fresh
-        return copy
+    def current(name: str) -> Iterator[Node]:
+        """Make `now` right for a name; yields the views that this takes."""
+        if name not in views:
+            return
+        (below,) = views[name].inputs[:1]
+        yield from current(below)
+        if of.get(name, below) != now.get(below, below):
+            now[name] = fresh(name)
+            of[name] = now.get(below, below)
+            inputs = tuple(now.get(n, n) for n in views[name].inputs)
+            yield replace(views[name], inputs=inputs, outputs=(now[name],))
 
-    copies: list[Node] = []
-    for node in plan.nodes:
-        copies += [copied(r) for r in _views(lives, node.inputs, new)]
-        copies.append(copied(node))
-    later = graph.nodes[plan.at :]
-    again = {plan.value: new[plan.value]}
-    views = _views(lives, [n for node in later for n in reads(node)], again, before=plan.at)
-    new = {**again}
-    copies += [copied(r) for r in views]
-    nodes = (*graph.nodes[: plan.at], *copies, *(renamed(node) for node in later))
-    return replace(graph, nodes=nodes, types=types, aliases=aliases)
-
-
-def _views(
-    lives: _Lives, names: Iterator[str] | tuple[str, ...] | list[str], new: Mapping[str, str],
-    before: int | None = None,
-) -> list[Node]:  # fmt: skip
-    """Return the reshapes, in order, through which these names see values that are made again."""
-    producers = lives.graph.producers()
-    wanted: set[str] = set()
-    for name in names:
-        while name in producers and isinstance(producers[name].op, Reshape):
-            if lives.place(name) in new and name not in new:
-                wanted.add(name)
-            name = producers[name].inputs[0]
-    end = len(lives.graph.nodes) if before is None else before
-    return [n for n in lives.graph.nodes[:end] if n.outputs[0] in wanted]
+    for step, again in steps:
+        node = graph.nodes[step]
+        for name in node.inputs:
+            nodes += current(name)
+        changed = replace(node, inputs=tuple(now.get(n, n) for n in node.inputs))
+        if again:
+            (old,) = node.outputs
+            now[old] = fresh(old)
+            changed = replace(changed, outputs=(now[old],))
+        elif node.outputs[0] in views:
+            of[node.outputs[0]] = changed.inputs[0]
+        nodes.append(changed)
+    return replace(graph, nodes=tuple(nodes), types=types, aliases=aliases)

@@ -1,4 +1,10 @@
-"""Memory within a budget: as much is computed again as it takes, and no more."""
+"""Memory within a budget: as much is computed again as it takes, and no more.
+
+The search for what to compute again knows no budget. It gives a list of plans, least work first,
+of which each needs less memory than those before it. In that list a plan is looked for by halving,
+with the arena that it really gets. Since the halves are the same for every budget, a larger budget
+never gets a plan of more work, and a smaller one none of less.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +12,22 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from atc.backends.flops import work
+from atc.backends.kernel import workload_of
 from atc.errors import OptionError, one_line
-from atc.ir.graph import Graph
-from atc.memory.arena import Arena, largest_call
+from atc.ir.graph import Graph, Node
+from atc.memory.arena import Arena
+from atc.memory.bounds import least_bytes, least_work
 from atc.options.options import Options
-from atc.passes.recomputation_search import Found, Search, plans
-from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes
+from atc.passes.recomputation_search import Found, Search, frontier
+from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes, work_again
+from atc.passes.schedule import free_early
 from atc.pipeline.held import Held, held_bytes
-from atc.program.build import Program
+from atc.program.build import Program, calls
 from atc.select.select import Selection
 
-_OVERLAP = 2
-"""How many times its arena the values of a graph may take: results overwrite operands."""
+_ENDS = 4
+"""Plans at the end of the list that are all looked at: which has the smallest arena isn't sure."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +44,28 @@ def plan_within(
     graph: Graph, options: Options, plan: Callable[[Graph], Planned], tell: Callable[[str], None],
     held: Held = Held(),  # noqa: B008, a value
 ) -> Planned:  # fmt: skip
-    """Return the first plan within --memory_budget, or without one the smallest that is found.
+    """Return the plan of least work within --memory_budget, or without one the smallest.
 
-    What the caller holds from run to run counts as the arena does. Plans are looked at in the order
-    of what is computed again, whatever the budget is: a larger one never takes more work. What is
-    computed again is told, and how much less no plan can do with; nothing is where shapes are known
-    only when running. Raises OptionError, which names the least bytes that were found and what
-    bounds them, where no plan is within the budget.
+    What the caller holds from run to run counts as the arena does. Before anything is computed
+    again, nodes are run in an order that frees memory earlier. What is computed again is told, with
+    what it costs and what no plan can do with less than; nothing is where shapes are known only
+    when running. Raises OptionError, which names the least bytes that were found and what bounds
+    them, where no plan is within the budget.
     """
     budget = Budget(options, held)
-    best = plan(graph)
-    if budget.bytes(best) > budget.enough and options.recompute != "none" and not graph.dims:
-        best = _recomputing(best, options, plan, budget)
+    best = plain = plan(graph)
+    if budget.bytes(best) > budget.enough and budget.wanted and not graph.dims:
+        best = _smaller(plain, options, plan, budget)
     if options.memory_budget and budget.bytes(best) > options.memory_budget:
         raise OptionError(
             f"{budget.text(best)}, more than {options.memory_budget}",
             where=options.asked("memory_budget"), code="E10013",
-            hint=f"{_way_out(options)}; {_bound_text(best)}",
+            hint=f"{_way_out(options)}; {_bytes_text(plain)}",
         )  # fmt: skip
     again = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
     if again:
         tell(one_line(f"computing again: {', '.join(again)}"))
-        tell(f"{budget.text(best)}; {_bound_text(best)}")
+        tell(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
     return best
 
 
@@ -65,6 +75,11 @@ class Budget:
 
     options: Options
     held: Held
+
+    @property
+    def wanted(self) -> bool:
+        """Whether less memory is wanted at all."""
+        return self.options.recompute != "none" or self.options.memory_budget > 0
 
     @property
     def enough(self) -> int:
@@ -83,41 +98,62 @@ class Budget:
         return f"arena ({size}), weights and state ({held}) need {size + held} bytes"
 
 
-def _bound_text(planned: Planned) -> str:
-    """Return which call alone needs most of the arena, below which no plan can be."""
-    call, least = largest_call(planned.program, planned.arena)
-    return f"{call} alone needs {least} of the arena's {planned.arena.plan.size}"
+def _bytes_text(plain: Planned) -> str:
+    """Return which call alone needs most of an arena, below which no plan can be."""
+    call, least = least_bytes(plain.program, plain.arena)
+    return f"no arena is below {least}, which {one_line(call, 80)} alone needs"
 
 
-def _recomputing(
+def _work_text(plain: Planned, best: Planned) -> str:
+    """Return what part of a run is computed again, and what part at least has to be."""
+    whole = sum(call.work for call in calls(plain.program.steps)) or 1.0
+    again = 100 * work_again(best.graph, _work) / whole
+    least = 100 * least_work(plain.program, plain.arena, best.arena.plan.size) / whole
+    return f"{again:.1f} % more work, where no plan of that size takes less than {least:.1f} %"
+
+
+def _work(graph: Graph, node: Node) -> float:
+    return work(workload_of(graph, node, {}))
+
+
+def _smaller(
     plain: Planned, options: Options, plan: Callable[[Graph], Planned], budget: Budget
 ) -> Planned:
     """Return the plan of least work that needs no more than is enough, else the smallest."""
-    enough = budget.enough
+    plans = _plans(free_early(plain.graph), options)
+    known: dict[int, Planned] = {}
+
+    def at(k: int) -> Planned:
+        if k not in known:
+            known[k] = plan(plans[k].graph)
+        return known[k]
+
+    first_end = max(len(plans) - _ENDS, 0)
+    low, high, found = 0, first_end - 1 if budget.enough else -1, -1
+    while low <= high:
+        middle = (low + high) // 2
+        if budget.bytes(at(middle)) <= budget.enough:
+            found, high = middle, middle - 1
+        else:
+            low = middle + 1
+    if found >= 0:
+        return at(found)
+    ends = [at(k) for k in range(first_end, len(plans))]
+    fitting = (p for p in ends if budget.bytes(p) <= budget.enough)
+    return next(fitting, min([plain, *ends], key=budget.bytes))
+
+
+def _plans(graph: Graph, options: Options) -> tuple[Found, ...]:
+    if options.recompute == "none":
+        return (Found(graph, 0, 0.0),)
     aim = RematerializationGoal(
-        cheap=options.recompute == "cheap", minimum=options.recompute_minimum
+        cheap=options.recompute == "cheap", minimum=options.recompute_minimum, cost=_work
     )
     search = Search(
         options.recompute_tries, options.recompute_rounds, options.recompute_pool,
         options.recompute_workers or max(1, (os.cpu_count() or 1) // 2),
     )  # fmt: skip
-    tried: list[Found] = []
-    for found in plans(plain.graph, aim, search, complete=not enough):
-        tried.append(found)
-        if found.need <= _OVERLAP * enough:
-            planned = plan(found.graph)
-            if budget.bytes(planned) <= enough:
-                return planned
-    ends = {(f.need, f.work): f.graph for f in reversed(tried) if f.end}
-    planned = min([plain, *map(plan, ends.values())], key=budget.bytes)
-    least = budget.bytes(planned)
-    if least < budget.bytes(plain) and not options.memory_budget:
-        for found in tried:  # the least work for the least memory
-            if found.graph is planned.graph:
-                break
-            if found.need <= _OVERLAP * least and budget.bytes(p := plan(found.graph)) <= least:
-                return p
-    return planned
+    return frontier(graph, aim, search)
 
 
 def _way_out(options: Options) -> str:

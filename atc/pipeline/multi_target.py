@@ -127,7 +127,8 @@ def _of_one(request: Request, target: Target, cwd: Path, name: str) -> Request:
     suffix = target.name.replace("-", "_")
     own = f"{name[: LIMIT - len(suffix) - 1]}_{suffix}"
     dump = request.options.dump
-    return request.for_target(target).with_options(
+    alone = replace(request, decisions=replace(request.decisions, joined=True))
+    return alone.for_target(target).with_options(
         output=cwd / "targets" / own, wheel=False, dump=None if dump is None else dump / target.name
     )
 
@@ -149,7 +150,7 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
         **first.interface, "gpu": next((p.gpu for p in parts if p.gpu), None),
         "name": name, "upper": name.upper(), "module": module_name(name),
         "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
-        "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
+        "weights_size": 0, "weights_in": "", "arena_size": max(part.arena_size for part in parts),
         "alignment": max(part.alignment for part in parts),
         "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),
         "build_info": _build_info(first, parts),

@@ -44,7 +44,14 @@ from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
 from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
 from atc.pipeline.timing import Timed, exported, optimise_by_times
-from atc.pipeline.writing import Built, Project, build_plan, build_project, write_project
+from atc.pipeline.writing import (
+    Built,
+    Project,
+    build_plan,
+    build_project,
+    can_share_weights,
+    write_project,
+)
 from atc.program.build import Program, calls
 from atc.runtime.shown import html_table
 from atc.select.select import Selection
@@ -161,7 +168,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         digest = pool.submit(file_digest, options.model)
         timed = optimise_by_times(models, request, compiler, diagnostics)
         plans = plan_all(timed, request, diagnostics, compiler)
-    project = write_project(plans, request, digest.result(), diagnostics)
+    project = write_project(
+        plans, request, digest.result(), diagnostics, once=can_share_weights(request, compiler)
+    )
     again = partial(_recomputed, timed, request, compiler, project)
     planned = planned_sizes(project.emission.interface, request.target)
     check_sizes(planned, project.arena, request, again)

@@ -121,6 +121,7 @@ class _Planner:
             cascades=not self.plain and TURNS not in self.request.switches.off,
             packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
+            io=options.io == "arena" and not self.several,
         )  # fmt: skip
         self.diagnostics.stage("planning memory")
         arena = plan_memory(

@@ -121,7 +121,8 @@ def _interface(done: Compilation) -> dict[str, object] | None:
         side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
         for side, own in ports.items()
     }
-    return {**described, "arena": values["arena_size"], "external": values["external"]}
+    return {**described, "arena": values["arena_size"], "external": values["external"],
+            "weights_in": values["weights_in"]}
 
 
 def _moved(program: Program) -> dict[str, int]:

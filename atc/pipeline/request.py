@@ -78,6 +78,8 @@ class Decisions:
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
     before: Blob = NO_WEIGHTS
     """The weights of other networks, before this one's in a library of several."""
+    joined: bool = False
+    """Whether the static library becomes a part of another."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,16 @@ from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, shared_library
 from atc.backends.toolchain import Compiler, link_wasm
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name
+from atc.build.place_in import place_in
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
-from atc.codegen.weights import Blob, included_weights, split_weights, weights_text
+from atc.codegen.weights import (
+    Blob,
+    in_library,
+    included_weights,
+    split_weights,
+    weights_text,
+)
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import module_name
@@ -39,10 +46,18 @@ class Project(Planned):
     emission: Emission
 
 
+ONCE = 1 << 26
+"""Bytes of weights from which on the files of an output share those in the library."""
+
+
 def write_project(
-    plans: Plans, request: Request, model_hash: str, diagnostics: Diagnostics
-) -> Project:
-    """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
+    plans: Plans, request: Request, model_hash: str, diagnostics: Diagnostics, *,
+    once: bool = False,
+) -> Project:  # fmt: skip
+    """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256.
+
+    With `once` its files may share large weights; see `can_share_weights`.
+    """
     options, shown = request.options, plans.shown
     check_whole(options, shown.program, bool(plans.shape_profiles))
     diagnostics.stage("writing C")
@@ -61,6 +76,7 @@ def write_project(
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter, step=options.step,
         max_ram=options.max_ram, max_rom=options.max_rom,
+        once_from=ONCE if once else None,
     )  # fmt: skip
     texts = wrapper_texts(emission.interface, options.wrappers)
     if options.starter:
@@ -69,6 +85,18 @@ def write_project(
     more |= package_files(emission, request.target, options.package)
     emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
+
+
+def can_share_weights(request: Request, compiler: Compiler) -> bool:
+    """Return whether weights may lie in the shared library alone.
+
+    Not where there is none, nor on GPUs, nor where others than C and C++ link the static library,
+    nor for one of several targets.
+    """
+    options, target = request.options, request.target
+    linked = options.package or set(options.wrappers) - {"cpp"} or request.decisions.joined
+    alone = compiler.elf and target.includes_files and not target.bare and not target.device
+    return alone and not linked
 
 
 def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
@@ -178,6 +206,7 @@ def build_project(
         made, result = build_library(
             cwd, made_from.files, made_from.units, emission.name, context,
             lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
+            data_in_archive=not emission.interface["weights_in"],
         )  # fmt: skip
         if "js" in request.options.wrappers:
             exports = wasm_exports(emission.name, bool(emission.interface["states"]))
@@ -186,6 +215,12 @@ def build_project(
             made = {**made, f"js/{emission.name}.wasm": module}
     files: dict[str, Content | Path] = {**made_from.files}
     files |= _large_files(made, cwd, made_from.files, keep)
+    if library := emission.interface["weights_in"]:
+        del files[f"{emission.name}_weights.bin"]
+        part = (place_in(made[str(library)], emission.blob), emission.blob.size)
+        files[f"{emission.name}_weights.S"] = included_weights(
+            emission.name, in_library(str(library)), alignment=request.target.alignment, part=part
+        ).encode()
     if request.options.wheel:
         files |= wheel_of(emission.name, files, compiler)
     return Built(files, result, cache.stats, context.flags)

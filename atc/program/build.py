@@ -20,8 +20,9 @@ from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Part, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
-from atc.program.cascade import Cascade, Stripe, find_cascades
+from atc.program.cascade import Cascade, Stripe
 from atc.program.forks import ALONE, Workers, forked, part_of
+from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
 from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
@@ -46,7 +47,6 @@ __all__ = [
     "build_program", "calls",
 ]  # fmt: skip
 
-
 ThreadCounts = Mapping[tuple[Workload, str], int]
 """How many threads share the call of a workload by a candidate of some label; others: all."""
 
@@ -54,7 +54,7 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
     cascades: bool = False, packed_layouts: bool = False, counts: ThreadCounts | None = None,
-    workers: Workers = ALONE, worth: Worth = ESTIMATED,
+    workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
@@ -62,8 +62,8 @@ def build_program(
     Calls that are `worth` it are cut into pieces for `threads`; with `workers`, branches that are
     independent of each other run at the same time, their calls whole. With `cascades`, chains of
     calls run stripe by stripe where that saves time: most values in their middle are then never
-    there as a whole. With `packed_layouts`, kernels hand each other values in another form where
-    that saves a copy.
+    there as a whole; or where memory is scarce, with `io` that of inputs and outputs, too. With
+    `packed_layouts`, kernels hand each other values in another form where that saves a copy.
     """
     packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
     if packed:
@@ -71,7 +71,7 @@ def build_program(
         selection = packed.selection
     planes = frozenset(packed.types if packed else ())
     writer = _Writer(
-        selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth
+        selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth, io
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
@@ -101,6 +101,7 @@ class _Writer:
     planes: frozenset[str]
     workers: Workers
     worth: Worth
+    io: bool
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -168,7 +169,7 @@ class _Writer:
         """Return the chain that makes each value, of those that chains make."""
         if not self.cascades:
             return {}
-        found = find_cascades(graph, self.selection, self.target, threads)
+        found = cascades_of(graph, self.selection, self.target, threads, self.io)
         return {stage.node.outputs[0]: cascade for cascade in found for stage in cascade.stages}
 
     def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:

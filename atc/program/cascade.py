@@ -16,7 +16,7 @@ from atc.backends.kernel import Candidate, Stripable, StripedParams
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
-from atc.ir.ops import ConvBlocked, Pool
+from atc.ir.ops import Block, ConvBlocked, Pool
 from atc.select.select import Choice, Selection
 
 CALM = 3 / 4
@@ -70,6 +70,10 @@ class CascadeStage:
         """The whole result."""
         return self.choice.workload.outputs[0]
 
+    def scratch(self, target: Target) -> int:
+        """Return the bytes of scratch that its kernel needs."""
+        return self.candidate.kernel.scratch(self.choice.workload, self.params, target)
+
     def first(self, row: int) -> int:
         """Return the first row of the operand that is read for a row and those after it."""
         return min(max(row * self.stride - self.pad, 0), self.rows)
@@ -117,15 +121,23 @@ def find_cascades(
 ) -> list[Cascade]:
     """Return the cascades of a graph that are estimated to save time."""
     found: list[Cascade] = []
-    for path in _paths(graph, selection, target):
+    for path in find_paths(graph, selection, target, alone=threads > 1):
         found += _best_cascades(path, target, threads)
     return found
 
 
-def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[CascadeStage]]:
-    """Yield the longest paths of stages, each the only reader of the one before."""
+def find_paths(
+    graph: Graph, selection: Selection, target: Target, *, alone: bool = False
+) -> Iterator[list[CascadeStage]]:
+    """Yield the longest paths of stages, each the only reader of the one before.
+
+    With `alone` they are of kernels without scratch, of which several threads would need several.
+    """
     counts = graph.uses()
-    stages = {n.outputs[0]: stage for n in graph.nodes if (stage := _stage(n, selection, target))}
+    stages = {
+        n.outputs[0]: stage for n in graph.nodes
+        if (stage := _stage(n, selection, target)) and not (alone and stage.scratch(target))
+    }  # fmt: skip
     ends = {v: [stage] for v, stage in stages.items()}
     for value, stage in stages.items():  # in order: the path to an operand is known
         source = stage.node.inputs[0]
@@ -138,10 +150,12 @@ def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[
 def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | None:
     """Return a node as a stage, None where its kernel computes no stripes."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
-    if choice is None or not isinstance(node.op, ConvBlocked | Pool) or len(node.outputs) != 1:
+    if choice is None or not isinstance(node.op, ConvBlocked | Pool | Block):
+        return None
+    if len(node.outputs) != 1:
         return None
     w, chosen = choice.workload, choice.candidate
-    x, window = w.inputs[0], node.op.window
+    x = w.inputs[0]
     if is_dynamic(w) or x is None or len(w.outputs[0].shape) != 5:
         return None
     if not isinstance(chosen.kernel, Stripable):
@@ -150,6 +164,9 @@ def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | N
     if params is None:
         return None
     ends = tuple(chosen.kernel.stripe_ends(w, params, target))
+    if isinstance(node.op, Block):
+        return CascadeStage(node, choice, params, ends, x.shape[2], 1, 1, 0)
+    window = node.op.window
     reach = (window.kernel[0] - 1) * window.dilations[0] + 1
     return CascadeStage(
         node, choice, params, ends, x.shape[2], reach, window.strides[0], window.pads[0]

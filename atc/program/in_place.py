@@ -14,25 +14,25 @@ def in_place(program: Program, pairs: Iterable[tuple[str, str]]) -> frozenset[st
     storage, and no call after it reads the input.
     """
     found = set()
+    writing: dict[str, list[int]] = {}
+    last: dict[str, int] = {}
+    for k, step in enumerate(program.steps):
+        for call in calls([step]):
+            for home in dict.fromkeys(program.home(o) for o in call.node.outputs):
+                writing.setdefault(home, []).append(k)
+            for argument in call.arguments:
+                last[program.home(argument)] = k
     for source, result in pairs:
         home = program.home(result)
-        writers = [
-            k for k, step in enumerate(program.steps)
-            for call in calls([step])
-            if any(program.home(o) == home for o in call.node.outputs)
-        ]  # fmt: skip
-        readers = [
-            k for k, step in enumerate(program.steps)
-            if any(program.home(a) == source for call in calls([step]) for a in call.arguments)
-        ]  # fmt: skip
+        writers = writing.get(home, [])
         if len(writers) != 1 or program.home(source) != source or program.shift(result):
             continue
         (at,) = writers
-        call = program.steps[at]
-        if max(readers, default=-1) > at or not isinstance(call, Call) or call.slot is not None:
+        one = program.steps[at]
+        if last.get(source, -1) > at or not isinstance(one, Call) or one.slot is not None:
             continue
-        reads = [a for a in call.arguments if program.home(a) == source]
-        first = program.home(call.node.outputs[0]) == home
-        if first and reads and all(a in call.in_place and not program.shift(a) for a in reads):
+        reads = [a for a in one.arguments if program.home(a) == source]
+        first = program.home(one.node.outputs[0]) == home
+        if first and reads and all(a in one.in_place and not program.shift(a) for a in reads):
             found.add(source)
     return frozenset(found)

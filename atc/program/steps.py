@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.backends.flops import operations, traffic
+from atc.backends.flops import operations, traffic, work
 from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
 from atc.ir.graph import Alias, Array, Composite, Node, TensorType
@@ -60,6 +60,11 @@ class Call:
     def traffic(self) -> int:
         """The bytes of operands and results, in the largest shapes."""
         return round(traffic(concrete(self.choice.workload)) * self.rows)
+
+    @property
+    def work(self) -> float:
+        """About how long it takes in the largest shapes, in bytes moved, whatever the machine."""
+        return work(concrete(self.choice.workload)) * self.rows
 
 
 @dataclass(frozen=True)

@@ -384,7 +384,7 @@ class Context:
         return [*shapes] if fixed else [self._output_shape(k) for k in range(len(shapes))]
 
     def shapes_for(self, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Say what shapes the inputs have; returns the outputs', which C contexts keep."""
+        """Say what shapes the inputs have and return the outputs'; contexts keep them."""
         library = self._library
         if library.set_shapes is None:
             return [t.shape for t in library.outputs]

@@ -235,6 +235,8 @@ static inline vf32 v_cast_f32(vi32 a) { return _mm256_castsi256_ps(a); }
 static inline vi32 v_cvt_i32(vf32 a) { return _mm256_cvttps_epi32(a); }
 static inline vi32 v_round_i32(vf32 a) { return _mm256_cvtps_epi32(a); }
 static inline vf32 v_cvt_f32(vi32 a) { return _mm256_cvtepi32_ps(a); }
+/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
+#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Arithmetic --- */
 

@@ -248,6 +248,11 @@ static inline vf32 v_cast_f32(vi32 a) { return _mm512_castsi512_ps(a); }
 static inline vi32 v_cvt_i32(vf32 a) { return _mm512_cvttps_epi32(a); }
 static inline vi32 v_round_i32(vf32 a) { return _mm512_cvtps_epi32(a); }
 static inline vf32 v_cvt_f32(vi32 a) { return _mm512_cvtepi32_ps(a); }
+/* The signed numbers of 4 bits number k, from the low bits up, of the words w: an index has no
+ * other bits. */
+#define v_cvt_nibble(w, k) \
+  _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4 * (k)), \
+                        _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1))
 
 /* --- Arithmetic --- */
 

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from atc.backends.find_compiler import find_compiler
-from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarged_object
+from atc.backends.object_file import (
+    STAND_IN,
+    enlarge_last_member,
+    enlarge_object,
+    enlarged_object,
+)
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Compiler, archive_static, compile_object
 from atc.codegen.weights import included_weights
@@ -37,20 +42,23 @@ def assembled(compiler: Compiler, folder: Path, data: bytes) -> bytes:
     return compile_object(compiler, (), "w.S", folder)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", COMPILERS)
-def test_an_enlarged_object_and_its_archive(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [DATA, DATA[:-16]], ids=["whole", "odd"])
+def test_an_enlarged_object_and_its_archive(data: bytes, name: str, tmp_path: Path) -> None:
     compiler = compiler_named(name)
-    small, large = (assembled(compiler, tmp_path / d, b) for d, b in (("s", STAND_IN), ("l", DATA)))
-    parts = enlarged_object(small, len(DATA))
+    small, large = (assembled(compiler, tmp_path / d, b) for d, b in (("s", STAND_IN), ("l", data)))
+    parts = enlarged_object(small, len(data))
     assert parts is not None
-    assert DATA.join(parts) == large
+    assert data.join(parts) == large
+    enlarge_object(small, len(data), lambda file: file.write(data), tmp_path / "one.o")
+    assert (tmp_path / "one.o").read_bytes() == large
     archives = []
     for kind in "sl":
         (tmp_path / kind / "f.c").write_bytes(CODE)
         compile_object(compiler, ("-fPIC",), "f.c", tmp_path / kind)
         archives.append(archive_static(compiler, ["f.c.o"], "a.a", tmp_path / kind, ["w.S.o"]))
-    enlarge_last_member(archives[0], small, len(DATA), lambda file: file.write(DATA))
+    enlarge_last_member(archives[0], small, len(data), lambda file: file.write(data))
     assert archives[0].read_bytes() == archives[1].read_bytes()
 
 
@@ -74,6 +82,9 @@ def test_what_is_no_such_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "o/f.c").write_bytes(CODE)
     compile_object(compiler, ("-fPIC",), "f.c", tmp_path / "o")
     archive = archive_static(compiler, ["f.c.o"], "a.a", tmp_path / "o")
+    with pytest.raises(ToolchainError, match="unknown form"):
+        enlarge_object(other, 128, lambda file: file.write(bytes(128)), tmp_path / "none.o")
+    assert not (tmp_path / "none.o").exists()
     before = archive.read_bytes()
     with pytest.raises(ToolchainError, match="unknown form"):
         enlarge_last_member(archive, other, 128, lambda file: file.write(bytes(128)))

@@ -53,7 +53,7 @@ static unsigned char outputs[{outputs}] __attribute__((aligned(64)));
 static {name}_context context;
 int main(int argc, char **argv)
 {{
-  const void *const given[] = {{inputs}};
+  const void *const given[] = {{inputs, inputs}};
   void *const results[] = {{outputs}};
   (void)argv;
   int status = {name}_init(&context, arena, sizeof arena);

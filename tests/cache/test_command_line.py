@@ -130,6 +130,7 @@ def test_force_deletes_what_was_there(bench: Bench) -> None:  # 3
     assert len(bench.entries) == len(before)
 
 
+@pytest.mark.usefixtures("unconfigured")
 def test_disable_is_the_default_and_touches_nothing(bench: Bench) -> None:  # 4
     line = [word for word in bench.line("disable") if "cache_mode" not in word]
     for arguments in (bench.line("disable"), line):
@@ -431,6 +432,7 @@ def test_wrong_commands(words: list[str], bench: Bench) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("unconfigured")
 def test_without_any_directory_there_is_no_cache(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -627,6 +627,7 @@ def test_debug_switches(
     assert all(flags in text for text in commands)
 
 
+@pytest.mark.usefixtures("unconfigured")
 @pytest.mark.parametrize("listed", [pytest.param("conv1", marks=pytest.mark.slow), "OpType::Relu"])
 def test_switches_for_listed_operators_only(
     listed: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

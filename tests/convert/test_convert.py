@@ -173,6 +173,7 @@ def test_it_is_converted_once_until_it_changes(
     assert count.read_text() == "xx"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("load", "told"),
     [

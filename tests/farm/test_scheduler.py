@@ -81,6 +81,7 @@ def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> 
     assert (told, told.done) == ([], len(jobs))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("every", [False, True])
 def test_wrong_objects_are_noticed(
     every: bool, cluster: str, jobs: list[RemoteJob], tmp_path: Path,
@@ -172,6 +173,7 @@ def test_what_is_given_up_is_ended_on_the_workers(
     assert "made nothing for 2 s" in told[0]
 
 
+@pytest.mark.usefixtures("unconfigured")
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:8786"])
 def test_a_cluster_that_is_away_costs_one_warning(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

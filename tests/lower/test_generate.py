@@ -16,7 +16,7 @@ STANDARD = {name: (model, runs) for name, model, runs in node_cases(OPERATORS)}
 
 @pytest.fixture(scope="module", params=[True, False], ids=["folded", "computed"])
 def standard(request: pytest.FixtureRequest) -> Batch:
-    return Batch({n: model for n, (model, _) in STANDARD.items()}, fold=request.param, drawn=True)
+    return Batch({n: model for n, (model, _) in STANDARD.items()}, fold=request.param)
 
 
 @pytest.mark.parametrize("name", STANDARD)

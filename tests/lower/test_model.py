@@ -118,11 +118,33 @@ def test_values_in_the_model_are_of_the_type_that_it_declares(model: ModelProto,
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "told"),
     [
-        with_inner_type(F32), with_inner_type(F32, (7, 7)), with_inner_type(F32, None),
-        with_branch_type(F32), with_body_type(), with_body_type(trips=100),
+        (with_inner_type(F32), ""),
+        (with_inner_type(F32, None), ""),
+        (with_inner_type(F32, (0, 3)), ""),  # as exporters write what they don't know
+        (with_inner_type(F32, (7, 7)), "f32[7,7]"),
+        (with_inner_type(F32, (6,)), "f32[6]"),
+        (with_branch_type(F32), ""),
+        (with_body_type(), ""),
+        (with_body_type(trips=100), ""),
     ],
 )  # fmt: skip
-def test_shapes_that_a_model_declares_inside_are_no_matter(model: ModelProto) -> None:
-    compile_graph(model)  # they are older than its inputs' where --input_shape gives others
+def test_wrong_shapes_that_a_model_declares_inside_are_told(model: ModelProto, told: str) -> None:
+    warnings = compile_graph(model).warnings  # and no error: onnxruntime runs such models, too
+    text = f"value 'h' is declared as {told}, but f32[2,3] is computed"
+    assert [w.partition(" [test")[0] for w in warnings if "declared" in w] == [text] * bool(told)
+    assert all("node 'h' (Relu)]" in w for w in warnings if "declared" in w)
+
+
+def test_many_wrong_shapes_are_one_warning() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["h0"]),
+             *(helper.make_node("Neg", [f"h{k}"], [f"h{k + 1}"]) for k in range(3)),
+             helper.make_node("Abs", ["h3"], ["y"])]  # fmt: skip
+    model = make_model(nodes, [("x", F32, (2, 3))], [("y", F32, (2, 3))], {})
+    for k in range(4):
+        model.graph.value_info.append(helper.make_tensor_value_info(f"h{k}", F32, (1, 2 + k)))
+    told = [text for text in compile_graph(model).warnings if "is declared" in text]
+    assert len(told) == 1
+    assert told[0].startswith("value 'h0' is declared as f32[1,2], but f32[2,3] is computed [")
+    assert told[0].endswith("], and 3 more of this kind")

@@ -78,7 +78,7 @@ MODES = modes()
 @pytest.fixture(scope="module")
 def resized() -> Batch:
     models = {n: resize_model(SIZES[size], **attributes) for n, (size, attributes) in MODES.items()}
-    return Batch(models, chunk=64, drawn=True)
+    return Batch(models, chunk=64)
 
 
 @pytest.mark.parametrize("name", MODES)

@@ -261,6 +261,31 @@ def crossing(count: int, alignments: Sequence[int] = (64,)) -> list[Buffer]:
     ]
 
 
+def towers(count: int) -> list[Buffer]:
+    """Values of branches that are all there before the first two are added, then two by two."""
+    rows, step = [(64, i) for i in range(count)], count
+    buffers = []
+    while len(rows) > 1:
+        for (a, born), (b, also) in zip(rows[::2], rows[1::2], strict=False):
+            buffers += [Buffer(f"b{born}", a, born, step), Buffer(f"b{also}", b, also, step)]
+            step += 1
+        made = [(128, n) for n in range(step - len(rows) // 2, step)]
+        rows = [*made, *rows[len(rows) & ~1 :]]
+    return buffers
+
+
+@pytest.mark.parametrize("count", [600, 1200])  # of the second, no greedy packing looks at all
+def test_a_packing_that_meets_the_bound_ends_the_others(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that compare all pairs took seconds, and some of them missed it."""
+    monkeypatch.setattr("atc.memory.planner._place_in_turn", None)
+    buffers = towers(count)
+    plan = plan_arena(buffers)
+    check_plan(buffers, plan)
+    assert plan.size == plan.lower_bound
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("buffers", "limit"),

@@ -15,7 +15,7 @@ from stages import project_of
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.passes.rematerialize import recomputed_nodes
+from atc.passes.rematerialize import bytes_moved, recomputed_nodes, work_again
 from atc.runtime.load import load
 
 
@@ -68,19 +68,64 @@ def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
         arena(model, recompute="all", memory_budget=64, recompute_minimum=1 << 30)
 
 
-def test_a_larger_budget_never_computes_more_again(model: Path) -> None:
+WIDTHS = [
+    (64, 32, 16),
+    *(pytest.param(widths, marks=pytest.mark.slow) for widths in (
+        (16, 8, 16, 32, 8, 8, 32, 8), (64, 64, 16, 32, 32, 8), (8, 64, 8, 64, 8, 64),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+def test_less_memory_never_costs_less(widths: tuple[int, ...], tmp_path: Path) -> None:
+    """For budgets in any order: work falls as they grow, and no plan costs more than a tighter."""
+    model = training_net(tmp_path / "step.onnx", widths=widths)
     whole, least = arena(model), arena(model, recompute="all")
-    budgets = np.linspace(least, whole, 9).astype(int).tolist()
-    work = []
-    for budget in budgets:
-        done = project_of(
-            options({}, model, target="c99", recompute="all", memory_budget=budget)
-        )
+    plans = []
+    for budget in np.linspace(least, whole, 6).astype(int).tolist():
+        done = project_of(options({}, model, target="c99", recompute="all", memory_budget=budget))
         assert done.arena.plan.size <= budget
-        work.append(len(recomputed_nodes(done.graph)))
+        plans.append((done.arena.plan.size, work_again(done.graph)))
+    work = [w for _, w in plans]
     assert work == sorted(work, reverse=True)
     assert work[-1] == 0
-    assert 0 < work[-2] < work[0] / 2
+    assert work[0] > 0
+    with pytest.raises(OptionError, match="this is the least"):
+        arena(model, recompute="all", memory_budget=least - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("batch", "part", "given"), [(192, 0.2, {}), (288, 0.4, {"recompute_minimum": 1 << 12})],
+    ids=["three times", "four and a half times"],
+)  # fmt: skip
+def test_larger_batches_fit_in_the_same_bytes(
+    batch: int, part: float, given: dict[str, int], tmp_path: Path
+) -> None:
+    widths = (64,) * 24
+    whole = arena(training_net(tmp_path / "step.onnx", widths))
+    model = training_net(tmp_path / "large.onnx", widths, batch)
+    assert arena(model) > batch // 64 * whole * 0.9
+    done = project_of(
+        options({}, model, target="c99", recompute="all", memory_budget=whole, **given)
+    )
+    assert done.arena.plan.size <= whole
+    work = sum(bytes_moved(done.graph, node) for node in done.graph.nodes)
+    assert 0 < work_again(done.graph) <= part * work
+
+
+def test_what_it_costs_is_told_beside_what_no_plan_is_below(model: Path) -> None:
+    said: list[str] = []
+    given = options({}, model, target="c99", recompute="all", memory_budget=arena(model) * 3 // 4)
+    done = project_of(given, Diagnostics(stage=said.append))
+    (told,) = (text for text in said if text.startswith("the arena needs"))
+    found = re.fullmatch(
+        r"the arena needs (\d+) bytes; no arena is below (\d+), which .+ alone needs; "
+        r"([\d.]+) % more work, where no plan of that size takes less than ([\d.]+) %", told,
+    )  # fmt: skip
+    assert found is not None
+    assert int(found[1]) == done.arena.plan.size >= int(found[2]) > 0
+    assert float(found[3]) >= float(found[4]) > 0
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,7 @@ def test_a_wrong_calibration_file_is_named_with_its_line(
     assert re.search(told, str(caught.value))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "decibels"),
     [((), 18), (("--symmetric=0", "--block=16"), 20)],

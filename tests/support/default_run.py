@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,17 @@ _VARIABLE = "ATC_TESTS_LEVEL"
 
 SHARE = 8
 """One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
+
+
+SELECTED: set[str] = set()
+"""What the tests that this run selects are called by, as far as their parameters say."""
+
+
+def select_cases(parameters: Iterable[Mapping[str, object]]) -> None:
+    """Note the selected tests' parameters: each, and all in the order that a name has them in."""
+    for values in parameters:
+        words = [str(getattr(v, "label", v)) for v in values.values()]
+        SELECTED.update(words, [" ".join(words)])
 
 
 def repeats(name: str) -> bool:
@@ -26,21 +37,35 @@ def level() -> str:
     return os.environ.get(_VARIABLE, "-O1")
 
 
-def compile_quickly() -> None:
-    """Let this process and its children compile models without optimisation."""
+def compile_quickly(folder: Path) -> None:
+    """Let this process and its children compile models without optimisation, each kernel once.
+
+    The configuration in `folder` gives `atc` a cache of kernels that the whole run shares.
+    """
     os.environ.setdefault(_VARIABLE, "-O0")
+    compiler = folder / "quick-cc"  # the last of several levels counts
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    compiler.chmod(0o755)
+    os.environ["CC"] = str(compiler)
+    file = folder / "atc.cfg"
+    file.write_text("".join(f"{line}\n" for line in _shared(folder)))
+    os.environ["ATC_CONFIG"] = str(file)
+
+
+def _shared(folder: Path) -> tuple[str, ...]:
+    return ("op_compiler_cache_mode=enable", f"op_compiler_cache_dir={folder / 'kernels'}")
 
 
 @contextmanager
-def settings(folder: Path) -> Iterator[None]:
-    """Let `atc` compile plain C without optimisation where no more is asked for.
+def plain_c(folder: Path) -> Iterator[None]:
+    """Let `atc` compile for plain C where no target is asked for, in default runs.
 
-    By a configuration file in `folder`, for tests of what calls the compiler by itself; the slow
-    tests compile as users do.
+    By a configuration file in `folder`; the slow tests compile as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         if level() == "-O0":
+            shared = Path(os.environ["ATC_CONFIG"]).read_text("utf-8")
             file = folder / "atc.cfg"
-            file.write_text("target=c99\nbuild_config=cc -O0\n")
+            file.write_text(f"{shared}target=c99\n")
             patch.setenv("ATC_CONFIG", str(file))
         yield

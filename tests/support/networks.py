@@ -50,7 +50,9 @@ def pooled_net(path: Path, seed: int = 0) -> Path:
     return save(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 1, 1]}, path, constants)
 
 
-def training_net(path: Path, widths: Sequence[int] = (16, 16, 16, 16)) -> Path:
+def training_net(
+    path: Path, widths: Sequence[int] = (16, 16, 16, 16), batch: int = 64
+) -> Path:
     """Write a model of a training step: the gradients of the weights of three layers, or more."""
     nodes, value = [helper.make_node("Sin", ["x"], ["s"], "sine")], "s"
     layers = range(len(widths) - 1)
@@ -66,7 +68,7 @@ def training_net(path: Path, widths: Sequence[int] = (16, 16, 16, 16)) -> Path:
             domain="ai.onnx.preview.training", xs=[*weights], zs=["x"], y="loss",
         )
     )  # fmt: skip
-    shapes: dict[str, list[int | str]] = {"x": [64, widths[0]], **weights}
+    shapes: dict[str, list[int | str]] = {"x": [batch, widths[0]], **weights}
     results: dict[str, list[int | str]] = {f"d{w}": shape for w, shape in weights.items()}
     return save(nodes, shapes, results, path, domains=("ai.onnx.preview.training",))
 

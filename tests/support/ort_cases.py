@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,9 +97,26 @@ class Case:
         return results
 
 
-def compiled(cases: Mapping[str, Case]) -> Batch:
+def compiled(cases: Mapping[str, Case], target: str = "c99", chunk: int = 48) -> Batch:
     """Return the cases' models, compiled many at a time."""
-    return Batch({n: pinned(c.model, c.feeds) for n, c in cases.items()}, chunk=48)
+    return Batch(_Models(cases), target=target, chunk=chunk)
+
+
+@dataclass(frozen=True)
+class _Models(Mapping[str, onnx.ModelProto]):
+    """The cases' models, each made when it is asked for: collecting tests makes none."""
+
+    cases: Mapping[str, Case]
+
+    def __getitem__(self, name: str) -> onnx.ModelProto:
+        case = self.cases[name]
+        return pinned(case.model, case.feeds)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cases)
+
+    def __len__(self) -> int:
+        return len(self.cases)
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import default_run
 import numpy as np
 import onnx
 import onnx_ir
@@ -177,10 +178,10 @@ def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
     assert done.returncode == 0, done.stderr[:4000]
 
 
-def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "-O1") -> Path:
-    """Build a project's shared library and return its path."""
+def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "") -> Path:
+    """Build a project's shared library, at the run's own level, and return its path."""
     library = f"lib{name}.so"
-    shape = (level, "-fPIC", "-shared", "-fvisibility=hidden")
+    shape = (level or default_run.level(), "-fPIC", "-shared", "-fvisibility=hidden")
     compile_c(folder, *shape, "-o", library, *sources(folder), "-lm", cc=cc)
     return folder / library
 
@@ -188,7 +189,7 @@ def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = 
 def build_example(folder: Path, *flags: str, cc: str = "gcc") -> Path:
     """Build a project's example program and return its path."""
     files = ("example/main.c", *sources(folder), "-lm")
-    compile_c(folder, *(flags or ("-O1",)), "-o", "example.exe", *files, cc=cc)
+    compile_c(folder, *(flags or (default_run.level(),)), "-o", "example.exe", *files, cc=cc)
     return folder / "example.exe"
 
 

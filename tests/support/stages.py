@@ -6,8 +6,8 @@ from atc.diagnostics import Diagnostics
 from atc.ir.graph import Graph
 from atc.options.options import Options
 from atc.pipeline.lowering import optimise, read_model
-from atc.pipeline.planning import plan_all
-from atc.pipeline.request import Decisions, resolve_request
+from atc.pipeline.planning import Plans, plan_all
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.pipeline.timing import Timed
 from atc.pipeline.writing import Project, write_project
 
@@ -27,7 +27,11 @@ def project_of(
     """Do all of a compilation but the C compiler's part; kernels are chosen by estimates."""
     request = resolve_request(options, decisions=decisions)
     diagnostics = diagnostics or Diagnostics()
+    return write_project(plans_of(request, diagnostics), request, "", diagnostics)
+
+
+def plans_of(request: Request, diagnostics: Diagnostics) -> Plans:
+    """Return kernels, their order and their memory; kernels are chosen by estimates."""
     models = [read_model(each, diagnostics) for each in request.profiles]
     networks = tuple(optimise(model, request, diagnostics) for model in models)
-    plans = plan_all(Timed(networks, {}, request.limits(models[0])), request, diagnostics)
-    return write_project(plans, request, "", diagnostics)
+    return plan_all(Timed(networks, {}, request.limits(models[0])), request, diagnostics)

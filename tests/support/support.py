@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir
 from c_compiler import compile_command
-from default_run import repeats
+from default_run import SELECTED
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
 from tile_emulation import emulating
@@ -343,17 +343,23 @@ def runnable(name: str) -> bool:
 def _compile(
     parts: Sequence[tuple[Graph, Emission]], target: Target, flags: Sequence[str]
 ) -> list[Runner | Exception]:
-    """Compile all into one library; on failure halve, so that the others still run."""
+    """Compile all into one library; on failure halve, so that the others still run.
+
+    Where each compiles alone `_write_unit` is wrong, which hundreds of calls would hide.
+    """
     try:
         library, ffi = _build_library([e for _, e in parts], target, flags)
     except AssertionError as error:
         if len(parts) == 1:
             return [error]
         middle = len(parts) // 2
-        return [
+        halves = [
             *_compile(parts[:middle], target, flags),
             *_compile(parts[middle:], target, flags),
         ]
+        if not any(isinstance(h, Exception) for h in halves):
+            raise
+        return halves
     return [
         Runner(
             library, ffi, e.name, tuple(g.types[i] for i in g.inputs),
@@ -418,12 +424,13 @@ _WEIGHTS = (
 
 
 _STATIC = re.compile(
-    r"^(?:static\b[^;={(]*?|typedef struct (?=\w+ \{))\b(\w+)\s*[\[(={]", re.MULTILINE
+    r"^(?:(?:static|K_INLINE)\b[^;={(]*?|(?:typedef )?struct (?=\w+ \{)|enum \{ )\b(\w+)\s*[\[(={]",
+    re.MULTILINE,
 )
 
 
 def _static_names(text: str) -> list[str]:
-    """Return the names of a file's own functions, tables and structures."""
+    """Return the names of a file's own functions, tables, structures and constants."""
     return sorted(set(_STATIC.findall(text)))
 
 
@@ -455,22 +462,21 @@ class Batch:
     """Named models that are compiled a chunk at a time, when one of the chunk is asked for.
 
     With parametrised tests this is one compiler call per `chunk` tests, in whichever process.
-    Where some are `drawn` to be run by default the others have chunks of their own.
+    Of those that tests are named after only the ones that this run selects are in it.
     """
 
     models: Mapping[str, onnx.ModelProto]
     target: str = "c99"
     fold: bool = True
     chunk: int = 24
-    drawn: bool = False
     compiled: dict[str, Runner | Exception] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Runner:
         """Return a compiled model; raises what went wrong in compiling it."""
         if name not in self.compiled:
             names = list(self.models)
-            if self.drawn:
-                names = [n for n in names if repeats(n) is repeats(name)]
+            if name in SELECTED:
+                names = [n for n in names if n in SELECTED]
             first = names.index(name) // self.chunk * self.chunk
             part = names[first : first + self.chunk]
             runners = compile_models([self.models[n] for n in part], self.target, fold=self.fold)

@@ -25,33 +25,38 @@ class Net:
     scales: dict[str, float] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    uneven: bool = False
+    """Whether every result has a scale of its own, none of them another's simple multiple."""
 
-    def input(self, *shape: int) -> str:
+    def input(self, *shape: int, name: str = "x", scale: float = 0.02) -> str:
         """Add an input, int8 where the network is quantized."""
-        self.inputs.append("x")
-        self.shapes["x"] = shape
+        self.inputs.append(name)
+        self.shapes[name] = shape
         if not self.quantized:
-            return "x"
-        return self._dequantized("x", 0.02, -1)
+            return name
+        return self._dequantized(name, scale, -1)
 
     def conv(
         self, x: str, filters: int, kernel: tuple[int, int] = (3, 3), stride: int = 1,
         depthwise: bool = False, relu: bool = True, pads: tuple[int, ...] | None = None,
+        dilation: int = 1,
     ) -> str:  # fmt: skip
         """Add a convolution that keeps the size but for its stride."""
         _, channels, *size = self.shapes[x]
         group = channels if depthwise else 1
         if pads is None:
-            total = [max((-(-n // stride) - 1) * stride + k - n, 0)
+            total = [max((-(-n // stride) - 1) * stride + (k - 1) * dilation + 1 - n, 0)
                      for n, k in zip(size, kernel, strict=True)]  # fmt: skip
             pads = (*[t // 2 for t in total], *[t - t // 2 for t in total])
-        out = [(n + pads[d] + pads[d + 2] - kernel[d]) // stride + 1 for d, n in enumerate(size)]
+        reach = [(k - 1) * dilation + 1 for k in kernel]
+        out = [(n + pads[d] + pads[d + 2] - reach[d]) // stride + 1 for d, n in enumerate(size)]
         depth = channels // group * kernel[0] * kernel[1]
         shape = (filters, channels // group, *kernel)
         operands = self._weights(x, shape, depth, 0)
         y = self._name("conv")
         self.nodes.append(helper.make_node(
-            "Conv", [x, *operands], [y], group=group, strides=[stride] * 2, pads=list(pads)
+            "Conv", [x, *operands], [y], group=group, strides=[stride] * 2, pads=list(pads),
+            dilations=[dilation] * 2,
         ))  # fmt: skip
         self.shapes[y] = (1, filters, *out)
         return self._activated(y, relu)
@@ -66,12 +71,35 @@ class Net:
         self.shapes[y] = (1, units)
         return self._activated(y, relu)
 
-    def add(self, a: str, b: str) -> str:
-        """Add a sum with an activation."""
+    def add(self, a: str, b: str, operator: str = "Add", relu: bool = True) -> str:
+        """Add a sum, or what another operator makes of two."""
         y = self._name("add")
-        self.nodes.append(helper.make_node("Add", [a, b], [y]))
+        self.nodes.append(helper.make_node(operator, [a, b], [y]))
         self.shapes[y] = self.shapes[a]
-        return self._activated(y, True)
+        return self._activated(y, relu)
+
+    def inverted_residual(
+        self, x: str, filters: int, expansion: int = 6, kernel: int = 3, stride: int = 1
+    ) -> str:
+        """Add a block of MobileNetV2: wide, by channel, narrow, and its input where it fits."""
+        channels = self.shapes[x][1]
+        y = self.conv(x, channels * expansion, (1, 1))
+        y = self.conv(y, channels * expansion, (kernel, kernel), stride, depthwise=True)
+        y = self.conv(y, filters, (1, 1), relu=False)
+        return self.add(x, y, relu=False) if stride == 1 and channels == filters else y
+
+    def pool(self, x: str, kernel: int, stride: int) -> str:
+        """Add maximum pooling, of integers where the network is quantized."""
+        y, last = self._name("pool"), self.nodes.pop() if self.quantized else None
+        source = last.input[0] if last else x
+        self.nodes.append(helper.make_node(
+            "MaxPool", [source], [y], kernel_shape=[kernel] * 2, strides=[stride] * 2
+        ))  # fmt: skip
+        size = [(n - kernel) // stride + 1 for n in self.shapes[x][2:]]
+        self.shapes[y] = (*self.shapes[x][:2], *size)
+        if last is None:
+            return y
+        return self._dequantized(y, self.scales[x], int(self.constants[last.input[2]]))
 
     def mean(self, x: str) -> str:
         """Add the mean over all pixels, as a row of channels."""
@@ -131,6 +159,7 @@ class Net:
         if not self.quantized:
             return y
         scale, zero = (0.008, -128) if relu else (0.016, 3)
+        scale = float(np.float32(scale * self.rng.uniform(0.6, 1.6))) if self.uneven else scale
         q = self._name("q")
         self.constants |= {f"{q}.s": np.float32(scale), f"{q}.z": np.int8(zero)}
         self.nodes.append(helper.make_node("QuantizeLinear", [y, f"{q}.s", f"{q}.z"], [q]))
@@ -176,6 +205,33 @@ def visual_wake_words(quantized: bool) -> onnx.ModelProto:
     return net.model(net.dense(net.mean(x), 2, relu=False))
 
 
+def mobilenet_v2(quantized: bool) -> onnx.ModelProto:
+    """Return MobileNetV2-0.35 for 1000 classes: 96 x 96 pixels."""
+    net = Net(quantized)
+    x = net.conv(net.input(1, 3, 96, 96), 16, stride=2)
+    x = net.conv(net.conv(x, 16, depthwise=True), 8, (1, 1), relu=False)
+    blocks = [(8, 2), (8, 1), (16, 2), (16, 1), (16, 1), (24, 2), *[(24, 1)] * 3, *[(32, 1)] * 3,
+              (56, 2), (56, 1), (56, 1), (112, 1)]  # fmt: skip
+    for filters, stride in blocks:
+        x = net.inverted_residual(x, filters, stride=stride)
+    return net.model(net.dense(net.mean(net.conv(x, 1280, (1, 1))), 1000, relu=False))
+
+
+def mcunet_vww0(quantized: bool) -> onnx.ModelProto:
+    """Return MCUNet's smallest network for visual wake words: 64 x 64 pixels (Lin et al. 2020)."""
+    net = Net(quantized)
+    x = net.conv(net.input(1, 3, 64, 64), 16, stride=2)
+    x = net.conv(net.conv(x, 16, depthwise=True), 8, (1, 1), relu=False)
+    blocks = [
+        (16, 6, 5, 2), (16, 4, 3, 1), (24, 5, 3, 2), (24, 4, 3, 1), (24, 4, 3, 1), (40, 5, 3, 2),
+        (40, 4, 3, 1), (40, 3, 7, 1), (48, 3, 3, 1), (48, 4, 3, 1), (96, 5, 7, 2), (96, 5, 5, 1),
+        (160, 4, 7, 1),
+    ]  # fmt: skip
+    for filters, expansion, kernel, stride in blocks:
+        x = net.inverted_residual(x, filters, expansion, kernel, stride)
+    return net.model(net.dense(net.mean(x), 2, relu=False))
+
+
 def anomaly_detection(quantized: bool) -> onnx.ModelProto:
     """Return the autoencoder of 640 numbers."""
     net = Net(quantized)
@@ -188,6 +244,7 @@ def anomaly_detection(quantized: bool) -> onnx.ModelProto:
 NETWORKS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "keyword spotting": keyword_spotting, "image classification": image_classification,
     "visual wake words": visual_wake_words, "anomaly detection": anomaly_detection,
+    "MobileNetV2-0.35": mobilenet_v2, "mcunet-vww0": mcunet_vww0,
 }  # fmt: skip
 
 
@@ -200,6 +257,17 @@ def layer(
     def made(quantized: bool) -> onnx.ModelProto:
         net = Net(quantized)
         return net.model(net.conv(net.input(1, *shape), filters, kernel, stride, depthwise))
+
+    return made
+
+
+def elementwise(operator: str, *shape: int) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of one sum or product of two inputs."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        a, b = net.input(1, *shape), net.input(1, *shape, name="b", scale=0.0173)
+        return net.model(net.add(a, b, operator))
 
     return made
 
@@ -221,4 +289,6 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "first 10x4 1->64": layer((1, 49, 10), 64, (10, 4), 2),
     "1x1 8->16 at 48x48": layer((8, 48, 48), 16, (1, 1)),
     "fully connected 128->128": dense_layer(128, 128),
+    "sum of 16 at 32x32": elementwise("Add", 16, 32, 32),
+    "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
 }

@@ -70,6 +70,11 @@ def dot4(i: Array, j: Array) -> Array:
     return (j + products.reshape(-1, 4).sum(1)).astype(np.int32)
 
 
+def nibbles(i: Array, k: int) -> Array:
+    """The signed numbers of four bits number k of i."""
+    return (((i >> 4 * k & 15) ^ 8) - 8).astype(np.float32)
+
+
 def dot2(i: Array, j: Array) -> Array:
     """j + the products of the 16-bit halves of i and j; wrapping."""
     products = i.view(np.int16).astype(np.int64) * j.view(np.int16)
@@ -201,6 +206,7 @@ OPS = (
     call("v_cvt_i32", "{a}", lambda a: a.astype(np.int32), "i32", in_int32),
     call("v_round_i32", "{a}", lambda a: np.rint(a).astype(np.int32), "i32", in_int32),
     call("v_cvt_f32", "{i}", lambda i: i.astype(np.float32), "f32", integers),
+    call("v_cvt_nibble", "{i}, 3", lambda i: nibbles(i, 3), "f32", integers),
     call("v_pow2i", "{i}", lambda n: np.where(n > -127, np.exp2(n.astype(float)), 0), "f32",
        exponents),
     call("v_ldexp", "{c}, {b}", lambda n, x: np.ldexp(x.astype(float), n.astype(int)), "f32",

@@ -58,6 +58,7 @@ def test_a_model_compiles_and_runs(tmp_path: Path) -> None:
     np.testing.assert_allclose(atc.load(done.folder)(x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("unconfigured")
 def test_python_and_command_line_make_the_same_bytes(tmp_path: Path) -> None:
     model = conv_net(tmp_path / "net.onnx", batch="n")
     atc.compile(

@@ -96,6 +96,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
     return compiled("optimum_llama", tmp_path_factory.mktemp("llama"), state="auto")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prompt", [PROMPT, 1])
 def test_tokens_after_a_prompt(prompt: int, llama: Compilation) -> None:
     with atc.load(llama.folder) as net:
@@ -344,6 +345,7 @@ def test_a_library_for_several_targets(tmp_path: Path) -> None:
         check(net, runs)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("code", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8"])
 def test_caches_are_kept_in_the_models_type(code: str, tmp_path: Path) -> None:
     type_ = getattr(TensorProto, code)

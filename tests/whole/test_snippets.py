@@ -103,6 +103,7 @@ def test_a_header_without_an_arena_shows_none(tmp_path: Path) -> None:
     build_and_run(tmp_path, "gcc, C99", sources(tmp_path))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("compiler", ["gcc, C99", "clang, C11", "gcc, C++11", "aarch64, C99"])
 def test_what_the_readme_shows(compiler: str, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text("utf-8")

@@ -356,15 +356,18 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Results have the same bits. --log=info tells the nodes."),
     Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
             "and the optimizer's state of --mode=train (0: any): no more is computed again than "
-            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0),
+            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0,
+            documentation="Without --recompute only the order of nodes may change. A smaller "
+            "budget never costs less work than a larger one. --log=info tells what is computed "
+            "again, how much work that is, and what no plan can be below."),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
             "computed again", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
             integer(0), 0),
     Setting("recompute_tries", "Optimisation", "rules by which the search chooses what is computed "
             "again, each of which leads to plans of its own", "N", integer(0, 10_000), 10,
-            documentation="The best of all their plans counts. Of more than 630 nodes fewer rules "
-            "are tried, of 2,000 one."),
+            documentation="The best of all their plans counts. Of more than 600 nodes fewer rules "
+            "are tried, of 6,000 one."),
     Setting("recompute_rounds", "Optimisation", "rounds of a genetic search that crosses and "
             "changes those rules", "N", integer(0, 10_000), 0,
             documentation="More rounds take longer and never need more memory."),

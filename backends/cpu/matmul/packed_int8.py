@@ -110,7 +110,7 @@ class MatMulRoundingTile(PackedTiles):
         """Rows that may be rounded."""
         return takes(w) and super().accepts(w, target)
 
-    def high(self, nv: int, target: Target) -> int:
+    def high(self, w: Workload[MatMulPacked], nv: int, target: Target) -> int:
         """Rows, whose every vector has a sum of integers and one of floats, beside words and
         their scales."""
         spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT

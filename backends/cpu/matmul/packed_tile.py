@@ -1,8 +1,10 @@
 """MatMulPacked in register tiles: weights stay packed in memory and become floats in registers.
 
 A word of a panel holds 32 / bits weights of one column that follow each other along the depth,
-each as a signed number: less 2^(bits - 1). Shifted to the top and back, a weight is an integer
-with its sign; scaled, it meets that number of each row of x.
+each as a signed number: less 2^(bits - 1). Shifted to the top and back, or looked up, it becomes a
+float, less its zero point, and meets that number of each row of x; the sum of a block is scaled.
+
+One row takes vectors that lie together in a chunk, wider panels than many rows have registers for.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ WIDTHS = (2, 4, 1, 3)
 """Vectors of a panel."""
 CHAINS = 4
 """Vectors of sums that hide each other's latency."""
-SPARE, EACH = 3, 3
-"""Registers beside sums: for all vectors, and for each one."""
-UNPACKING = 2.2
-"""Cycles to make floats of a vector of weights."""
+SPARE, EACH = 3, 2
+"""Registers beside sums: for all vectors, and for each one, without a zero point."""
+UNPACKING, LOOKED_UP = 2.2, 1.0
+"""Cycles to make floats of a vector of weights, and of 4 bits where one permutation does."""
+LOOKUP_FEATURES = frozenset({"avx512f"})
+"""Instruction sets with a permutation of 16 floats."""
+AHEAD = 1 << 9, 1 << 13
+"""Words from which on one row, which waits for memory, asks for lines: in the L1 cache, the L2."""
+CROWDED = 1.15
+"""How much longer loads of x take than there are ports for them."""
 
 
 def pack_words(op: MatMulPacked, q: Array, width: int) -> Array:
@@ -85,7 +93,7 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
         known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
         return known and lanes(target) > 1 and vector_epilogue(w.op.epilogue, w, target, 4)
 
-    def high(self, nv: int, target: Target) -> int:
+    def high(self, w: Workload[MatMulPacked], nv: int, target: Target) -> int:
         """Return the rows of a tile of nv vectors that there are registers for."""
         raise NotImplementedError
 
@@ -97,7 +105,7 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
         """Tiles that fill the registers."""
         op, found = w.op, []
         for nv in WIDTHS:
-            high = min(self.high(nv, target), most(op.m))
+            high = min(self.high(w, nv, target), most(op.m))
             if high >= 1 and nv <= -(-op.n // lanes(target)):
                 found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
@@ -143,9 +151,20 @@ class MatMulUnpackingTile(PackedTiles):
         whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
         return whole and super().accepts(w, target)
 
-    def high(self, nv: int, target: Target) -> int:
-        """Return the rows of a tile of nv vectors that there are registers for."""
-        return (target.vector_registers - SPARE - EACH * nv) // nv
+    def high(self, w: Workload[MatMulPacked], nv: int, target: Target) -> int:
+        """Return the rows of a tile of nv vectors that there are registers for.
+
+        Sums over all blocks wait in memory if need be: they are met once a block.
+        """
+        each = EACH + (w.inputs[3] is not None)
+        return (target.vector_registers - SPARE - each * nv) // nv
+
+    def packs(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+    ) -> Mapping[int, Pack]:
+        """Weights, scales and zero points in chunks."""
+        op, chunk = w.op, _chunk(w, params, target)
+        return {1: lambda q: self.pack(op, q, chunk), **block_packs(w, chunk)}
 
     def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
         """Return the weights in words, signed."""
@@ -170,6 +189,7 @@ class MatMulUnpackingTile(PackedTiles):
             **values, **self._grouped(w, params, target, parameters, values),
             "zero_load": LOADS[zeros.dtype] if zeros is not None else "",
             "each": 32 // op.bits, "whole": whole, "rest": rest, "copied": _crowd(op),
+            "chunk": _chunk(w, params, target), "ahead": AHEAD,
         }  # fmt: skip
 
     def _grouped(
@@ -181,12 +201,11 @@ class MatMulUnpackingTile(PackedTiles):
         The sums of one narrow panel would wait for each other; a result's are added as ever.
         """
         op, width = w.op, lanes(target)
+        group = _chunk(w, params, target) // (params.nv * width)
+        if group == 1:
+            return {"group": 1, "grouped": None}
         panels = column_panels(op.n, params.nv, width)
-        nothing: dict[str, object] = {"group": 1, "grouped": None}
-        group = CHAINS // params.nv
         single = [t for t in row_tiles(op.m, params.mr) if t.rows == 1]
-        if not is_dynamic(op.m) or group < 2 or not single or panels[0].count < group:
-            return nothing
         panel = Panel("group", 0, panels[0].count, group * params.nv * width, group * params.nv, 0)
         finish = TileFinish(op.epilogue, (), 4)
         grouped = tile_function(finish, op.n, parameters, panel, single[0], width)
@@ -199,15 +218,27 @@ class MatMulUnpackingTile(PackedTiles):
         op, nv = w.op, params.nv
         machine, width, cycles = target.machine, lanes(target), 0.0
         products, vectors = machine.fma_rate(4 * width), machine.load_rate(4 * width)
+        looked_up = op.bits == 4 and target.features >= LOOKUP_FEATURES
+        each = (LOOKED_UP if looked_up else UNPACKING) + 0.5 * (w.inputs[3] is not None)
         for panel in column_panels(op.n, nv, width):
             for tile in row_tiles(op.m, params.mr):
                 sums = tile.rows * panel.vectors
-                unpacking = UNPACKING * panel.vectors
-                loads = tile.rows / machine.loads + panel.vectors / 8 / vectors
+                unpacking = each * panel.vectors
+                loads = CROWDED * tile.rows / machine.loads + panel.vectors / 8 / vectors
                 step = max(sums / products, loads) + unpacking
-                each = CALL + op.k * max(step, machine.fma_latency * LATE) + sums * 2
-                cycles += panel.count * tile.count * each
+                own = CALL + op.k * max(step, machine.fma_latency * LATE) + sums * 2
+                cycles += panel.count * tile.count * own
         return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
+
+
+def _chunk(w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
+    """Return how many columns lie together: of a panel, or of those that one row takes at a time
+    where the run counts the rows."""
+    op, width = w.op, params.nv * lanes(target)
+    group = CHAINS // params.nv
+    single = any(t.rows == 1 for t in row_tiles(op.m, params.mr))
+    wide = is_dynamic(op.m) and group > 1 and single and op.n // width >= group
+    return width * group if wide else width
 
 
 def _crowd(op: MatMulPacked) -> bool:

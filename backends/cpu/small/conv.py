@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import TILES, Axis, Runs, instructions
-from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
+from atc.backends.cpu.small.stripes import InStripes, stripes
+from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -44,14 +45,14 @@ def dims(w: Workload[ConvBlocked]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunParams(KernelParams):
+class RunParams(StripedParams):
     """How windows are read."""
 
     patch: bool
     """Whether every one is copied, to one run."""
 
 
-class ConvRuns(Kernel[ConvBlocked, RunParams]):
+class ConvRuns(InStripes[ConvBlocked, RunParams], Kernel[ConvBlocked, RunParams]):
     """Convolution of u8 or s8 by s8, tile by tile."""
 
     name = "conv_runs"
@@ -91,7 +92,8 @@ class ConvRuns(Kernel[ConvBlocked, RunParams]):
     ) -> dict[str, object]:
         """Return geometry and epilogue."""
         runs = runs_of(w, params, target)
-        return run_values(w, runs, w.op.epilogue, w.op.zero, 2, dims(w))
+        own = run_values(w, runs, w.op.epilogue, w.op.zero, 2, dims(w))
+        return {**own, "s": stripes(params, runs.rows.size, runs.rows.out)}
 
     def cost(self, w: Workload[ConvBlocked], params: RunParams, target: Target) -> float:
         """Estimated instructions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from atc.backends.cpu.small.conv import dims, spatial_axes, takes_bytes_last
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import PIXEL, instructions
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.cpu.small.stripes import InStripes, stripes
+from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -20,7 +21,7 @@ MOST_UNROLLED = 12
 """Windows of up to so many taps are one straight line of code."""
 
 
-class DepthwiseQuads(Kernel[ConvBlocked, Params]):
+class DepthwiseQuads(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, StripedParams]):
     """One filter per channel, of u8 or s8 by s8."""
 
     name = "conv_depthwise_quads"
@@ -35,14 +36,18 @@ class DepthwiseQuads(Kernel[ConvBlocked, Params]):
         own = group > 1 and w.input(1).shape[:2] == (group, 1)
         return own and takes_bytes_last(w, target)
 
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[StripedParams]:
+        """All rows at once."""
+        return (StripedParams(),)
+
     def packs(
-        self, w: Workload[ConvBlocked], params: Params, target: Target
+        self, w: Workload[ConvBlocked], params: StripedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights as [quad][tap][channel]."""
         return {1: _packed}
 
     def values(
-        self, w: Workload[ConvBlocked], params: Params, target: Target
+        self, w: Workload[ConvBlocked], params: StripedParams, target: Target
     ) -> dict[str, object]:
         """Return geometry and epilogue."""
         op, y = w.op, w.outputs[0]
@@ -54,12 +59,13 @@ class DepthwiseQuads(Kernel[ConvBlocked, Params]):
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
             "zero": op.zero, "unsigned": w.input(0).dtype is DType.UINT8,
             "known": requantization(op.epilogue, w, 2), "result": y.dtype.c,
+            "s": stripes(params, rows.size, rows.out),
             "epilogue": lambda total, m: result_lines(
                 op.epilogue, w, 2, [m if i == "m" else i for i in dims(w)], total, m
             ),
         }  # fmt: skip
 
-    def cost(self, w: Workload[ConvBlocked], params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: StripedParams, target: Target) -> float:
         """Estimated instructions."""
         taps, kind = prod(w.op.window.kernel), instructions(target)
         each = {"mve": 0.8, "dsp": 2.5, "c": 4.0}[kind]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from atc.backends.cpu.small.conv import PLAIN_AXIS, read_zero, run_values
 from atc.backends.cpu.small.runs import TILES, Axis, Runs, instructions
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.cpu.small.stripes import stripes
+from atc.backends.kernel import Kernel, Pack, Params, StripedParams, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -49,7 +50,8 @@ class MatMulRuns(Kernel[MatMul, Params]):
     def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Return geometry and epilogue."""
         op = w.op
-        return run_values(w, _runs(w, target), op.epilogue, op.a_zero, 2, ["q", "m"])
+        own = run_values(w, _runs(w, target), op.epilogue, op.a_zero, 2, ["q", "m"])
+        return {**own, "s": stripes(StripedParams(), 1, 1)}
 
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Estimated instructions."""

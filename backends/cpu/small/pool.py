@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from atc.backends.cpu.small.runs import Axis, instructions
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.cpu.small.stripes import InStripes, stripes
+from atc.backends.kernel import Kernel, StripedParams, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -16,7 +18,7 @@ WIDTHS = {"mve": 16, "dsp": 4, "c": 1}
 """Channels that one instruction compares."""
 
 
-class PoolLastBytes(Kernel[Pool, Params]):
+class PoolLastBytes(InStripes[Pool, StripedParams], Kernel[Pool, StripedParams]):
     """The largest byte of each window, every channel for itself."""
 
     name = "pool_last_bytes"
@@ -35,18 +37,22 @@ class PoolLastBytes(Kernel[Pool, Params]):
         own, inner = op.window, (op.window.kernel[2], op.window.strides[2], op.window.pads[2])
         return inner == (1, 1, 0) and set(own.dilations) == {1} and all(map(_met, _axes(w)))
 
-    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
+    def parameters(self, w: Workload[Pool], target: Target) -> Sequence[StripedParams]:
+        """All rows at once."""
+        return (StripedParams(),)
+
+    def values(self, w: Workload[Pool], params: StripedParams, target: Target) -> dict[str, object]:
         """Return the geometry."""
         y, kind = w.outputs[0], instructions(target)
         rows, cols = _axes(w)
         return {
             "outer": prod(y.shape[:2]), "rows": rows, "cols": cols, "channels": y.shape[-1],
             "element": y.dtype.c, "sign": "u" if y.dtype is DType.UINT8 else "s", "kind": kind,
-            "wide": WIDTHS[kind],
+            "wide": WIDTHS[kind], "s": stripes(params, rows.size, rows.out),
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
         }  # fmt: skip
 
-    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: StripedParams, target: Target) -> float:
         """Estimated instructions."""
         rows, cols = _axes(w)
         taps, wide = rows.kernel * cols.kernel, WIDTHS[instructions(target)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.cpu.small.stripes import InStripes, stripes
+from atc.backends.kernel import Kernel, StripedParams, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import TensorType
@@ -19,7 +21,7 @@ BYTE = 2.8
 """Instructions that a byte takes."""
 
 
-class _ChannelsLast(Kernel[ReorderT, Params]):
+class _ChannelsLast(InStripes[ReorderT, StripedParams], Kernel[ReorderT, StripedParams]):
     template = "cpu/small/reorder.c.j2"
 
     def accepts(self, w: Workload[ReorderT], target: Target) -> bool:
@@ -28,17 +30,24 @@ class _ChannelsLast(Kernel[ReorderT, Params]):
         whole = last.shape[1] == 1 and last.shape[-1] == plain.shape[1]
         return target.bytes_last and plain.dtype in BYTES and whole and not is_dynamic(w)
 
-    def values(self, w: Workload[ReorderT], params: Params, target: Target) -> dict[str, object]:
+    def parameters(self, w: Workload[ReorderT], target: Target) -> Sequence[StripedParams]:
+        """All rows at once."""
+        return (StripedParams(),)
+
+    def values(
+        self, w: Workload[ReorderT], params: StripedParams, target: Target
+    ) -> dict[str, object]:
         """Extents, and which way the data goes."""
         plain, _ = _sides(w)
-        channels = plain.shape[1]
+        channels, rows = plain.shape[1], plain.shape[2] if len(plain.shape) > 2 else 1
+        s, row = stripes(params, rows, rows), prod(plain.shape[3:])
         return {
             "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
-            "pixels": prod(plain.shape[2:]), "element": plain.dtype.c,
+            "rows": rows, "row": row, "s": s, "element": plain.dtype.c,
             "each": AT_ONCE, "rest": channels % AT_ONCE,
         }  # fmt: skip
 
-    def cost(self, w: Workload[ReorderT], params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ReorderT], params: StripedParams, target: Target) -> float:
         """Estimated instructions."""
         return BYTE * w.outputs[0].size
 

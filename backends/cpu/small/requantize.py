@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import frexp
 
+from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
+from atc.backends.cpu.small.rounded import MOST, Rounded, kept_byte, rounded_byte
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import literal
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import finish, reader
 from atc.ir.expr import Call, Const, Expr, Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 from atc.ir.ops.blocked import BYTES
-
-MOST = 512
-"""A result may have a zero point and bounds up to it."""
 
 
 @dataclass(frozen=True)
@@ -42,30 +41,15 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
 
     None where it is another one, or where bias or scale vary along another axis than the last.
     """
-    match epilogue.expr:
-        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(rounded, Const() as point)),)):
-            zero = float(point.value)
-        case Call(fn="CastSaturate", args=(rounded,)):
-            zero = 0.0
-        case _:
-            return None
-    dtype = epilogue.expr.dtype
-    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
-        return None
-    low = (-128 if dtype is DType.INT8 else 0) - int(zero)
-    high = low + 255
-    if not isinstance(rounded, Call) or rounded.fn != "Round":
-        return None
-    (value,) = rounded.args
-    while isinstance(value, Call) and value.fn in ("Max", "Min"):  # of a Relu: rounding keeps order
-        fn, (value, bound) = value.fn, value.args
-        if not isinstance(bound, Const) or not abs(float(bound.value)) < MOST:
-            return None
-        limit = round(float(bound.value))  # to even, as C does
-        low, high = (max(low, limit), high) if fn == "Max" else (low, min(high, limit))
-    if low > high:
-        return None
-    value, halvings = _halved(value)
+    found = rounded_byte(epilogue.expr)
+    return None if found is None else _requantization(found, epilogue, w, first)
+
+
+def _requantization(
+    found: Rounded, epilogue: Epilogue, w: Workload, first: int
+) -> Requantize | None:
+    """Return the requantization that is rounded; the sum is Input(0)."""
+    value, halvings = _halved(found.value)
     match value:
         case Call(fn="Mul", args=(whole, scale)) if not halvings or isinstance(scale, Const):
             pass
@@ -88,7 +72,7 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
             return None
     return Requantize(
         first + bias - 1 if bias else None, None if index is None else first + index - 1,
-        factor, int(zero), dtype, low, high,
+        factor, found.zero, found.dtype, found.low, found.high,
     )  # fmt: skip
 
 
@@ -129,13 +113,54 @@ def result_lines(
     """
     known = requantization(epilogue, w, first)
     if known is None:
-        return _any_result(epilogue, w, first, indices, total)
+        fixed = _in_fixed_point(epilogue, w, first, indices, total, column)
+        return fixed or _any_result(epilogue, w, first, indices, total)
+    return [], f"({known.dtype.c})({_requantized(known, total, column)})"
+
+
+def _requantized(known: Requantize, total: str, column: str) -> str:
+    """Return the C of a requantized sum."""
     if known.bias is not None:
         total = f"{total} + x{known.bias}[{column}]"
     scale = known.factor or f"x{known.scale}[{column}]"
     value = f"q_requantize({total}, {scale}, {known.low}, {known.high})"
     zero = f" + {known.zero}" if known.zero > 0 else f" - {-known.zero}" if known.zero else ""
-    return [], f"({known.dtype.c})({value}{zero})"
+    return value + zero
+
+
+def _in_fixed_point(
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str, column: str
+) -> tuple[list[str], str] | None:
+    """Return lines and value of a byte made of the requantized sum and of operands of bytes.
+
+    That is a residual added, or a factor multiplied; None where the epilogue is another one.
+    """
+    requantized: dict[Expr, Requantize] = {}
+
+    def bounds(e: Expr) -> Interval | None:
+        found = kept_byte(e)
+        known = None if found is None else _requantization(found, epilogue, w, first)
+        if known is None:
+            return byte_bounds(e)
+        requantized[e] = known
+        return known.low + known.zero, known.high + known.zero
+
+    found = fixed_point(epilogue.expr, bounds)
+    if found is None:
+        return None
+    dtypes = [t.dtype if t else None for t in w.inputs[first:]]
+    read = reader(epilogue.views, dtypes, indices, first)
+    lines, names = [], [f"e{k}" for k in range(len(found.atoms))]
+    for name, atom in zip(names, found.atoms, strict=True):
+        known = requantized.get(atom)
+        if known is not None:
+            text = _requantized(known, total, column)
+        else:
+            assert isinstance(atom, Input)
+            text = read(atom.index - 1)
+        lines.append(f"const int32_t {name} = {text};")
+    own, value = found.lines(names, "e")
+    return [*lines, *own], value
 
 
 def _any_result(

@@ -23,7 +23,7 @@ def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ort_cases import Case, noise
+from ort_cases import Case, compiled, noise
 
 from atc.ir.ops import Pool
 from atc.passes import run_passes
-from support import Batch, assert_close, compile_graph, pinned, runnable
+from support import assert_close, compile_graph, pinned, runnable
 
 TARGET = "x86-64-avx2"
 POOLS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
@@ -28,7 +28,7 @@ CASES = {
     name: Case(op, [noise(2, 3, *size)], (), attributes, 18)
     for name, (op, size, attributes) in POOLS.items()
 }
-COMPILED = Batch({n: pinned(c.model, c.feeds) for n, c in CASES.items()}, target=TARGET)
+COMPILED = compiled(CASES, TARGET)
 
 
 @pytest.mark.few(2)

@@ -196,7 +196,7 @@ def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
 @pytest.mark.parametrize("name", ["c99", "x86-64-avx512-vnni"])
 def test_rows_are_rounded_where_the_operator_and_the_options_allow_it(name: str) -> None:
     target = get_target(name)
-    w, _ = prepared(ROUNDED[1])
+    w, _ = prepared(replace(ROUNDED[1], n=330))
     allowed = replace(w, op=replace(w.op, rounds=True))  # type: ignore[type-var]
     cases = ((w, ANY, "float32"), (allowed, ANY, "int8"), (allowed, Limits(exact=True), "float32"),
              (allowed, Limits(precisions=frozenset({"float32"})), "float32"))  # fmt: skip
@@ -226,7 +226,7 @@ def test_threads_cut_rows_or_columns(m: int) -> None:
      pytest.param("c99", 4, 64, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_rows_that_only_the_run_counts(target: str, level: int, k: int, tmp_path: Path) -> None:
-    n, block, random = 150, 32, np.random.default_rng(0)
+    n, block, random = 170, 32, np.random.default_rng(0)
     given = {
         "q": random.integers(0, 256, (n, k // block, block // 2)).astype(np.uint8),
         "s": random.uniform(0.01, 0.1, (n, k // block)).astype(np.float32),

@@ -7,12 +7,12 @@ import onnx
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from ort_cases import Case, noise
+from ort_cases import Case, compiled, noise
 
 from atc.backends.targets import get_target
 from atc.passes import run_passes
 from atc.select.select import select
-from support import Batch, assert_close, compile_graph, pinned, run_model, run_models, runnable
+from support import assert_close, compile_graph, run_model, run_models, runnable
 
 TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 THREE = (np.float32,) * 3
@@ -40,10 +40,7 @@ def _cases() -> dict[str, Case]:
 
 
 CASES = _cases()
-COMPILED = {
-    t: Batch({n: pinned(c.model, c.feeds) for n, c in CASES.items()}, target=t, chunk=80)
-    for t in TARGETS
-}
+COMPILED = {t: compiled(CASES, t, chunk=80) for t in TARGETS}
 
 
 @pytest.mark.parametrize("target", TARGETS)

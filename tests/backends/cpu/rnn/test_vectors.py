@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ort_cases import Case, noise
+from ort_cases import Case, compiled, noise
 
 from atc.backends.targets import get_target
 from atc.ir.ops import Recurrent
 from atc.passes import run_passes
 from atc.select.select import select
-from support import Batch, assert_close, compile_graph, pinned, runnable
+from support import assert_close, compile_graph, runnable
 
 TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -44,10 +44,7 @@ CASES = {
     "LSTM of other functions": layer(
         "LSTM", 24, activations=["HardSigmoid", "Softsign", "LeakyRelu"]),
 }  # fmt: skip
-COMPILED = {
-    t: Batch({n: pinned(c.model, c.feeds) for n, c in CASES.items()}, target=t, chunk=40)
-    for t in TARGETS
-}
+COMPILED = {t: compiled(CASES, t, chunk=40) for t in TARGETS}
 
 
 @pytest.mark.parametrize("target", TARGETS)

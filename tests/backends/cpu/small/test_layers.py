@@ -14,7 +14,7 @@ from small_cores import on_host, under_qemu
 from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
-from atc.backends.kernel import Workload
+from atc.backends.kernel import StripedParams, Workload
 from atc.backends.target import Target
 from atc.ir.expr import Input, call, cast, const
 from atc.ir.graph import DType, TensorType
@@ -35,7 +35,7 @@ def pool(x: Array, kernel: tuple[int, int], stride: int, pads: tuple[int, int]) 
     kind = DType.from_numpy(x.dtype)
     w = Workload(Pool("Max", window, (*pads, 0)), (TensorType(kind, x.shape),),
                  (TensorType(kind, (n, 1, *out, channels)),), (False,))  # fmt: skip
-    return Call(PoolLastBytes(), {}, w, [x])
+    return Call(PoolLastBytes(), StripedParams(), w, [x])
 
 
 def pooled(call_: Call) -> Array:
@@ -103,7 +103,8 @@ def check_layers(target: Target) -> None:
         types = TensorType(I8, planes.shape), TensorType(I8, last.shape)
         there = Workload(Block(channels), types[:1], types[1:], (False,))
         back = Workload(Unblock(), types[1:], types[:1], (False,))
-        calls += [Call(BlockLast(), {}, there, [planes]), Call(UnblockLast(), {}, back, [last])]
+        calls += [Call(BlockLast(), StripedParams(), there, [planes]),
+                  Call(UnblockLast(), StripedParams(), back, [last])]  # fmt: skip
         wanted += [last, planes]
     for one, want, (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
         np.testing.assert_array_equal(got, want, err_msg=str(one))

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from projects import build_shared, write_project
 from stages import project_of
-from tiny_networks import NETWORKS
+from tiny_networks import NETWORKS, Net
 
 from atc.options.options import Options
 
@@ -45,7 +45,8 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
     ("name", "target"),
     [("keyword spotting", "cortex-m3"), ("keyword spotting", "cortex-m4f"),
      ("image classification", "cortex-m4f"), ("image classification", "cortex-m55"),
-     ("anomaly detection", "cortex-m55")],
+     ("anomaly detection", "cortex-m55"), ("visual wake words", "cortex-m4f"),
+     ("mcunet-vww0", "cortex-m55")],
 )  # fmt: skip
 def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_path: Path) -> None:
     model = NETWORKS[name](True)
@@ -55,3 +56,19 @@ def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_pat
     got = result(tmp_path / "small", model, target, x)
     assert len(np.unique(want)) > 4
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f"])
+def test_residuals_of_any_scale_give_the_portable_kernels_bits(target: str, tmp_path: Path) -> None:
+    net, rng = Net(True, uneven=True), np.random.default_rng(11)
+    x = net.conv(net.input(1, 6, 9, 9), 8, (1, 1), relu=False)
+    for _ in range(3):
+        x = net.add(net.conv(x, 8, relu=False), x)
+    model = net.model(x)
+    given = rng.integers(-128, 128, (1, 6, 9, 9)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 50
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+    kernels = (tmp_path / "small/net").rglob("*.c")
+    assert any("_fine" in path.read_text() for path in kernels)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from ort_cases import Case, noise
+from ort_cases import Case, compiled, noise
 
 import atc
 from atc.backends.targets import get_target
@@ -86,9 +86,7 @@ CASES = {
     "some missing, plain": ensemble(3, 2, mode="BRANCH_LT", missing=0.5),
     "not equal": ensemble(19, 20, mode="BRANCH_NEQ"),
 }  # fmt: skip
-COMPILED = {
-    t: Batch({n: pinned(c.model, c.feeds) for n, c in CASES.items()}, target=t) for t in TARGETS
-}
+COMPILED = {t: compiled(CASES, t) for t in TARGETS}
 
 
 @pytest.mark.parametrize("target", TARGETS)

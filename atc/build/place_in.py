@@ -1,0 +1,36 @@
+"""Where a file holds a blob."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import BinaryIO
+
+from atc.codegen.weights import Blob
+from atc.errors import InternalError
+
+_BEGIN = 1 << 12
+"""Bytes by which a blob is looked for."""
+_CHUNK = 1 << 20
+
+
+def place_in(file: Path, blob: Blob) -> int:
+    """Return at which byte a file holds all of a blob that isn't empty."""
+    begin = b"".join(bytes(part[:_BEGIN]) for part in blob.parts[:2])[:_BEGIN]
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        at = data.find(begin)
+        while at >= 0 and not _holds(opened, at, blob):
+            at = data.find(begin, at + 1)
+    if at < 0:
+        raise InternalError("the library doesn't hold its constants", where=file.name)
+    return at
+
+
+def _holds(file: BinaryIO, at: int, blob: Blob) -> bool:
+    """Return whether all of a blob lies at a byte of a file, which is read in small pieces."""
+    file.seek(at)
+    pieces = (part[k : k + _CHUNK] for part in blob.parts for k in range(0, len(part), _CHUNK))
+    return all(file.read(len(piece)) == bytes(piece) for piece in pieces)

@@ -1,0 +1,98 @@
+"""What no plan can be below, whatever is computed again: bytes, and work within a budget.
+
+At each call of a program its operands, its results and its scratch are there. What else lives then
+was made before and is read later; a plan that needs less has to make some of it again. Both bounds
+suppose the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from atc.memory.arena import Arena, events_of
+from atc.program.steps import Call, Program
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A call, the bytes that it needs itself, and those of what only waits for a later one."""
+
+    call: str
+    needed: int
+    waiting: Mapping[str, int]
+
+
+def moments(program: Program, arena: Arena) -> list[Moment]:
+    """Return what is in the arena at each call.
+
+    A result that might take over an operand's storage if that weren't read later counts as if.
+    """
+    sizes = {b.name: b.size for b in arena.buffers}
+    scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
+    lives = [b for b in arena.buffers if not b.scratch_of]
+    lasting = {arena.homes.get(s.value, s.value) for s in program.states}
+    found: list[Moment] = []
+    for event in events_of(program):
+        if event.call is None:
+            continue
+        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
+        needed = sum(sizes.get(h, 0) for h in homes | lasting) + _scratch(event.call, scratch)
+        needed -= _shared(event.call, arena, sizes)
+        waiting = {
+            b.name: b.size for b in lives
+            if b.first < event.step < b.last and b.name not in homes | lasting
+        }  # fmt: skip
+        node = event.call.node
+        found.append(Moment(" + ".join(node.origin) or node.outputs[0], needed, waiting))
+    return found
+
+
+def least_bytes(program: Program, arena: Arena) -> tuple[str, int]:
+    """Return the call that needs most alone, and its bytes, which no arena can be below."""
+    worst = max(moments(program, arena), key=lambda m: m.needed, default=Moment("", 0, {}))
+    return worst.call, worst.needed
+
+
+def least_work(program: Program, arena: Arena, size: int) -> float:
+    """Return a bound on the work that is done again by whatever plan has an arena of a size.
+
+    Whichever of the waiting values are dropped at one call, each has to be made again by at least
+    one call: the cheapest choice, of which the last may be a part, at the call where it costs most.
+    """
+    cost: dict[str, float] = {}
+    for event in events_of(program):
+        for value in event.writes if event.call is not None else ():
+            home = arena.homes.get(value)
+            if home is not None and event.call is not None:
+                cost[home] = min(cost.get(home, inf), event.call.work)
+    bound = 0.0
+    for moment in moments(program, arena):
+        missing = moment.needed + sum(moment.waiting.values()) - size
+        if missing <= 0:
+            continue
+        work = 0.0
+        cheapest = sorted(moment.waiting, key=lambda h: cost.get(h, 0.0) / moment.waiting[h])
+        for home in cheapest:
+            part = min(1.0, missing / moment.waiting[home])
+            work += part * cost.get(home, 0.0)
+            missing -= moment.waiting[home]
+            if missing <= 0:
+                break
+        bound = max(bound, work)
+    return bound
+
+
+def _scratch(call: Call, scratch: Mapping[str, int]) -> int:
+    return scratch.get(call.node.outputs[0], 0)
+
+
+def _shared(call: Call, arena: Arena, sizes: Mapping[str, int]) -> int:
+    """Return the bytes that a result might share with an operand, and doesn't."""
+    result = arena.homes.get(call.node.outputs[0])
+    if result is None or any(arena.homes.get(a) == result for a in call.in_place):
+        return 0
+    size = sizes.get(result, 0)
+    same = any(sizes.get(arena.homes.get(a, ""), -1) == size for a in call.in_place)
+    return size if same else 0

@@ -1,0 +1,60 @@
+"""When the values of a graph live, and the bytes that they need at each node."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from atc.ir.graph import Graph, reads
+from atc.ir.ops import Reshape
+
+_ALIGNMENT = 64
+
+
+class Lifetimes:
+    """Lifetimes of a graph's values: places by name, steps by place, bytes by step.
+
+    Results of Reshape lie where their operands do. Inputs, constants and outputs lie outside.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.home: dict[str, str] = {}
+        self.made: dict[str, int] = {}
+        self.used: dict[str, list[int]] = {}
+        for step, node in enumerate(graph.nodes):
+            for name in reads(node):
+                self.used.setdefault(self.place(name), []).append(step)
+            for name in node.outputs:
+                if isinstance(node.op, Reshape):
+                    self.home[name] = self.place(node.inputs[0])
+                else:
+                    self.made[name] = step
+        outside = {*graph.inputs, *graph.constants, *graph.outputs}
+        self.outside = {self.place(name) for name in outside}
+        self.sizes = {
+            name: -(-graph.types[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+            for name in self.made
+            if name not in self.outside
+        }
+        self.load = self._loads()
+        self.peak = max(self.load, default=0)
+
+    def place(self, name: str) -> str:
+        """Return the value in whose memory another one lies."""
+        return self.home.get(name, name)
+
+    def last(self, place: str) -> int:
+        """Return the step of a value's last use."""
+        return self.used.get(place, [self.made.get(place, 0)])[-1]
+
+    @property
+    def area(self) -> tuple[int, int]:
+        """The peak, and the sum of the bytes at all steps."""
+        return self.peak, sum(self.load)
+
+    def _loads(self) -> list[int]:
+        change = [0] * (len(self.graph.nodes) + 1)
+        for name, size in self.sizes.items():
+            change[self.made[name]] += size
+            change[self.last(name) + 1] -= size
+        return list(accumulate(change[:-1]))

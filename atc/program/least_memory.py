@@ -1,0 +1,214 @@
+"""Cascades that need the least memory: where all there is is some RAM, results pass as a few rows.
+
+What calls need, one after the other, is known before anything is placed: what lives at each of
+them, and its scratch. While a cascade lowers the most of it, the one that lowers it most is chosen;
+nothing is computed twice, so that its price are calls and the rows that are moved. Then stripes are
+made as high as that memory allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from atc.backends.target import Target
+from atc.ir.graph import Graph, Node
+from atc.ir.ops import Reshape
+from atc.program.cascade import Cascade, CascadeStage, find_cascades, find_paths, make_cascade
+from atc.select.select import Selection
+
+LONGEST = 16
+"""Nodes of a cascade."""
+LEAST_GAIN = 1 / 64
+"""Part of the memory that a cascade has to save."""
+HEIGHTS = (8, 6, 4, 3, 2)
+"""Rows of a stripe that are tried in place of one."""
+
+
+def cascades_of(
+    graph: Graph, selection: Selection, target: Target, threads: int, io: bool
+) -> list[Cascade]:
+    """Return the cascades of a graph that save memory where it is scarce, time elsewhere."""
+    if target.scarce_memory:
+        return least_memory_cascades(graph, selection, target, io=io)
+    return find_cascades(graph, selection, target, threads)
+
+
+def least_memory_cascades(
+    graph: Graph, selection: Selection, target: Target, *, io: bool
+) -> list[Cascade]:
+    """Return the cascades of a graph; with `io` the arena holds inputs and outputs, too."""
+    memory = _Memory(graph, selection, target, io)
+    segments = [
+        path[begin:end]
+        for path in find_paths(graph, selection, target)
+        for begin in range(len(path))
+        for end in range(begin + 2, min(begin + LONGEST, len(path)) + 1)
+    ]
+    found: list[Cascade] = []
+    need = memory.most(found)
+    kept, least = found, need.bytes
+    while segments:
+        best: tuple[tuple[int, int, int], list[Cascade]] | None = None
+        for segment in segments:
+            if not memory.shortens(segment, need):
+                continue
+            others = [c for c in found if _apart(c, segment)]
+            chosen = [*others, make_cascade(segment, 1, 1)]
+            order = (*memory.most(chosen).key, len(segment))
+            if best is None or order < best[0]:
+                best = order, chosen
+        if best is None or not memory.most(best[1]).gains_on(need):
+            break
+        found = best[1]
+        need = memory.most(found)
+        if need.bytes < least:  # else it only made way for the next one
+            kept, least = found, need.bytes
+    return memory.heightened(kept, least)
+
+
+@dataclass(frozen=True)
+class _Need:
+    """The most memory that a step needs, how many need it, and what lives at the first of them."""
+
+    bytes: int
+    steps: int
+    living: frozenset[str]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What is to be small."""
+        return self.bytes, self.steps
+
+    def gains_on(self, other: _Need) -> bool:
+        """Return whether it is worth a cascade."""
+        fewer = self.bytes == other.bytes and self.steps < other.steps
+        return fewer or self.bytes < other.bytes * (1 - LEAST_GAIN)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What calls of a graph's nodes need, one after the other."""
+
+    graph: Graph
+    selection: Selection
+    target: Target
+    io: bool
+
+    def shortens(self, segment: Sequence[CascadeStage], need: _Need) -> bool:
+        """Return whether the cascade leaves out a value that lives where the most is needed."""
+        return any(stage.node.outputs[0] in need.living for stage in segment[:-1])
+
+    def most(self, cascades: Sequence[Cascade]) -> _Need:
+        """Return what is needed at most; a cascade runs where its last call is."""
+        place = {node.outputs[0]: k for k, node in enumerate(self._nodes)}
+        own = list(self._scratch)
+        inner: set[str] = set()
+        for cascade in cascades:
+            last = place[cascade.stages[-1].node.outputs[0]]
+            for stage in cascade.stages[:-1]:
+                name = stage.node.outputs[0]
+                own[last] += own[place[name]]
+                own[place[name]], place[name] = 0, last
+                inner.add(name)
+            own[last] += sum(t.nbytes for t in cascade.buffer_types())
+        lives = {name: [at, at] for name, at in self._outside.items()}
+        for node in self._nodes:
+            at = place[node.outputs[0]]
+            for value in node.inputs:
+                if (home := self._homes.get(value, value)) in lives:
+                    lives[home][1] = max(lives[home][1], at)
+                    lives[home][0] = min(lives[home][0], at)
+            for value in node.outputs:
+                if value not in inner and self._counts(value):
+                    lives.setdefault(value, [at, at])
+        end = len(self._nodes) - 1
+        for output in self.graph.outputs:
+            if (home := self._homes.get(output, output)) in lives:
+                lives[home][1] = end
+        for name in self.graph.inputs:
+            if name in lives:
+                lives[name][0] = 0
+        overwritten = self._overwritten(lives, inner)
+        change = [0] * (end + 2)
+        for name, (first, last) in lives.items():
+            size = self.graph.types[name].nbytes
+            change[first] += size
+            change[last + (name not in overwritten)] -= size
+        need, living = [], 0
+        for step in range(end + 1):
+            living += change[step]
+            need.append(living + own[step])
+        most = max(need, default=0)
+        at = need.index(most) if need else 0
+        names = frozenset(n for n, (first, last) in lives.items() if first <= at <= last)
+        return _Need(most, need.count(most), names)
+
+    def heightened(self, cascades: Sequence[Cascade], most: int) -> list[Cascade]:
+        """Return the cascades with stripes as high as so much memory allows."""
+        found = list(cascades)
+        for k, cascade in enumerate(found):
+            for height in HEIGHTS:
+                if height >= cascade.stages[-1].ends[-1]:
+                    continue
+                others = [*found[:k], make_cascade(cascade.stages, height, 1), *found[k + 1 :]]
+                if self.most(others).bytes <= most:
+                    found = others
+                    break
+        return found
+
+    @cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.graph.nodes if n.outputs and not isinstance(n.op, Reshape))
+
+    @cached_property
+    def _homes(self) -> dict[str, str]:
+        """The values of which others are reshapes."""
+        homes: dict[str, str] = {}
+        for node in self.graph.nodes:
+            if isinstance(node.op, Reshape):
+                homes[node.outputs[0]] = homes.get(node.inputs[0], node.inputs[0])
+        return homes
+
+    @cached_property
+    def _outside(self) -> dict[str, int]:
+        """Inputs that the arena holds, from the first step on."""
+        return dict.fromkeys(self.graph.inputs, 0) if self.io else {}
+
+    @cached_property
+    def _scratch(self) -> list[int]:
+        found = []
+        for node in self._nodes:
+            choice = self.selection.get(node.outputs[0])
+            if choice is None:
+                found.append(0)
+                continue
+            kernel, params = choice.candidate.kernel, choice.candidate.params
+            found.append(kernel.scratch(choice.workload, params, self.target))
+        return found
+
+    def _counts(self, value: str) -> bool:
+        """Return whether the arena holds a value that is made here."""
+        homes = (self._homes.get(o, o) for o in self.graph.outputs)
+        return self.io or value not in homes
+
+    def _overwritten(self, lives: dict[str, list[int]], inner: set[str]) -> set[str]:
+        """Return the values whose memory a result takes over at the last step that reads them."""
+        found: set[str] = set()
+        for k, node in enumerate(self._nodes):
+            choice, result = self.selection.get(node.outputs[0]), node.outputs[0]
+            if choice is None or result in inner or result not in lives:
+                continue
+            for index in choice.candidate.kernel.in_place(choice.workload):
+                home = self._homes.get(node.inputs[index], node.inputs[index])
+                same = home in lives and self.graph.types[home].nbytes
+                if same == self.graph.types[result].nbytes and lives[home][1] == k:
+                    found.add(home)
+                    break
+        return found
+
+
+def _apart(cascade: Cascade, segment: Sequence[CascadeStage]) -> bool:
+    own = {stage.node.outputs[0] for stage in cascade.stages}
+    return own.isdisjoint(stage.node.outputs[0] for stage in segment)

@@ -1,0 +1,170 @@
+"""Cascades for the least memory: the same bits, no byte beside a buffer, and the sizes stated."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from projects import sources, write_project
+from stages import plans_of, project_of
+from tiny_networks import NETWORKS, Net
+
+from atc.diagnostics import Diagnostics
+from atc.options.options import Options
+from atc.pipeline.request import resolve_request
+from atc.program.cascade import find_paths, make_cascade
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Chain:
+    """A network's layers, and the shape of its input."""
+
+    shape: tuple[int, ...]
+    layers: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def model(self) -> onnx.ModelProto:
+        """Return it quantized."""
+        net = Net(True, uneven=True)
+        x = net.input(1, *self.shape)
+        for kind, options in self.layers:
+            x = getattr(net, kind)(x, **options)
+        return net.model(x)
+
+
+CHAINS: Mapping[str, Chain] = {
+    "first layers": Chain((3, 23, 18), [
+        ("conv", {"filters": 8, "stride": 2}), ("conv", {"filters": 8, "depthwise": True}),
+        ("conv", {"filters": 13, "kernel": (1, 1)}),
+        ("conv", {"filters": 13, "depthwise": True, "stride": 2}),
+    ]),
+    "inverted residuals": Chain((6, 13, 11), [
+        ("inverted_residual", {"filters": 6}),
+        ("inverted_residual", {"filters": 9, "kernel": 5, "stride": 2}),
+        ("inverted_residual", {"filters": 9, "kernel": 7}),
+    ]),
+    "wide windows": Chain((4, 17, 9), [
+        ("conv", {"filters": 8, "kernel": (5, 3)}), ("conv", {"filters": 5, "kernel": (2, 4)}),
+        ("conv", {"filters": 8, "kernel": (3, 1), "stride": 3}),
+    ]),
+    "uneven padding": Chain((4, 14, 10), [
+        ("conv", {"filters": 8, "kernel": (3, 3), "pads": (2, 0, 0, 1)}),
+        ("conv", {"filters": 8, "kernel": (3, 3), "depthwise": True, "pads": (0, 2, 2, 0)}),
+        ("conv", {"filters": 4, "kernel": (1, 1), "stride": 2}),
+    ]),
+    "dilated": Chain((8, 19, 9), [
+        ("conv", {"filters": 8, "kernel": (3, 3), "depthwise": True, "dilation": 2}),
+        ("conv", {"filters": 12, "kernel": (3, 3), "dilation": 3}),
+        ("conv", {"filters": 8, "kernel": (1, 1)}),
+    ]),
+    "pooled": Chain((3, 26, 21), [
+        ("conv", {"filters": 20}), ("pool", {"kernel": 3, "stride": 2}),
+        ("conv", {"filters": 17, "kernel": (1, 1)}), ("pool", {"kernel": 2, "stride": 1}),
+    ]),
+}  # fmt: skip
+
+MAIN = """#include "net.h"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{{
+  static net_context context;
+  static signed char x[{x}], y[{y}];
+  void *const arena = aligned_alloc(64, NET_ARENA_SIZE + 63 & ~63);
+  const void *const given[] = {{x}};
+  void *const results[] = {{y}};
+  if (fread(x, 1, sizeof x, stdin) != sizeof x) return 1;
+  if (net_init(&context, arena, NET_ARENA_SIZE) != 0) return 2;
+  for (int k = 0; k < 2; k++) {{
+    if (net_run_tensors(&context, given, results) != 0) return 3;
+  }}
+  free(arena);
+  return fwrite(y, 1, sizeof y, stdout) == sizeof y ? 0 : 4;
+}}
+"""
+
+
+def run(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str) -> Array:
+    """Return what a network computes, compiled by the host's compiler."""
+    folder.mkdir()
+    onnx.save(model, folder / "m.onnx")
+    options = Options(model=folder / "m.onnx", output=folder / "net", target=target)
+    write_project(folder / "net", project_of(options).emission)
+    (size,) = model.graph.output
+    shape = [d.dim_value for d in size.type.tensor_type.shape.dim]
+    main = MAIN.format(x=x.size, y=int(np.prod(shape)))
+    (folder / "net/main.c").write_text(main)
+    command = ["cc", "-std=c11", "-O0", "-ffp-contract=off", *flags, "-Iinclude", "-I.", "main.c"]
+    command += [*sources(folder / "net"), "-lm", "-o", "program"]
+    subprocess.run(command, cwd=folder / "net", check=True)
+    done = subprocess.run(
+        [folder / "net/program"], input=x.tobytes(), capture_output=True, check=True
+    )
+    return np.frombuffer(done.stdout, np.int8).reshape(shape)
+
+
+def eager(patch: pytest.MonkeyPatch, height: int) -> None:
+    """Let every path of stages be one cascade, with stripes of so many rows."""
+
+    def whole(graph: Any, selection: Any, target: Any, *, io: bool) -> list[Any]:
+        return [make_cascade(p, height, 1) for p in find_paths(graph, selection, target)]
+
+    patch.setattr("atc.program.least_memory.least_memory_cascades", whole)
+
+
+SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def check(name: str, target: str, height: int, folder: Path, *flags: str) -> None:
+    model = CHAINS[name].model()
+    x = np.random.default_rng(8).integers(-128, 128, (1, *CHAINS[name].shape)).astype(np.int8)
+    want = run(folder / "c99", model, "c99", x)
+    with pytest.MonkeyPatch.context() as patch:
+        eager(patch, height)
+        got = run(folder / "small", model, target, x, *flags)
+    text = (folder / "small/net/src/net.c").read_text()
+    assert "shift_rolling_buffer" in text
+    assert len(np.unique(want)) > 20
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["first layers"])
+def test_rows_handed_on_have_the_bits_of_whole_results(name: str, tmp_path: Path) -> None:
+    check(name, "cortex-m4f", 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "target", "height"),
+    [(name, *(("cortex-m3", 2), ("cortex-m4f", 1), ("cortex-m55", 3))[k % 3])
+     for k, name in enumerate(CHAINS)],
+)  # fmt: skip
+def test_so_have_rows_of_any_windows_and_nothing_beside_them_is_touched(
+    name: str, target: str, height: int, tmp_path: Path
+) -> None:
+    check(name, target, height, tmp_path, *SANITIZED)
+
+
+SIZES = {
+    ("visual wake words", "arena"): 48 * 1024, ("mcunet-vww0", "arena"): 24 * 1024,
+    ("MobileNetV2-0.35", "caller"): 138_368 // 4,
+}  # fmt: skip
+"""The most RAM of a network, with its image or without; TinyEngine's mcunet-vww0 takes 59 kB."""
+
+
+@pytest.mark.parametrize(("name", "io"), SIZES)
+def test_networks_fit_into_the_memory_stated(name: str, io: str, tmp_path: Path) -> None:
+    onnx.save(NETWORKS[name](True), tmp_path / "m.onnx")
+    common: dict[str, Any] = {"target": "cortex-m4f"} | ({"io": io} if io == "arena" else {})
+    options = Options(model=tmp_path / "m.onnx", output=tmp_path / "net", **common)
+    plan = plans_of(resolve_request(options), Diagnostics()).shown.arena.plan
+    assert plan.size <= SIZES[name, io]
+    assert plan.size <= plan.lower_bound * 1.02
