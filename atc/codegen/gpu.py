@@ -82,9 +82,8 @@ def make_gpu(
         outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
     moved = {m.home for side in resident.before for m in side if not m.to_device}
-    touched = {
-        program.home(a) for s in program.steps if not on_device(s) for a in _arguments(s)
-    } | moved  # fmt: skip
+    hosted_calls = calls(s for s in program.steps if not on_device(s))
+    touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
     ports = (*program.inputs, *(program.home(o) for o in program.outputs))
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
@@ -93,10 +92,6 @@ def make_gpu(
         max((len(s.branches) for s in launched if isinstance(s, Fork)), default=1) - 1,
         1 + max((s.index for s in program.dims), default=-1), emulated, schedule,
     )  # fmt: skip
-
-
-def _arguments(step: Step) -> tuple[str, ...]:
-    return tuple(a for call in calls((step,)) for a in call.arguments)
 
 
 def _listed(kernel: KernelSource) -> GpuKernel:

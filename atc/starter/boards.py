@@ -12,7 +12,7 @@ from atc.errors import OptionError
 class Board:
     """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
 
-    A board without those is qemu's.
+    A board without those is qemu's. `boot` are words that its boot ROM looks for behind the vectors.
     """
 
     name: str
@@ -22,6 +22,7 @@ class Board:
     ram: int
     ram_size: int
     openocd: str = ""
+    boot: tuple[int, ...] = ()
 
 
 _K, _M = 1 << 10, 1 << 20
@@ -32,7 +33,12 @@ _MPS2 = Board("mps2-an385", "Arm MPS2+ with AN385 (Cortex-M3)", 0, 4 * _M, 0x200
 _MPS3 = Board("mps3-an547", "Arm MPS3 with AN547 (Cortex-M55)",
               0, 512 * _K, 0x20000000, 512 * _K)  # fmt: skip
 
-# Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552.
+_CMSIS_DAP = "-f interface/cmsis-dap.cfg -c 'adapter speed 5000'"
+_IMAGE_DEF = (0xFFFFDED3, 0x10210142, 0x000001FF, 0x00000000, 0xAB123579)
+"""RP2350's smallest block that says: a secure program for its Arm cores, which begins here."""
+
+# Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552,
+# RP2350 (5.1 on the boot ROM, 5.9.5 on blocks; Pico 2 has 4 MB of flash).
 BOARDS: dict[str, tuple[Board, ...]] = {
     "cortex-m0plus": (_MPS2,),
     "cortex-m3": (_MPS2,),
@@ -53,6 +59,8 @@ BOARDS: dict[str, tuple[Board, ...]] = {
               0x10000000, 4 * _M, 0x38000000, 4 * _M),
         Board("nucleo-l552ze", "ST Nucleo-L552ZE-Q", 0x08000000, 512 * _K, 0x20000000, 192 * _K,
               f"{_STLINK} -f target/stm32l5x.cfg"),
+        Board("pico2", "Raspberry Pi Pico 2 (RP2350)", 0x10000000, 4 * _M, 0x20000000, 512 * _K,
+              f"{_CMSIS_DAP} -f target/rp2350.cfg", _IMAGE_DEF),
     ),
     "cortex-m55": (_MPS3,),
     "cortex-m85": (_MPS3,),

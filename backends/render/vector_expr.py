@@ -14,7 +14,7 @@ from atc.backends.kernel import Workload
 from atc.backends.render.expr import address, behind, literal
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, walk
+from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, inputs_of, walk
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue
 from atc.ir.view import View
@@ -188,6 +188,17 @@ def vector_reader(
         return read_vector(dtype, place, views[k].strides[-1], count)
 
     return read
+
+
+def read_views(expr: Expr, views: Sequence[View]) -> dict[int, View]:
+    """Return the views that an epilogue's expression reads, by number; Input(0) is no view."""
+    return {k - 1: views[k - 1] for k in inputs_of(expr) if k}
+
+
+def read_at(expr: Expr, views: Sequence[View], indices: Sequence[str]) -> list[str]:
+    """Return the loop `indices` on which what an epilogue's expression reads depends."""
+    read = read_views(expr, views).values()
+    return [name for k, name in enumerate(indices) if any(v.strides[k] for v in read)]
 
 
 def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -107,6 +108,14 @@ def test_programs_for_real_boards_lie_in_their_memory(
         assert record.flash <= physical <= record.flash + record.flash_size or size == 0
         in_flash = record.flash <= virtual < record.flash + record.flash_size
         assert in_flash or record.ram <= virtual < record.ram + record.ram_size - memory
+    image = tmp_path / "image.bin"
+    objcopy = require("arm-none-eabi-objcopy")
+    subprocess.run([objcopy, "-O", "binary", program, image], check=True)
+    stack, entry = struct.unpack("<2I", image.read_bytes()[:8])
+    assert stack == record.ram + record.ram_size
+    assert record.flash <= entry < record.flash + record.flash_size
+    block = struct.pack(f"<{len(record.boot)}I", *record.boot)
+    assert 0 <= image.read_bytes().find(block) < 4096, "the boot ROM looks in the first 4 KB"
 
 
 @pytest.mark.slow

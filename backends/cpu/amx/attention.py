@@ -7,7 +7,6 @@ and meet the values. In bf16x3 a row of a block that isn't finite is summed once
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -108,7 +107,7 @@ class AttentionAmx(AttentionKernel[Params]):
             "value_arguments": "".join(f", {x}" for x in (*result.places, *result.extras)),
             "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
             "score_placed": self.planes == 2 or "i" in score.places,
-            "value_placed": "i" in result.places or re.search(r"\bi\b", y) is not None, "y": y,
+            "value_placed": "i" in result.places or bool(op.y_view.strides[-2]), "y": y,
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +10,8 @@ from atc.backends.cpu.matmul.text import plus, wrapped
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
     integral,
+    read_at,
+    read_views,
     readable_typed,
     render_vector,
     store_vector,
@@ -65,13 +66,12 @@ class BytesFinish:
     @cached_property
     def places(self) -> list[str]:
         """The loop variables that the epilogue's operands are read at."""
-        return [v for v in (*self.outer, "i", "j") if self._names(v)]
+        return read_at(self.expr, self.epilogue.views, [*self.outer, "i", "j"])
 
     @cached_property
     def extras(self) -> list[str]:
         """The epilogue's operands."""
-        names = [f"x{self.first + k}" for k in range(len(self.epilogue.views))]
-        return [x for x in names if self._names(x)]
+        return [f"x{self.first + k}" for k in read_views(self.expr, self.epilogue.views)]
 
     @property
     def operands(self) -> list[str]:
@@ -96,7 +96,7 @@ class BytesFinish:
         lines, value = self._body(count)
         parameters = ["vi32 sums", *(f"ptrdiff_t {v}" for v in self.places)]
         parameters += [*(["size_t count"] if count else []), *self.operands]
-        unused = count and not re.search(r"\bcount\b", " ".join((*lines, value)))
+        unused = count and "j" not in self.places
         kind = "vi32" if self.expr.dtype is DType.INT32 else "vf32"
         head = wrapped(f"static inline {kind} {name}(", parameters)
         return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
@@ -105,10 +105,6 @@ class BytesFinish:
         indices = [*self.outer, "i", "j"]
         read = vector_reader(self.epilogue.views, indices, self.first, count, self.types)
         return render_vector(self.expr, lambda k: "sums" if k == 0 else read(k - 1), "e")
-
-    def _names(self, name: str) -> bool:
-        lines, value = self._body("")
-        return re.search(rf"\b{name}\b", " ".join((*lines, value))) is not None
 
 
 @dataclass(frozen=True)

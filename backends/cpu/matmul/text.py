@@ -3,13 +3,12 @@ needed."""
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import vector_finish
+from atc.backends.render.vector_expr import read_at, read_views, vector_finish
 from atc.dims import Dim, is_dynamic, is_open
 from atc.ir.expr import Input
 from atc.ir.ops import Epilogue
@@ -57,12 +56,13 @@ class TileFinish:
     @property
     def places(self) -> list[str]:
         """The loop variables that the epilogue's operands are read at."""
-        return self._used([*self.outer, "i", "j"])
+        return read_at(self.epilogue.expr, self.epilogue.views, [*self.outer, "i", "j"])
 
     @property
     def operands(self) -> list[str]:
         """The epilogue's operands."""
-        return self._used([f"x{self.first + k}" for k in range(len(self.epilogue.views))])
+        read = read_views(self.epilogue.expr, self.epilogue.views)
+        return [f"x{self.first + k}" for k in read]
 
     @property
     def extras(self) -> list[str]:
@@ -117,15 +117,10 @@ class TileFinish:
         parameters += ["size_t count"] if count else []
         parameters += [f"const float *{x}" for x in self.operands]
         parameters += ["const int64_t *dims"] * self.reads_extents
-        unused = count and not re.search(r"\bcount\b", " ".join((*lines, value)))
+        unused = count and "j" not in self.places
         head = wrapped(f"static inline vf32 {name}(", parameters)
         return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
 
     def _body(self, count: str) -> tuple[list[str], str]:
         indices = [*self.outer, "i", "j"]
         return vector_finish(self.epilogue, "result", indices, self.first, count)
-
-    def _used(self, names: Sequence[str]) -> list[str]:
-        lines, value = self._body("")
-        body = " ".join((*lines, value))
-        return [n for n in names if re.search(rf"\b{n}\b", body)]

@@ -143,8 +143,10 @@ class NormalizeRows(Kernel[Normalize]):
             "length": real(prod(op.axis), as_float), "single": as_float, "columns": prod(op.inner),
             "outer": outer, "nest": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
-            "term": f"x[{place}]" + _centre(at, as_float) * centred,
-            "scale": _scale(op, x.dtype, f"total{at}", as_float),
+            "term": (f"x[{place}] * unit{at}" if as_float else f"x[{place}]")
+                    + _centre(at, as_float) * centred,
+            "unit": _unit(op),
+            "scale": _scale(op, x.dtype, f"total{at}", f"unit{at}" * as_float),
             "result": f"{element} * scale{last}", "after": after, "value": value,
             "target": target_,
         }  # fmt: skip
@@ -166,18 +168,34 @@ def _centre(at: str, as_float: bool) -> str:
     return f" - mean{at} - shift{at}" if as_float else f" - mean{at}"
 
 
-def _scale(op: Normalize, dtype: DType, total: str, as_float: bool) -> str:
-    """Return the C value that the centred elements are multiplied by."""
+def _unit(op: Normalize) -> str:
+    """Return a power of two times which elements have squares in a float's range, by the largest.
+
+    It is 1 but for the very large, and for the very small where no epsilon is larger than those.
+    """
+    tiny = op.how == "L2" or (op.how != "L1" and not op.epsilon)
+    rest = "most < 0x1p-40f ? 0x1p80f : 1.0f" if tiny else "1.0f"
+    return f"most > 0x1p48f ? 0x1p-96f : {rest}"
+
+
+def _scale(op: Normalize, dtype: DType, total: str, unit: str) -> str:
+    """Return the C value that the centred elements are multiplied by.
+
+    `unit` is what the total is made of floats in, '' where it is in double.
+    """
+    as_float = bool(unit)
     cast, root = ("", "sqrtf") if as_float else (f"({dtype.c})", "sqrt")
+    one = unit or "1"
     match op.how:
         case "L1":
-            return f"{total} == 0 ? 0 : {cast}(1 / {total})"
+            return f"{total} == 0 ? 0 : {cast}({one} / {total})"
         case "L2":
-            return f"{total} == 0 ? 0 : {cast}(1 / {root}({total}))"
+            return f"{total} == 0 ? 0 : {cast}({one} / {root}({total}))"
         case _:
             epsilon = literal(op.epsilon, DType.FLOAT if as_float else DType.DOUBLE)
             length = real(prod(op.axis), as_float)
-            return f"{cast}(1 / {root}({total} / {length} + {epsilon}))"
+            epsilon += f" * ({unit} * {unit})" * bool(unit and op.epsilon)
+            return f"{cast}({one} / {root}({total} / {length} + {epsilon}))"
 
 
 class NormalizeColumns(NormalizeRows):
@@ -191,9 +209,9 @@ class NormalizeColumns(NormalizeRows):
         return prod(w.op.inner) != 1
 
     def scratch(self, w: Workload[Normalize], params: Params, target: Target) -> int:
-        """Two statistics per column, in double and as they are applied."""
-        op = w.op
-        return prod(op.inner) * (16 + 2 * w.input(0).dtype.itemsize)
+        """Two statistics per column, in double and as they are applied; in floats, units too."""
+        op, x = w.op, w.input(0)
+        return prod(op.inner) * (16 + (2 + single(target, x.dtype)) * x.dtype.itemsize)
 
 
 KERNELS = (SoftmaxRows(), SoftmaxColumns(), NormalizeRows(), NormalizeColumns())
