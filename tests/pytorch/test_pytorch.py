@@ -169,7 +169,8 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "atc/docs/tracing.md").read_text("utf-8")
-    (snippet,) = re.findall(r"```python\n(.*?)```", text.partition("\n## PyTorch")[2], re.DOTALL)
+    section = text.partition("\n## PyTorch")[2].partition("\n## ")[0]
+    (snippet,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     torch._dynamo.register_backend(backend, "atc")  # as the entry point does
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "tracing.md", "exec"), {"atc": atc})
