@@ -24,7 +24,7 @@ from atc.passes.canonical.pack_operands import straighten_operands
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import fuse_attention
-from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps
+from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.merge_branches import merge_branches
@@ -65,6 +65,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("fuse_elementwise", fuse_maps),
     _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
+    Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
     _rule("sum_branches", sum_branches),  # needs the scales in the filters, leaves shifts
     _rule("fold_affine_again", fold_affine),
     _rule("fold_scales", fold_scales),  # whatever is quantized and dequantized in one node is there

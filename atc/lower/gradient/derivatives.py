@@ -199,7 +199,7 @@ UNARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "Tanh": lambda x, y: minus(_one(x), times(y, y)),
     "Sigmoid": lambda x, y: times(y, minus(_one(x), y)),
     "Softplus": lambda x, y: call("Sigmoid", x),
-    "Relu": lambda x, y: where_is("Greater", x, 0, _one(x), like(x, 0)),
+    "Relu": lambda x, y: where_is("Greater", y, 0, _one(x), like(x, 0)),  # the next layer keeps y
     "Erf": lambda x, y: times(like(x, 2 / sqrt(pi)), call("Exp", call("Neg", times(x, x)))),
     "Sin": lambda x, y: call("Cos", x),
     "Cos": lambda x, y: call("Neg", call("Sin", x)),

@@ -306,20 +306,21 @@ def normalized(step: Step, axes: Sequence[int], epsilon: float) -> list[str]:
     count = prod(shape[a] for a in axes)
     channels = (shape[1], *[1] * (len(shape) - 2))
 
-    def mean(v: str) -> str:
-        total = reduce_axes(ctx, v, axes, True, "Sum")
-        return compute(ctx, lambda t: over(t, like(t, count)), total)
-
-    away = compute(ctx, minus, x, mean(x))
-    variance = mean(compute(ctx, lambda a: times(a, a), away))
+    # The statistics are the forward nodes' own, so that they are computed once.
+    away = compute(ctx, minus, x, reduce_axes(ctx, x, axes, True, "Mean"))
+    variance = reduce_axes(ctx, compute(ctx, lambda a: times(a, a), away), axes, True, "Mean")
     root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), variance)
     normal = compute(ctx, over, away, root)
     along = compute(ctx, times, step.g, normal)
     scale = b.reshape(step.inputs[1], channels)
+    sums = [reduce_axes(ctx, v, axes, True, "Sum") for v in (step.g, along)]
+    means = [compute(ctx, lambda t: over(t, like(t, count)), total) for total in sums]
     inner = lambda g, n, m, p: minus(minus(g, m), times(n, p))  # noqa: E731
-    rest = compute(ctx, inner, step.g, normal, mean(step.g), mean(along))
+    rest = compute(ctx, inner, step.g, normal, *means)
     dx = compute(ctx, lambda v, s, r: over(times(v, s), r), rest, scale, root)
     others = [d for d in range(len(shape)) if d != 1]
+    if list(axes) == others:
+        return [dx, *(b.reshape(total, (shape[1],)) for total in reversed(sums))]
     return [dx, *(reduce_axes(ctx, v, others, False, "Sum") for v in (along, step.g))]
 
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
+from atc.dims import is_dynamic
 from atc.ir.expr import Expr, Input, cost, inputs_of, operands_of, renumber, substitute
-from atc.ir.graph import Node
+from atc.ir.graph import Array, Graph, Node, reads
 from atc.ir.ops import Map, Reduce
 from atc.ir.view import View
 from atc.passes.canonical.fold_views import refine, tidy
 from atc.passes.canonical.lookup_tables import reads_lookup_table
-from atc.passes.rewriting import Rewriting, merge_origin, numbered, operand
+from atc.passes.rewriting import Rewriting, merge_origin, numbered, operand, rewrite
 
 MAX_COST = 120
 """Of a fused expression: beyond it, registers spill and recomputation isn't worth it."""
 MAX_OPERANDS = 8
 CHEAP = 2
 """Cost up to which an expression may be computed again for each broadcast read."""
+AGAIN = 6
+"""Cost up to which a long-lived or large value is computed by each of its readers."""
+FAR = 32
+"""Nodes between the first and the last reader from which on a value is long-lived."""
+LARGE = 1 << 20
+"""Bytes from which on a value is large: no core's own cache keeps it."""
 
 
 def fuse_elementwise(state: Rewriting, node: Node) -> Node:
     """Inline Map operands that only this Map or Reduce reads, or that cost next to nothing."""
+    return _fused(state, node)
+
+
+def _fused(state: Rewriting, node: Node, wanted: Set[str] = frozenset()) -> Node:
     if not isinstance(node.op, Map | Reduce):
         return node
     index = 0
@@ -33,7 +45,7 @@ def fuse_elementwise(state: Rewriting, node: Node) -> Node:
         source = state.producers.get(node.inputs[index])
         fused = None
         if source is not None and isinstance(source.op, Map):
-            fused = _inline(state, node, op, index, source)
+            fused = _inline(state, node, op, index, source, wanted)
         if fused is None:
             index += 1
         else:
@@ -45,14 +57,54 @@ def fuse_maps(state: Rewriting, node: Node) -> Node:
     return fuse_elementwise(state, node) if isinstance(node.op, Map) else node
 
 
+def inline_cheap(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    """Inline Maps into several readers where keeping the result costs more than computing it.
+
+    Such a Map has one operand of its own size, and small ones beside it: x less its mean, in a
+    BatchNormalization that trains and in its gradient, which then needn't be stored in between.
+    """
+    readers: dict[str, list[int]] = {}
+    for step, node in enumerate(graph.nodes):
+        for name in reads(node):
+            readers.setdefault(name, []).append(step)
+    wanted = {
+        name for node in graph.nodes for name in node.outputs
+        if name in readers and _computed_by_readers(graph, node, readers[name])
+    }  # fmt: skip
+
+    def rule(state: Rewriting, node: Node) -> Node:
+        return _fused(state, node, wanted)
+
+    return rewrite(graph, rule, outer) if wanted else graph
+
+
+def _computed_by_readers(graph: Graph, node: Node, steps: Sequence[int]) -> bool:
+    """Return whether a Map's result, read at these steps, is one that the readers may compute."""
+    op, (name, *_) = node.op, node.outputs
+    if not isinstance(op, Map) or name in graph.ends or not 1 <= cost(op.expr) <= AGAIN:
+        return False
+    type_ = graph.types[name]
+    if is_dynamic(type_.size) or not type_.dtype.is_float:
+        return False
+    if steps[-1] - steps[0] < FAR and type_.nbytes < LARGE:
+        return False
+    large = [n for n in node.inputs if 8 * graph.types[n].size > type_.size]
+    alike = len(large) == 1 and graph.types[large[0]].nbytes <= type_.nbytes
+    return alike and all(isinstance(graph.nodes[k].op, Map | Reduce) for k in steps)
+
+
 def _inline(
-    state: Rewriting, node: Node, op: Map | Reduce, index: int, source: Node
-) -> Node | None:
+    state: Rewriting, node: Node, op: Map | Reduce, index: int, source: Node,
+    wanted: Set[str] = frozenset(),
+) -> Node | None:  # fmt: skip
     inner = source.op
     assert isinstance(inner, Map)
     if reads_lookup_table(op.expr) or reads_lookup_table(inner.expr):
         return None  # a table is read fastest byte after byte
-    if not _worthwhile(state, op, inner, node.inputs[index]):
+    name = node.inputs[index]
+    loops = (*op.shape, *(op.reduced if isinstance(op, Reduce) else ()))
+    again = name in wanted and prod(loops) <= prod(inner.shape)
+    if not again and not _worthwhile(state, op, inner, name):
         return None
     if cost(op.expr) + cost(inner.expr) > 2 * MAX_COST:
         return None  # hopeless, even if half of it is shared
