@@ -137,6 +137,11 @@ FAST = {
          "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
         needs=("arm-none-eabi-gcc", "qemu-system-arm", "make"),
     ),
+    "a static link": Script(
+        ("cc -Iout/digits -Iout/digits/include main.c out/digits/digits_weights.S "
+         "out/digits/libdigits.a -lm",),
+        {"out/digits": "made/digits"}, first="cp made/digits/example/main.c .",
+    ),
     "pkg-config": Script(
         ("cc main.c $(pkg-config --cflags --libs kws)",), {"kws": "digits"},
         first="cmake -S made/digits -B b -DCMAKE_INSTALL_PREFIX=$PWD/there "
