@@ -196,18 +196,25 @@ def is_dynamic(value: object) -> bool:
 
     Values whose parts are shared, so that looking at all would take long, have it as `varies`.
     """
-    kind = type(value)
-    if kind in _PLAIN:
+    if type(value) in _PLAIN:
         return False
-    if kind is tuple:
-        return any(map(is_dynamic, cast("tuple[object, ...]", value)))
+    if isinstance(value, tuple):
+        return any(type(each) not in _PLAIN and is_dynamic(each) for each in value)
     if isinstance(value, Dim):
         return True
     if hasattr(value, "varies"):
         return bool(value.varies)
-    if isinstance(value, tuple):
-        return any(map(is_dynamic, value))
-    return any(is_dynamic(getattr(value, name)) for name in _field_names(cast(Hashable, kind)))
+    names, remembers = _field_names(cast(Hashable, type(value)))
+    if not remembers:
+        return any(is_dynamic(getattr(value, name)) for name in names)
+    known = vars(value)
+    if _FOUND not in known:
+        known[_FOUND] = any(is_dynamic(getattr(value, name)) for name in names)
+    return bool(known[_FOUND])
+
+
+_FOUND = "_is_dynamic"
+"""Under which a value that never changes keeps what was found out of it, beside its fields."""
 
 
 _PLAIN = frozenset({int, str, bool, float, bytes, type(None)})
@@ -215,5 +222,10 @@ _PLAIN = frozenset({int, str, bool, float, bytes, type(None)})
 
 
 @cache
-def _field_names(kind: Hashable) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()
+def _field_names(kind: Hashable) -> tuple[tuple[str, ...], bool]:
+    """Return the fields of a dataclass, and whether its values are frozen and take notes."""
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return (), False
+    names = tuple(f.name for f in fields(kind))
+    frozen: bool = vars(kind)["__dataclass_params__"].frozen
+    return names, frozen and not any("__slots__" in vars(base) for base in kind.__mro__[:-1])

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir
@@ -49,6 +50,7 @@ def load_onnx(path: Path) -> onnx_ir.Model:
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = path.parent
         model = inlined(model, str(path))
+        _take_tensors(model)
         mark_maps(model, maps)
     except AtcError as error:
         error.where = error.where or str(path)
@@ -180,6 +182,29 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
             for attribute in node.attributes.values():
                 if isinstance(attribute.value, onnx_ir.TensorProtocol):
                     yield attribute.value
+
+
+def _take_tensors(model: onnx_ir.Model) -> None:
+    """Give the model tensors of its own, so that the file's message, which holds all, can go.
+
+    Each read of a message's numbers is another copy of them.
+    """
+    taken: dict[int, tuple[object, onnx_ir.Tensor[Any]]] = {}
+
+    def own(tensor: onnx_ir.TensorProtoTensor) -> onnx_ir.Tensor[Any]:
+        if id(tensor) not in taken:
+            made = onnx_ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name)
+            taken[id(tensor)] = tensor, made  # kept: another may have its id else
+        return taken[id(tensor)][1]
+
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, onnx_ir.TensorProtoTensor):
+                value.const_value = own(value.const_value)
+        for node in graph:
+            for name, attribute in node.attributes.items():
+                if isinstance(attribute.value, onnx_ir.TensorProtoTensor):
+                    node.attributes[name] = onnx_ir.AttrTensor(name, own(attribute.value))
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:

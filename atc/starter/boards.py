@@ -12,7 +12,7 @@ from atc.errors import OptionError
 class Board:
     """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
 
-    A board without those is qemu's. `boot` are words its boot ROM looks for behind the vectors.
+    A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors.
     """
 
     name: str

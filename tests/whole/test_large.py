@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROWS, COLUMNS, LAYERS = 2048, 2048, 6  # 100.7 MB of float32
-LIMIT_KIB = 1 << 20
+LIMIT_KIB = 330 << 10  # twice the weights, and Python with its packages
 ATC = (sys.executable, "-P", "-m", "atc")
 MEASURED = """
 import resource, subprocess, sys
@@ -41,7 +41,7 @@ def save_large(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
+def test_100_mb_of_weights_compile_in_twice_their_memory(tmp_path: Path) -> None:
     model = tmp_path / "large.onnx"
     save_large(model)
     assert model.stat().st_size > 100_000_000
@@ -49,7 +49,7 @@ def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
                "--precision_mode=force_fp32"]  # fmt: skip  # bf16x3 is predicted in float64
     measuring = [sys.executable, "-c", MEASURED, *command]
     done = subprocess.run(measuring, cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert int(done.stdout) < LIMIT_KIB
+    assert int(done.stdout) < LIMIT_KIB, done.stdout
     assert (tmp_path / "large" / "liblarge.so").stat().st_size > 100_000_000
 
 
