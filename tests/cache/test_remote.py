@@ -61,6 +61,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"{request.getfixturevalue(bucket)}/{tmp_path.name}"
 
 
+@pytest.mark.few(2)
 def test_what_one_machine_compiled_another_takes_from_the_store(store: str, tmp_path: Path) -> None:
     first = machine(tmp_path, "first", store).compile()
     second_machine = machine(tmp_path, "second", store)

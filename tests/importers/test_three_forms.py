@@ -341,6 +341,7 @@ def compiled(network: str, form: str, target_name: str, folder: Path) -> Compile
     return Compiled(kernels, plan, emission.weights, sources)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "x86-64-avx2"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_three_forms_of_a_network_give_the_same_c(

@@ -142,6 +142,7 @@ CASES = {**_merged(), **_multi(), **_grouped(), **_rotary()}
 CASES_COMPILED = compiled(CASES)
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str) -> None:
     case_ = CASES[name]

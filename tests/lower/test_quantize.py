@@ -146,6 +146,7 @@ PRODUCTS = _products()
 PRODUCTS_COMPILED = compiled(PRODUCTS)
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_integer_products(name: str) -> None:
     case = PRODUCTS[name]
@@ -231,6 +232,7 @@ REQUANTIZED = _requantized()
 REQUANTIZED_COMPILED = compiled(REQUANTIZED)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("name", REQUANTIZED)
 def test_requantized_products_equal_onnxruntime_bit_for_bit(name: str) -> None:
     case = REQUANTIZED[name]

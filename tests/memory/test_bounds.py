@@ -23,6 +23,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return training_net(tmp_path_factory.mktemp("net") / "step.onnx", widths=request.param)
 
 
+@pytest.mark.few(1)
 def test_no_plan_is_below_its_bounds(model: Path) -> None:
     plain = project(model)
     whole = plain.arena.plan.size

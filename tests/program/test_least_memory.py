@@ -160,6 +160,7 @@ SIZES = {
 """The most RAM of a network, with its image or without; TinyEngine's mcunet-vww0 takes 59 kB."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "io"), SIZES)
 def test_networks_fit_into_the_memory_stated(name: str, io: str, tmp_path: Path) -> None:
     onnx.save(NETWORKS[name](True), tmp_path / "m.onnx")

@@ -99,6 +99,9 @@ CASES = {
     "transposed operands": Case("cuda_matmul", "Gemm", ((33, 66), (70, 33), (70,)),
                                 {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
     "matrix times vector": Case("cuda_matmul_slim", "MatMul", ((5, 300, 40), (40,))),
+    "vector times matrix": Case("cuda_matmul_shared", "MatMul", ((3, 1, 130), (130, 70))),
+    "row times columns": Case("cuda_matmul_shared", "Gemm", ((2, 99), (45, 99), (45,)),
+                              {"transB": 1}),
     "conv": Case("cuda_conv", "Conv", ((2, 3, 9, 11), (4, 3, 3, 3), (4,)),
                  {"pads": [1, 2, 0, 1], "strides": [2, 1]}),
     "conv of groups": Case("cuda_conv", "Conv", ((1, 6, 12), (4, 3, 3)),
@@ -171,12 +174,18 @@ CASES = {
 
 
 QUICK = (
+    "vector times matrix",
     "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector",
     "conv", "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
     "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
     "packed weights", "a row of packed weights",
 )  # fmt: skip
-"""Cases that are run by default: one of most kernels."""
+"""Cases of most kernels, one of each."""
+
+DEFAULT = (
+    "map", "long sums", "matmul", "conv", "max pool", "softmax", "attention", "scatter", "lstm",
+)  # fmt: skip
+"""Those of them that are compiled by default."""
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def test_constants(program: Program) -> None:
     assert not rounds  # which only AVX512_BF16 does
 
 
-@pytest.mark.few(60)
+@pytest.mark.few(40)
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_op(program: Program, op: Op) -> None:
     dtype = {"i32": np.int32, "bytes": np.uint8}.get(op.result, np.float32)

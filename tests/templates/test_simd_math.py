@@ -173,7 +173,7 @@ def test_coefficients_are_the_fitted_ones() -> None:
             assert np.isclose(written, float(text), rtol=1e-3, atol=0).any(), (line, text)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MATH)
 def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1

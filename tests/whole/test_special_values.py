@@ -247,6 +247,7 @@ def products(kernel: AnyKernel, a: Array, factor: float) -> Array:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmx(), MatMulBf16()],
                          ids=lambda k: k.name)  # fmt: skip
 def test_products_of_bfloat16(kernel: AnyKernel) -> None:

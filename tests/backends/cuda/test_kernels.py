@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cuda_cases import CASES, QUICK, TARGET, Lowered, choose_exact, expected, lowered, program_of
+from cuda_cases import CASES, DEFAULT, TARGET, Lowered, choose_exact, expected, lowered, program_of
 
 from atc.onnx_backend import compile_networks
 from atc.program.build import calls
@@ -16,21 +16,20 @@ from atc.runtime.network import Network
 @cache
 def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
     """Return cases in one library, which takes a fraction of the time of many."""
-    found = {name: lowered(case) for name, case in CASES.items() if (name in QUICK) == quick}
+    found = {name: lowered(case) for name, case in CASES.items() if (name in DEFAULT) == quick}
     networks = compile_networks(
         [each.graph for each in found.values()], TARGET, "O0", choose=choose_exact
     )
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+    "name", [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )
 def test_kernels_give_what_the_standard_defines(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, network = compiled(name in QUICK)[name]
+    own, network = compiled(name in DEFAULT)[name]
     right = expected(name, own.model, own.feeds)
     found = []
     for order in ("forward", "reverse"):

@@ -164,7 +164,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )

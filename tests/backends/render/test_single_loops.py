@@ -94,6 +94,7 @@ def single_loops(text: str) -> Iterator[str]:
             yield found[0]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     "target", ["c99", "x86-64-avx2", "x86-64-avx512", "x86-64-amx", "aarch64-neon", "cuda-emulated"]
 )
@@ -111,6 +112,7 @@ def test_no_loop_of_one_iteration_is_left_and_statements_are_indented(
     assert not {path: loops for path, loops in found.items() if loops}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["digits", "keywords", "conv_net", "affine"])
 def test_results_are_the_same_bits(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

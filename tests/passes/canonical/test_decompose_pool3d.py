@@ -31,7 +31,7 @@ CASES = {
 COMPILED = compiled(CASES, TARGET)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str) -> None:
     if not runnable(TARGET):

@@ -78,6 +78,7 @@ def check(cases: Sequence[tuple[Kernel, Workload, Callable[..., Any]]], target: 
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=str(each))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_every_reduction_along_rows_and_down_columns(target: str) -> None:
     cases: list[tuple[Kernel, Workload, Callable[..., Any]]] = []

@@ -124,6 +124,7 @@ def test_the_sums_are_those_of_plain_c(name: str) -> None:
         np.testing.assert_array_equal(got, plain[name](case.feeds)[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", *TARGETS])
 def test_the_run_may_say_how_many_rows_there_are(target: str, tmp_path: Path) -> None:
     if target != "c99" and not runnable(target):
