@@ -367,7 +367,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("recompute_tries", "Optimisation", "rules by which the search chooses what is computed "
             "again, each of which leads to plans of its own", "N", integer(0, 10_000), 10,
             documentation="The best of all their plans counts. Of more than 600 nodes fewer rules "
-            "are tried, of 6,000 one."),
+            "are tried, of more than 3,000 one."),
     Setting("recompute_rounds", "Optimisation", "rounds of a genetic search that crosses and "
             "changes those rules", "N", integer(0, 10_000), 0,
             documentation="More rounds take longer and never need more memory."),
