@@ -1,15 +1,16 @@
 """`torch.compile(model, backend="atc")`: graphs that Dynamo finds run in compiled libraries.
 
-A graph is compiled for the shapes that it is called with. Parameters are read anew by each call;
-with the option `freeze` they are packed into the library as constants. What can't be compiled runs
-eagerly, and a warning says why.
+A graph is compiled for the shapes that it is called with; where Dynamo leaves extents open, one
+library takes ranges of them. Parameters are read anew by each call; with the option `freeze` they
+are packed into the library as constants. What can't be compiled runs eagerly, and a warning says
+why.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,19 @@ from atc.api import compile as compile_file
 from atc.errors import AtcError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pytorch.export import export
+from atc.pytorch.graphs import Bound, Run, results_of, runner, unsupported
+from atc.pytorch.open_shapes import (
+    NOTHING_OPEN,
+    Limits,
+    Range,
+    dims_of,
+    input_shape_of,
+    limits_of,
+    narrowed,
+    numbers_read,
+    open_shapes,
+)
 from atc.runtime.load import open_network
-from atc.runtime.network import Network
 
 _TYPES = frozenset(
     f"torch.{name}" for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16",
@@ -28,9 +40,7 @@ _TYPES = frozenset(
 )  # fmt: skip
 
 LARGEST = 16
-"""Libraries that are kept of one graph, for as many shapes."""
-
-Run = Callable[..., Any]
+"""Libraries that are kept of one graph, and shapes whose library is known at once."""
 
 
 def backend(
@@ -39,23 +49,52 @@ def backend(
 ) -> Run:  # fmt: skip
     """Return what runs a graph: the entry point `torch_dynamo_backends` of the name `atc`.
 
-    `options` are `torch.compile`'s: keywords of `atc.compile`, and `freeze`, for parameters that
-    don't change any more.
+    `options` are `torch.compile`'s: keywords of `atc.compile`; `freeze`, for parameters that don't
+    change any more; `dynamic`, the `(lowest, largest)` extents of libraries for ranges, or False
+    for a library for each shape. Raises OptionError.
     """
     keywords = {"op_compiler_cache_mode": "enable", **(options or {})}
-    return _Graph(graph, bool(keywords.pop("freeze", False)), keywords)
+    limits = limits_of(keywords.pop("dynamic", "input_shape" not in keywords))
+    return _Graph(graph, bool(keywords.pop("freeze", False)), limits, keywords)
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A library for ranges of extents; `kinds` say what else its inputs are."""
+
+    kinds: tuple[Any, ...]
+    ranges: Mapping[str, Range]
+    run: Run
+
+    def takes(self, kinds: tuple[Any, ...], extents: Mapping[str, int]) -> bool:
+        """Return whether it is the right one for a call."""
+        return self.kinds == kinds and all(
+            low <= extents[name] <= high for name, (low, high) in self.ranges.items()
+        )
 
 
 class _Graph:
     """A graph and the libraries that were compiled of it."""
 
     def __init__(
-        self, graph: torch.fx.GraphModule, freeze: bool, options: Mapping[str, Any]
-    ) -> None:
+        self, graph: torch.fx.GraphModule, freeze: bool, limits: Limits | None,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self._graph, self._freeze = graph, freeze
-        self._options = dict(options)
+        self._limits, self._options = limits, dict(options)
         self._runs: dict[Any, Run] = {}
-        self._warned = False
+        self._libraries: list[_Library] = []
+        self._warned: set[str] = set()
+        self._read = numbers_read(graph)
+        self._numbers: set[Any] = set()
+        self._open = NOTHING_OPEN
+        self._closed = ""
+        """Why each shape has a library of its own, though extents are open."""
+        try:
+            if limits is not None:
+                self._open = open_shapes(graph)
+        except AtcError as error:
+            self._close(error)
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the graph's outputs."""
@@ -63,11 +102,11 @@ class _Graph:
         weights = [*self._graph.parameters(), *self._graph.buffers()]
         if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *weights)):
             return self._eager("gradients are recorded; call it under torch.no_grad()", inputs)
-        key = tuple(self._kind(x) for x in inputs)
+        key = tuple(self._kind(k, x) for k, x in enumerate(inputs))
         run = self._runs.get(key)
         if run is None:
             try:
-                run = self._compiled(inputs)
+                run = self._found(inputs)
             except AtcError as error:
                 return self._eager(str(error), inputs)
             while len(self._runs) >= LARGEST:
@@ -76,109 +115,98 @@ class _Graph:
         return run(*inputs)
 
     def _eager(self, why: str, inputs: Sequence[Any]) -> Any:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(one_line(f"atc runs a graph eagerly: {why}"), stacklevel=3)
+        self._warn("atc runs a graph eagerly", why)
         return self._graph(*inputs)
 
-    def _kind(self, x: Any) -> Any:
-        """Return what must be equal for a library to be the right one."""
-        if self._is_fixed(x):
+    def _warn(self, what: str, why: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(one_line(f"{what}: {why}"), stacklevel=4)
+
+    def _kind(self, index: int, x: Any, named: Mapping[int, str] | None = None) -> Any:
+        """Return what must be equal for a library to be the right one; `named` axes are open."""
+        if index in self._read.items:
+            return repr(x.item())
+        if self._is_fixed(index, x):
             return (type(x), id(x) if isinstance(x, torch.Tensor) else x)
-        return (x.dtype, tuple(x.shape), x.device.type)
+        shape = tuple(x.shape) if not named else tuple(
+            named.get(axis, extent) for axis, extent in enumerate(x.shape)
+        )  # fmt: skip
+        return (x.dtype, shape, x.device.type)
 
-    def _is_fixed(self, x: Any) -> bool:
+    def _is_fixed(self, index: int, x: Any) -> bool:
         """Return whether an input is a constant of the library."""
-        return not isinstance(x, torch.Tensor) or (
+        return index in self._read.items or not isinstance(x, torch.Tensor) or (
             self._freeze and isinstance(x, torch.nn.Parameter)
-        )
+        )  # fmt: skip
 
-    def _compiled(self, inputs: Sequence[Any]) -> Run:
+    def _found(self, inputs: Sequence[Any]) -> Run:
         """Return what runs the graph on inputs of these shapes and with these parameters."""
-        given = [k for k, x in enumerate(inputs) if not self._is_fixed(x)]
+        while ranges := self._open.ranges(inputs, self._limits or (0, None)):
+            try:
+                return self._in_range(inputs, ranges)
+            except AtcError as error:
+                self._close(error)
+        run, _ = self._compiled(inputs, {})
+        if self._closed:
+            self._warn("atc compiles a library for each shape", self._closed)
+        return run
+
+    def _in_range(self, inputs: Sequence[Any], ranges: Mapping[str, Range]) -> Run:
+        """Return what runs the graph in a library for ranges."""
+        extents = self._open.extents(inputs)
+        kinds = tuple(
+            self._open.numbers.get(k) or self._kind(k, x, self._open.named(k))
+            for k, x in enumerate(inputs)
+        )
+        for library in self._libraries:
+            if library.takes(kinds, extents):
+                return library.run
+        run, ranges = self._compiled(inputs, ranges)
+        self._libraries = [*self._libraries[1 - LARGEST :], _Library(kinds, ranges, run)]
+        return run
+
+    def _close(self, error: AtcError) -> None:
+        """Keep open from now on what is more likely to work, and at last nothing."""
+        batches = self._open.batches()
+        self._open = batches if batches != self._open else NOTHING_OPEN
+        self._closed = str(error)
+
+    def _check_numbers(self, inputs: Sequence[Any]) -> None:
+        """Raise AtcError where Python's numbers, which are constants, change all the time."""
+        self._numbers.add(tuple(self._kind(k, inputs[k]) for k in self._read.numbers))
+        if len(self._numbers) > LARGEST:
+            raise unsupported(f"its numbers have changed {LARGEST} times; make them tensors")
+
+    def _compiled(
+        self, inputs: Sequence[Any], ranges: Mapping[str, Range]
+    ) -> tuple[Run, Mapping[str, Range]]:
+        """Return what runs the graph on inputs like these, and the ranges that it is for."""
+        shapes = self._open if ranges else NOTHING_OPEN
+        self._check_numbers(inputs)
+        given = [k for k, x in enumerate(inputs) if not self._is_fixed(k, x)]
+        if {k for k, _ in shapes.axes} - {*given}:
+            raise unsupported("a constant has an open extent")
         if any(x.device.type != "cpu" for x in inputs if isinstance(x, torch.Tensor)):
-            raise _unsupported("a tensor isn't on the CPU")
+            raise unsupported("a tensor isn't on the CPU")
         foreign = {str(inputs[k].dtype) for k in given} - _TYPES
         if foreign:
-            raise _unsupported(f"a tensor is of {foreign.pop()}")
+            raise unsupported(f"a tensor is of {foreign.pop()}")
         if not self._freeze and any(True for _ in self._graph.parameters()):
-            raise _unsupported("the graph owns parameters, which may change; use freeze")
-        whole = _results(self._graph, inputs)
-        module = _Bound(self._graph, inputs, given)
+            raise unsupported("the graph owns parameters, which may change; use freeze")
+        results = results_of(self._graph, inputs, shapes)
+        module = Bound(self._graph, inputs, given, self._read.items, shapes)
+        options = dict(self._options)
         with temporary_folder("dynamo") as folder:
             path, output = Path(folder, "graph.onnx"), Path(folder, "graph")
-            export(module, [inputs[k] for k in given], path)
-            compile_file(path, output, **self._options)
-            network = open_network(output)
-        return _runner(network, given, whole)
-
-
-class _Bound(torch.nn.Module):  # type: ignore[misc]
-    """A graph as a module of its tensors alone, whose outputs are tensors."""
-
-    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], given: Sequence[int]):
-        super().__init__()
-        self.graph_module = graph
-        self._given = [*given]
-        self._fixed = {k: x for k, x in enumerate(inputs) if k not in given}
-        for k, x in self._fixed.items():
-            if isinstance(x, torch.nn.Parameter):
-                self.register_parameter(f"fixed_{k}", x)
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        """Return the tensors among the graph's results."""
-        listed: list[Any] = [None] * (len(self._given) + len(self._fixed))
-        for k, tensor in zip(self._given, tensors, strict=True):
-            listed[k] = tensor
-        for k, x in self._fixed.items():
-            listed[k] = getattr(self, f"fixed_{k}") if isinstance(x, torch.nn.Parameter) else x
-        return tuple(r for r in self.graph_module(*listed) if isinstance(r, torch.Tensor))
-
-
-def _results(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """Return what a graph gives, with None for each tensor.
-
-    Raises AtcError for a graph that does more than compute: it is run once, on copies.
-    """
-    copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-    whole = copy.deepcopy(graph)
-    pairs = [(x, y) for x, y in zip(inputs, copies, strict=True) if isinstance(x, torch.Tensor)]
-    pairs += zip(graph.buffers(), whole.buffers(), strict=True)
-    state = torch.random.get_rng_state()
-    results = whole(*copies)
-    if not torch.equal(state, torch.random.get_rng_state()):
-        torch.random.set_rng_state(state)
-        raise _unsupported("the graph draws random numbers")
-    if not all(torch.equal(_bits(x), _bits(y)) for x, y in pairs):
-        raise _unsupported("the graph changes tensors in place")
-    if any(a is b for a in results for b in copies if isinstance(a, torch.Tensor)):
-        raise _unsupported("the graph returns an input")
-    return [None if isinstance(r, torch.Tensor) else (r,) for r in results]
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _unsupported(why: str) -> AtcError:
-    return AtcError(why, code="E10055")
-
-
-def _runner(network: Network, given: Sequence[int], whole: Sequence[Any]) -> Run:
-    """Return the call of a network on tensors, which are read where they lie."""
-    count = sum(r is None for r in whole)
-    try:
-        places = [int(t.name.removeprefix("tensors_")) for t in network.inputs]
-        read = [given[k] for k in places]
-    except (ValueError, IndexError):
-        read = []
-    if len(read) != len(network.inputs) or len(network.outputs) != count:
-        raise _unsupported("the exporter changed the graph's inputs or outputs")
-
-    def run(*inputs: Any) -> Any:
-        arrays = [inputs[k].detach().contiguous().numpy() for k in read]
-        found = network(*arrays)
-        tensors = iter(found if isinstance(found, tuple) else (found,))
-        return tuple(torch.from_dlpack(next(tensors)) if r is None else r[0] for r in whole)
-
-    return run
+            dims = dims_of(shapes, given, ranges) if ranges else None
+            axes = export(module, [inputs[k] for k in given], path, dims)
+            if ranges:
+                ranges = narrowed(axes, shapes, given, ranges)
+                options["input_shape"] = input_shape_of(axes, ranges)
+            compile_file(path, output, **options)
+            try:
+                network = open_network(output)
+            except MemoryError:
+                raise unsupported(f"there is no memory for extents of {ranges}") from None
+        return runner(network, given, results), ranges

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from atc.api import compile as compile_file
 from atc.errors import UnsupportedError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
+from atc.pytorch.axes import Axes, axes_of, with_ranges
 
 OPSET = 20
 Step = TypeVar("Step")
@@ -26,33 +27,51 @@ Step = TypeVar("Step")
 def export(
     module: torch.nn.Module, inputs: Sequence[Any], path: Path,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, optimize: bool = True,
-) -> None:  # fmt: skip
+) -> Axes:  # fmt: skip
     """Write a module as ONNX, for inputs like these, as it is: in training or not.
 
-    `optimize` folds weights into each other, which are the module's own without it.
+    `optimize` folds weights into each other, which are the module's own without it. Returns the
+    inputs' axes: the exporter narrows open ones to what the module does the same for.
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
-    log = logging.getLogger("torch.onnx")
-    level, said = log.level, io.StringIO()
-    log.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(said), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with _quiet(), torch.no_grad():
             program = torch.onnx.export(
                 module, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
                 dynamic_shapes=dynamic_shapes, optimize=optimize,
             )  # fmt: skip
             assert program is not None
             program.save(path)
+            return axes_of(program)
     except Exception as error:  # the exporter raises whatever its parts do
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        reason = one_line(lines[0] if lines else type(error).__name__, 200)
         raise UnsupportedError(
-            f"torch.onnx can't export it: {reason}", where=type(module).__name__
+            f"torch.onnx can't export it: {_reason(error)}", where=type(module).__name__
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what the exporter warns of, logs and prints."""
+    disabled, said = logging.root.manager.disable, io.StringIO()
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with (
+            warnings.catch_warnings(), contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what was raised first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return one_line(lines[0] if lines else type(error).__name__, 200)
 
 
 def train_module(
@@ -90,11 +109,13 @@ def compile_module(
 ) -> Compilation:  # fmt: skip
     """Compile a PyTorch module into the folder `output`, for inputs like the examples.
 
-    `dynamic_shapes` are torch.export's, `options` the keywords of `atc.compile`: ranges of open
-    extents are given in `input_shape`. The module is exported as it is, so call `eval()` before.
-    Raises AtcError.
+    `dynamic_shapes` are torch.export's, `options` the keywords of `atc.compile`: ranges that a
+    `Dim` gives no largest extent for are given in `input_shape`. The module is exported as it is,
+    so call `eval()` before. Raises AtcError.
     """
     with temporary_folder("torch") as folder:
         path = Path(folder, f"{Path(output).name}.onnx")
-        export(module, example_inputs, path, dynamic_shapes)
+        axes = export(module, example_inputs, path, dynamic_shapes)
+        if dynamic_shapes:
+            options["input_shape"] = with_ranges(axes, options.get("input_shape", ""))
         return compile_file(path, output, **options)

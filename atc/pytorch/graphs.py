@@ -1,0 +1,120 @@
+"""A graph of Dynamo's: as a module that can be exported, and as the call of a compiled network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from atc.errors import AtcError
+from atc.pytorch.open_shapes import OpenShapes, Place, number_of, numbers_made
+from atc.runtime.network import Network
+
+Run = Callable[..., Any]
+
+Result = Callable[[Sequence[Any]], Any] | None
+"""What gives a result that is no tensor, from a call's inputs; None for a tensor."""
+
+
+class _Item:
+    """A number of Python's in the place of a tensor without axes, whose item a graph takes."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def item(self) -> Any:
+        """Return the number."""
+        return self._value
+
+
+class Bound(torch.nn.Module):  # type: ignore[misc]
+    """A graph as a module of its tensors alone, whose outputs are tensors."""
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, inputs: Sequence[Any], given: Sequence[int],
+        items: Collection[int], shapes: OpenShapes,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.graph_module = graph
+        self._given = [*given]
+        self._fixed = {
+            k: _Item(x.item()) if k in items else x for k, x in enumerate(inputs) if k not in given
+        }
+        places = shapes.places()
+        self._extents: dict[int, Place] = {k: places[name] for k, name in shapes.numbers.items()}
+        for k, x in self._fixed.items():
+            if isinstance(x, torch.nn.Parameter):
+                self.register_parameter(f"fixed_{k}", x)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Return the tensors among the graph's results."""
+        listed: list[Any] = [None] * (len(self._given) + len(self._fixed))
+        for k, tensor in zip(self._given, tensors, strict=True):
+            listed[k] = tensor
+        for k, x in self._fixed.items():
+            listed[k] = getattr(self, f"fixed_{k}") if isinstance(x, torch.nn.Parameter) else x
+        for k, (place, axis) in self._extents.items():
+            listed[k] = listed[place].shape[axis]
+        return tuple(r for r in self.graph_module(*listed) if isinstance(r, torch.Tensor))
+
+
+def results_of(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], shapes: OpenShapes
+) -> list[Result]:
+    """Return what gives a graph's results.
+
+    Raises AtcError for a graph that does more than compute: it is run once, on copies.
+    """
+    copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    whole = copy.deepcopy(graph)
+    pairs = [(x, y) for x, y in zip(inputs, copies, strict=True) if isinstance(x, torch.Tensor)]
+    pairs += zip(graph.buffers(), whole.buffers(), strict=True)
+    state = torch.random.get_rng_state()
+    results = whole(*copies)
+    if not torch.equal(state, torch.random.get_rng_state()):
+        torch.random.set_rng_state(state)
+        raise unsupported("the graph draws random numbers")
+    if not all(torch.equal(_bits(x), _bits(y)) for x, y in pairs):
+        raise unsupported("the graph changes tensors in place")
+    if any(a is b for a in results for b in copies if isinstance(a, torch.Tensor)):
+        raise unsupported("the graph returns an input")
+    return [
+        _result(*pair, shapes) for pair in zip(results, numbers_made(graph), strict=True)
+    ]
+
+
+def _result(result: Any, symbol: Any, shapes: OpenShapes) -> Result:
+    if isinstance(result, torch.Tensor):
+        return None
+    return number_of(symbol, shapes) if symbol is not None and shapes.axes else lambda _: result
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def unsupported(why: str) -> AtcError:
+    """Return the error of a graph that runs eagerly."""
+    return AtcError(why, code="E10055")
+
+
+def runner(network: Network, given: Sequence[int], results: Sequence[Result]) -> Run:
+    """Return the call of a network on tensors, which are read where they lie."""
+    count = sum(r is None for r in results)
+    try:
+        places = [int(t.name.removeprefix("tensors_")) for t in network.inputs]
+        read = [given[k] for k in places]
+    except (ValueError, IndexError):
+        read = []
+    if len(read) != len(network.inputs) or len(network.outputs) != count:
+        raise unsupported("the exporter changed the graph's inputs or outputs")
+
+    def run(*inputs: Any) -> Any:
+        arrays = [inputs[k].detach().contiguous().numpy() for k in read]
+        found = network(*arrays)
+        tensors = iter(found if isinstance(found, tuple) else (found,))
+        return tuple(torch.from_dlpack(next(tensors)) if r is None else r(inputs) for r in results)
+
+    return run
