@@ -191,7 +191,10 @@ def decoder(shape: Shape) -> onnx.ModelProto:
 
 
 def input_shape(shape: Shape) -> str:
-    """Return what --input_shape says for the decoder."""
+    """Return what --input_shape says for the decoder.
+
+    The cache ends so early that the longest run behind it still has its positions in the table.
+    """
     cache = f"1,{shape.heads},p=0~{shape.longest - PROMPT},{shape.size}"
     return f"input_ids:1,s=1~{PROMPT};past_key_self_0:{cache}"
 
