@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
+from inspect import signature
 from os import PathLike
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from atc.accuracy.compare import Verification
 from atc.diagnostics import Diagnostics
@@ -17,7 +19,7 @@ from atc.notebook import with_progress
 from atc.options.modes import TRAIN
 from atc.options.options import make_options
 from atc.options.resolve import resolve
-from atc.options.table import LOG_LEVELS, OPTIONS
+from atc.options.table import LOG_LEVELS
 from atc.pipeline.held import Held
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions
@@ -31,7 +33,29 @@ Name = str | PathLike[str]
 _LOGGER = logging.getLogger("atc")
 _LOGGER.addHandler(logging.NullHandler())
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+_LEFT_OUT: Any = object()
+
+
+def _telling_what_is_left_out(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a function `_LEFT_OUT` for the arguments that its caller doesn't give.
+
+    A default that is said counts more than the environment; one that isn't counts less.
+    """
+    own = signature(function)
+    left_out = dict.fromkeys(own.parameters, _LEFT_OUT)
+
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        given = own.bind(*arguments, **keywords).arguments
+        return cast(Callable[..., R], function)(**{**left_out, **given})
+
+    return call
+
+
+@_telling_what_is_left_out
 def compile(
     model: Name,
     output: Name,
@@ -162,13 +186,14 @@ def compile(
     levels that `log` lets through, warnings always. Raises AtcError; the folder is then as it was
     before, unless it was `verify` that failed.
 
-    A keyword left at its default takes its value from the environment or the configuration file,
-    as an option that the command line doesn't give (see `atc/docs/settings.md`).
+    A keyword that isn't given takes its value from the environment or the configuration file, as
+    an option that the command line doesn't give (see `atc/docs/settings.md`).
 
     Returns the compilation: its `folder`, its `library`, the sizes of its memory plan
     (`arena.plan.size`, bytes), its `warnings`, and all else that the report tells.
     """
-    return compile_holding(Held(), chosen(dict(locals())))
+    keywords = {name: value for name, value in locals().items() if value is not _LEFT_OUT}
+    return compile_holding(Held(), keywords)
 
 
 def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
@@ -197,12 +222,6 @@ def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
     if values["verify"]:
         verify_compilation(done).require()
     return done
-
-
-def chosen(keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the keywords that aren't at their defaults."""
-    needed = ("model", "output")
-    return {n: v for n, v in keywords.items() if n in needed or v != OPTIONS[n].default}
 
 
 def verify_compilation(done: Compilation) -> Verification:

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from atc.api import chosen, compile_holding
+from atc.api import compile_holding
 from atc.files.temporary import temporary_folder
 from atc.names import network_identifier
 from atc.options.table import OPTIONS
@@ -58,4 +58,4 @@ def write_library(model: bytes, output: Path, options: Options, held: Held = Hel
     with temporary_folder("model") as folder:
         path = Path(folder, f"{network_identifier(output.name)}.onnx")
         path.write_bytes(model)
-        compile_holding(held, chosen({"model": path, "output": output, **dict(options)}))
+        compile_holding(held, {"model": path, "output": output, **dict(options)})

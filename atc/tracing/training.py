@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from atc.api import chosen, diagnostics_of
+from atc.api import diagnostics_of
 from atc.build.output_folder import network_name
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
@@ -83,8 +83,9 @@ def training_step(
         "labels": labels or "", "clip_norm": clip_norm, "accumulate": accumulate,
         "optimizer_options": optimizer_options or "", "inplace_update": inplace_update,
     }  # fmt: skip
-    given = {"model": model, "output": output, **own, **dict(options_of(options))}
-    resolved = resolve(chosen(given), "compile", program=True)
+    said = {name: value for name, value in own.items() if value != OPTIONS[name].default}
+    given = {"model": model, "output": output, **said, **dict(options_of(options))}
+    resolved = resolve(given, "compile", program=True)
     done = train(resolved.values, resolved.environ, diagnostics_of(str(resolved.values["log"])))
     return TrainingStep(done.folder)
 
