@@ -185,9 +185,8 @@ def decoder(shape: Shape) -> onnx.ModelProto:
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT32, [1, "sequence_length"])
     given = [ids, *(floats(name, 1, s.heads, "past_sequence_length", s.size) for name in held),
              *(floats(name, 1, s.heads, s.positions, s.size) for name in cross)]  # fmt: skip
-    made = [floats("logits", 1, "sequence_length", s.tokens),
-            *(floats(name, 1, s.heads, "total_sequence_length", s.size) for name in grown)]  # fmt: skip
-    return g.finish("decoder", given, made)
+    made = [floats(name, 1, s.heads, "total_sequence_length", s.size) for name in grown]
+    return g.finish("decoder", given, [floats("logits", 1, "sequence_length", s.tokens), *made])
 
 
 def input_shape(shape: Shape) -> str:

@@ -1,11 +1,10 @@
 /* transcribe.c - the tokens of what is said: transcribe FEATURES [COUNT [PROMPT...]]
  *
- * FEATURES is a file of float32 numbers, the logarithms of a mel spectrum as the encoder takes them: 80
- * bands of 3000 frames for Whisper, whose package computes them with log_mel_spectrogram, in numpy or
- * torch. The encoder runs once; the decoder attends to the keys and values that it left, and keeps those
- * of the tokens itself. A token is always the likeliest one, up to COUNT (200), or to the end of the
- * text. The prompt is that of English, transcribed without times. Tokens are printed as numbers: turning
- * them into a text, as into features, is left to a package of your own.
+ * FEATURES is a file of float32 numbers, the logarithms of a mel spectrum as the encoder takes them, which
+ * log_mel.py makes of a sound. The encoder runs once; the decoder attends to the keys and values that it
+ * left, and keeps those of the tokens itself. A token is always the likeliest one, up to COUNT (200), or
+ * to the end of the text. The prompt is that of English, transcribed without times. Tokens are printed
+ * as numbers: a tokenizer of your own makes a text of them.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import wave
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import atc
 SAMPLE = Path(__file__).parents[2] / "samples" / "speech_recognition"
 sys.path.insert(0, str(SAMPLE))
 
+import log_mel  # noqa: E402
 import make_whisper  # noqa: E402
 
 Floats = NDArray[np.float32]
@@ -126,12 +128,15 @@ def test_a_program_says_the_same_tokens(prompt: tuple[int, ...], toy: Path) -> N
     assert [int(word) for word in done.stdout.split()] == tokens
 
 
+NO_FEATURES = "not a file of as many numbers as the encoder takes"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (("features.f32", 60, *PROMPT), "features.f32: the caches are full"),
-        (("none.f32", 1, 2), "none.f32: not a file of as many numbers as the encoder takes"),
-        (("encoder.onnx", 1, 2), "encoder.onnx: not a file of as many numbers as the encoder takes"),
+        (("none.f32", 1, 2), f"none.f32: {NO_FEATURES}"),
+        (("encoder.onnx", 1, 2), f"encoder.onnx: {NO_FEATURES}"),
         (("features.f32", 1, 256), "features.f32: a token of the prompt isn't known"),
         (("features.f32", 1, "one"), "features.f32: a token of the prompt isn't known"),
         (("features.f32",), "features.f32: a token of the prompt isn't known"),  # Whisper's own
@@ -160,3 +165,46 @@ def test_the_real_shape_says_the_same_tokens(tmp_path: Path) -> None:
             found.append(int(made[0, -1].argmax()))
             ids = np.array([found[-1:]], np.int32)
     assert found == tokens
+
+
+BANDS, COLUMNS = [0, 5, 20, 40, 60, 79], [0, 1, 49, 50, 120, 199, 200, 2999]
+EXTRACTED = [
+    [1.05968, 0.43420, -0.36989, -0.12443, -0.65834, 0.08595, 0.59602, -0.65834],
+    [1.16515, 1.27813, 0.39943, 0.34181, -0.65834, 0.09668, 0.61346, -0.65834],
+    [0.46619, -0.05055, -0.41413, -0.09507, -0.63117, 1.29666, 1.17130, -0.65834],
+    [0.12469, -0.38317, -0.53030, -0.01109, -0.65834, -0.23539, 0.27150, -0.65834],
+    [-0.18733, -0.65834, -0.44097, 0.06843, -0.65834, -0.33452, 0.17573, -0.65834],
+    [-0.36426, -0.65834, -0.65834, -0.28816, -0.65834, -0.60636, -0.09627, -0.65834],
+]
+"""What WhisperFeatureExtractor of transformers 5.23 makes of `two_tones`, in these places."""
+
+
+def two_tones(seconds: float = 2) -> NDArray[np.float64]:
+    """Return a tone that rises, and after half a second another one."""
+    t = np.arange(int(seconds * log_mel.RATE)) / log_mel.RATE
+    rising = 0.3 * np.sin(2 * np.pi * (200 * t + 150 * t * t))
+    return rising + 0.05 * np.sin(2 * np.pi * 3000 * t) * (t > 0.5)
+
+
+def test_features_are_those_of_transformers() -> None:
+    features = log_mel.log_mel(two_tones())
+    assert features.shape == (80, 3000)
+    np.testing.assert_allclose(features[np.ix_(BANDS, COLUMNS)], EXTRACTED, atol=3e-5)
+    assert features.mean(dtype=np.float64) == pytest.approx(-0.6409846, abs=1e-5)
+
+
+def test_features_of_a_file(tmp_path: Path) -> None:
+    samples = np.round(two_tones() * 32768)
+    for rate in (16000, 44100):
+        with wave.open(str(tmp_path / f"{rate}.wav"), "wb") as file:
+            file.setparams((1, 2, rate, 0, "NONE", ""))
+            file.writeframes(samples.astype("<i2").tobytes())
+    script = [sys.executable, "-P", SAMPLE / "log_mel.py"]
+    subprocess.run([*script, tmp_path / "16000.wav", tmp_path / "f"], check=True)
+    written = np.fromfile(tmp_path / "f", "<f4").reshape(80, 3000)
+    assert np.array_equal(written, log_mel.log_mel(samples / 32768))
+    done = subprocess.run([*script, tmp_path / "44100.wav", tmp_path / "g"], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    told = f"{tmp_path / '44100.wav'}: not one channel, 16 bits and 16 kHz\n"
+    assert (done.returncode, done.stderr) == (1, told)
+    assert not (tmp_path / "g").exists()
