@@ -20,7 +20,7 @@ from atc.pipeline.timing import Timed
 from atc.program.build import ThreadCounts, build_program
 from atc.program.forks import ALONE
 from atc.program.steps import most_branches
-from atc.select.select import Limits, Selection, Timings, packings, select
+from atc.select.select import Limits, Selection, Timings, packings, select, target_for
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ def plan_all(
     if shape_profiles and target.device:
         diagnostics.warn(f"{target.name}: networks of several shapes are computed on the host")
         target = on_host(target)
+    elif target_for(graphs[0], target) != target:
+        diagnostics.warn(
+            f"{target.name}: the largest shapes need too much of a GPU's memory; they are computed "
+            "on the host (--input_shape and --value_range limit them)"
+        )
     planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
     plans: list[Planned] = []
     for graph in graphs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
-from atc.dims import concrete, most
+from atc.dims import concrete, high, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
@@ -91,6 +91,9 @@ class Limits:
 
 SMALL = 64
 """Elements of a tensor up to which a GPU isn't worth the way to it."""
+
+MOST_ON_DEVICE = 4 << 30
+"""Bytes of the largest value of a network of ranges that a GPU computes."""
 
 NEAR = 1.15
 """How many times longer a kernel may take that finds its constants packed already."""
@@ -182,6 +185,18 @@ def _precise(c: Candidate, w: Workload, target: Target) -> Candidate:
     return replace(c, params=c.kernel.precise_params(w, c.params, target))
 
 
+def target_for(graph: Graph, target: Target) -> Target:
+    """Return a graph's target: without a GPU where none has room for its largest shapes.
+
+    A GPU's arena holds those of the largest shapes, whatever is computed. Where nothing bounds what
+    the data decides, that is more than any has.
+    """
+    if not (target.device and graph.dims):
+        return target
+    largest = max(high(t.nbytes) for t in graph.types.values())
+    return on_host(target) if largest > MOST_ON_DEVICE else target
+
+
 def select(
     graph: Graph,
     target: Target,
@@ -193,6 +208,7 @@ def select(
 
     Ties go to the earlier kernel of the catalogue.
     """
+    target = target_for(graph, target)
     constants = {**(outer or {}), **graph.constants}
     chosen: dict[str, Choice] = {}
     memo: dict[tuple[Workload, Limits, bool], Choice] = {}

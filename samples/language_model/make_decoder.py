@@ -17,12 +17,17 @@ where 2 and 16 are the heads of keys and their size: the program prints the whol
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from onnx_graph import CONTRIB, OnnxGraph  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -52,32 +57,12 @@ SHAPES = {
 }
 
 
-class Decoder:
-    """A model under construction."""
+class Decoder(OnnxGraph):
+    """A decoder under construction."""
 
     def __init__(self, shape: Shape, seed: int = 0) -> None:
+        super().__init__(seed)
         self.shape = shape
-        self.random = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-
-    def weight(self, *shape: int, scale: float = 1.0) -> str:
-        """Add random weights whose products keep their operands' size."""
-        array = self.random.standard_normal(shape, np.float32) * np.float32(scale / shape[0] ** 0.5)
-        return self.constant(array)
-
-    def constant(self, array: object, dtype: type = np.float32) -> str:
-        """Add a constant."""
-        name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.asarray(array, dtype), name))
-        return name
-
-    def add(self, op: str, inputs: list[str], outputs: list[str] | None = None, domain: str = "",
-            **attributes: object) -> str:  # fmt: skip
-        """Add a node; return its first result."""
-        outputs = outputs or [f"t{len(self.nodes)}"]
-        self.nodes.append(helper.make_node(op, inputs, outputs, domain=domain, **attributes))
-        return outputs[0]
 
     def norm(self, x: str) -> str:
         """Add a normalization by the root of the mean square."""
@@ -98,7 +83,7 @@ class Decoder:
         past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
         present = [f"present.{layer}.{kind}" for kind in ("key", "value")]
         y = self.add("GroupQueryAttention", [*parts, *past, *counts, *angles],
-                     [f"attended{layer}", *present], "com.microsoft", num_heads=s.heads,
+                     [f"attended{layer}", *present], CONTRIB, num_heads=s.heads,
                      kv_num_heads=s.groups, do_rotary=1)  # fmt: skip
         return self.linear(y, s.width, s.width)
 
@@ -143,9 +128,7 @@ class Decoder:
                 helper.make_tensor_value_info(f"{names}.{k}.{kind}", TensorProto.FLOAT, shape)
                 for k in range(s.layers) for kind in ("key", "value")
             ]  # fmt: skip
-        graph = helper.make_graph(self.nodes, "decoder", given, made, self.weights)
-        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return self.finish("decoder", given, made)
 
 
 def shapes(shape: Shape, most: int = 512, longest: int = 0) -> str:

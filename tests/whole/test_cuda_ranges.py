@@ -220,3 +220,21 @@ def test_products_of_any_rows_compile_for_a_gpu(tmp_path: Path) -> None:
     assert kernels == {"cuda_map_vectors", "cuda_matmul_bf16x3", "cuda_softmax"}
     # What moves at most: the largest input and result.
     assert report["moved"] == {"to_device": 300 * 48 * 4, "to_host": 300 * 40 * 4}
+
+
+def test_what_no_gpu_has_room_for_is_computed_on_the_host(tmp_path: Path) -> None:
+    """The most numbers that there may be take 16 GiB."""
+    graph = helper.make_graph(
+        [helper.make_node("Range", ["nought", "n", "one"], ["r"]),
+         helper.make_node("Neg", ["r"], ["y"])],
+        "counted", [helper.make_tensor_value_info("n", TensorProto.INT64, [])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["count"])],
+        [helper.make_tensor("nought", TensorProto.INT64, [], [0]),
+         helper.make_tensor("one", TensorProto.INT64, [], [1])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    done = compiled(model, tmp_path, value_range="n:1~2147483647")
+    assert any("too much of a GPU's memory" in warning for warning in done.warnings)
+    with load(tmp_path / "net") as net:
+        np.testing.assert_array_equal(net.run({"n": np.int64(5)})["y"], -np.arange(5))

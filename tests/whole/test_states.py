@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,8 @@ def feeds(case: Case, run: int) -> dict[str, np.ndarray]:
 
 def expected(case: Case, runs: int = RUNS) -> list[dict[str, np.ndarray]]:
     """Return the results of runs by the standard's reference, states handed on from outside."""
-    session = ReferenceEvaluator(str(case.write(Path(TEMPORARY))))
+    with TemporaryDirectory() as folder:
+        session = ReferenceEvaluator(str(case.write(Path(folder))))
     carried = {
         a: np.zeros([int(n) for n in case.inputs[a]], np.float32) for a, _ in case.states
     }
@@ -169,15 +171,6 @@ def expected(case: Case, runs: int = RUNS) -> list[dict[str, np.ndarray]]:
         carried = {a: results[b] for a, b in case.states}
         found.append({k: v for k, v in results.items() if k not in dict(case.states).values()})
     return found
-
-
-TEMPORARY = ""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> None:
-    global TEMPORARY
-    TEMPORARY = str(tmp_path)
 
 
 def compiled(case: Case, folder: Path, **options: Any) -> Compilation:

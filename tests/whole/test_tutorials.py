@@ -31,6 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "tutorials/quantize": ("import onnxruntime",),
     "tutorials/gpu": ("g++",),
     "howto": ("cmake",),
+    "concepts/states": ("cmake",),
 }
 """Programs and packages without which a page is left out."""
 

@@ -40,6 +40,19 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
     return y
 
 
+def first_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a network up to the bytes of its tenth convolution, which still differ much."""
+    known = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
+    nodes = [*model.graph.node]
+    tenth = [k for k, node in enumerate(nodes) if node.op_type == "Conv"][9]
+    end = next(k for k in range(tenth, len(nodes)) if nodes[k].op_type == "QuantizeLinear")
+    cut = onnx.ModelProto()
+    cut.CopyFrom(model)
+    del cut.graph.node[end + 1 :], cut.graph.output[:]
+    cut.graph.output.append(known[nodes[end].output[0]])
+    return cut
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"),
@@ -50,6 +63,8 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
 )  # fmt: skip
 def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_path: Path) -> None:
     model = NETWORKS[name](True)
+    if model.graph.output[0].type.tensor_type.shape.dim[-1].dim_value == 2:
+        model = first_layers(model)  # two classes say too little
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(4).integers(-128, 128, shape).astype(np.int8)
     want = result(tmp_path / "c99", model, "c99", x)
