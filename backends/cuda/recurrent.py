@@ -7,12 +7,12 @@ from collections.abc import Callable
 from atc.backends.cuda.kernel import RowKernel, grid, unravel
 from atc.backends.cuda.products import multiply_add
 from atc.backends.kernel import Launch, Params, Workload
-from atc.backends.render.expr import literal, render_expr
-from atc.backends.render.recurrent import places
+from atc.backends.render.expr import literal
+from atc.backends.render.recurrent import formulas, places
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
-from atc.ir.ops import Cell, Recurrent
+from atc.ir.ops import Recurrent
 
 MOST_BLOCKS = 1024
 """Blocks that have scratch at the same time."""
@@ -66,25 +66,10 @@ class RecurrentBlocks(RowKernel[Recurrent]):
             "initial": [w.inputs[i] is not None for i in (4, 5)],
             "sequence": f"y{len(w.outputs) - 1}",
             "directions": [
-                {**places(op, d), **_formulas(op, d, cell, dtype)}
+                {**places(op, d), **formulas(cell, dtype, _reader(op, d))}
                 for d, cell in enumerate(op.cells)
             ],
         }  # fmt: skip
-
-
-def _formulas(op: Recurrent, d: int, cell: Cell, dtype: DType) -> dict[str, object]:
-    """Return the rendered expressions of one direction."""
-    read = _reader(op, d)
-    reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")
-    lines: list[str] = []
-    if cell.memory is not None:
-        lines, memory = render_expr(cell.memory, read, "m")
-        lines.append(f"const {dtype.c} memory = {memory};")
-    shared, hidden = render_expr(cell.hidden, read, "v")
-    return {
-        "reverse": cell.reverse, "reset_lines": reset_lines, "reset": reset,
-        "lines": [*lines, *shared], "memory": cell.memory is not None, "hidden": hidden,
-    }  # fmt: skip
 
 
 def _reader(op: Recurrent, d: int) -> Callable[[int], str]:

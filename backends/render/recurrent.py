@@ -1,9 +1,12 @@
-"""Where the elements of a recurrent layer's tensors are."""
+"""Recurrent layers as C: where the elements of their tensors are, and the cells' expressions."""
 
 from __future__ import annotations
 
-from atc.backends.render.expr import address
-from atc.ir.ops import Recurrent
+from collections.abc import Callable
+
+from atc.backends.render.expr import address, render_expr
+from atc.ir.graph import DType
+from atc.ir.ops import Cell, Recurrent
 from atc.ir.view import View
 
 
@@ -20,3 +23,17 @@ def places(op: Recurrent, d: int) -> dict[str, object]:
         "share": address(View(tuple(s * directions * width for s in share), d * width), ["t", "b"]),
         "out": address(View(tuple(s * units for s in out), first * units), ["t", "b"]),
     }
+
+
+def formulas(cell: Cell, dtype: DType, read: Callable[[int], str]) -> dict[str, object]:
+    """Return the rendered expressions of one direction's cell, whose Input(k) `read` gives in C."""
+    reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")
+    lines: list[str] = []
+    if cell.memory is not None:
+        lines, memory = render_expr(cell.memory, read, "m")
+        lines.append(f"const {dtype.c} memory = {memory};")
+    shared, hidden = render_expr(cell.hidden, read, "v")
+    return {
+        "reverse": cell.reverse, "reset_lines": reset_lines, "reset": reset,
+        "lines": [*lines, *shared], "memory": cell.memory is not None, "hidden": hidden,
+    }  # fmt: skip

@@ -10,12 +10,12 @@ import numpy as np
 
 from atc.backends.kernel import Kernel, KernelParams, Pack, Splittable, Workload, WorkSplit
 from atc.backends.machine import Machine
-from atc.backends.render.expr import literal, render_expr
-from atc.backends.render.recurrent import places
+from atc.backends.render.expr import literal
+from atc.backends.render.recurrent import formulas, places
 from atc.backends.target import Target
 from atc.dims import Dim
 from atc.ir.graph import Array, DType, TensorType
-from atc.ir.ops import Cell, Recurrent
+from atc.ir.ops import Recurrent
 
 COLUMNS = 16
 """Units whose products are summed together: one cache line of floats."""
@@ -238,7 +238,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
             "stride": COLUMNS if packed else op.gates * op.hidden,
             "directions": [
                 {**places(op, d), **own_weights(op, cut, d, weights),
-                 **_formulas(op, w, d, cell, cut)}
+                 **formulas(cell, w.outputs[0].dtype, _reader(op, d, cut))}
                 for d, cell in enumerate(op.cells)
             ],
         }  # fmt: skip
@@ -273,23 +273,6 @@ def own_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str, obje
         return {"d": d, "weights": d * weights}
     own = f"part * {len(op.cells) * weights}"
     return {"d": d, "weights": f"{own} + {d * weights}" if d else own}
-
-
-def _formulas(
-    op: Recurrent, w: Workload[Recurrent], d: int, cell: Cell, cut: Cut
-) -> dict[str, object]:
-    """Return the rendered expressions of one direction."""
-    read = _reader(op, d, cut)
-    reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")
-    lines: list[str] = []
-    if cell.memory is not None:
-        lines, memory = render_expr(cell.memory, read, "m")
-        lines.append(f"const {w.outputs[0].dtype.c} memory = {memory};")
-    shared, hidden = render_expr(cell.hidden, read, "v")
-    return {
-        "reverse": cell.reverse, "reset_lines": reset_lines, "reset": reset,
-        "lines": [*lines, *shared], "memory": cell.memory is not None, "hidden": hidden,
-    }  # fmt: skip
 
 
 def place_of(op: Recurrent, d: int, k: int, cut: Cut, width: int = COLUMNS) -> tuple[str, int]:
