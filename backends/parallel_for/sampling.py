@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -85,49 +86,45 @@ class GridSampleTaps(ParallelFor[GridSample]):
         }
 
 
-class RoiAlignBins(ParallelFor[RoiAlign]):
-    """RoiAlign bin by bin, in float or double."""
+RegionT = TypeVar("RegionT", RoiAlign, RoiPool)
+
+
+class _RegionBins(ParallelFor[RegionT]):
+    """What regions of feature maps become bin by bin, in float or double."""
+
+    dynamic = True
+
+    def turns(self, w: Workload[RegionT]) -> int:
+        """Return the number of channels of all regions."""
+        return w.op.regions * w.op.channels
+
+    def values(self, w: Workload[RegionT], params: Params, target: Target) -> dict[str, object]:
+        """Extents and the reads."""
+        dtype = w.outputs[0].dtype
+        work = DType.DOUBLE if dtype is DType.DOUBLE else DType.FLOAT
+        corners = ("0", "beside", "below", "below + beside")
+        return {
+            "op": w.op, "element": dtype.c, "type": work.c,
+            "f": "" if work is DType.DOUBLE else "f",
+            "scale": literal(w.op.scale, work), "half": literal(0.5, work),
+            "roi": [load(dtype, f"roi[{k}]") for k in range(5)],
+            "corners": [load(dtype, f"at[{p}]") for p in corners],
+            "value": load(dtype, f"from[i * {w.op.size[1]} + j]"),
+            "stored": store(dtype, "result"),
+        }  # fmt: skip
+
+
+class RoiAlignBins(_RegionBins[RoiAlign]):
+    """RoiAlign bin by bin."""
 
     name = "roi_align"
     op = RoiAlign
     template = "parallel_for/roi_align.j2"
-    dynamic = True
-
-    def turns(self, w: Workload[RoiAlign]) -> int:
-        """Return the number of channels of all regions."""
-        return w.op.regions * w.op.channels
-
-    def values(self, w: Workload[RoiAlign], params: Params, target: Target) -> dict[str, object]:
-        """Extents and the reads."""
-        return region_values(w)
 
 
-class RoiPoolBins(ParallelFor[RoiPool]):
+class RoiPoolBins(_RegionBins[RoiPool]):
     """RoiPool bin by bin."""
 
     name = "roi_pool"
     op = RoiPool
     template = "parallel_for/roi_pool.j2"
-    dynamic = True
-
-    def turns(self, w: Workload[RoiPool]) -> int:
-        """Return the number of channels of all regions."""
-        return w.op.regions * w.op.channels
-
-    def values(self, w: Workload[RoiPool], params: Params, target: Target) -> dict[str, object]:
-        """Extents and the reads."""
-        return region_values(w)
-
-
-def region_values(w: Workload[RoiAlign | RoiPool]) -> dict[str, object]:
-    """Return what the templates of both region ops need."""
-    dtype = w.outputs[0].dtype
-    work = DType.DOUBLE if dtype is DType.DOUBLE else DType.FLOAT
-    return {
-        "op": w.op, "element": dtype.c, "type": work.c, "f": "" if work is DType.DOUBLE else "f",
-        "scale": literal(w.op.scale, work), "half": literal(0.5, work),
-        "roi": [load(dtype, f"roi[{k}]") for k in range(5)],
-        "corners": [load(dtype, f"at[{p}]") for p in ("0", "beside", "below", "below + beside")],
-        "value": load(dtype, f"from[i * {w.op.size[1]} + j]"),
-        "stored": store(dtype, "result"),
-    }  # fmt: skip
