@@ -108,8 +108,9 @@ def applied(
         return names.setdefault(name, recording.fresh("m")) if name else ""
 
     types = {info.name: info.type for info in (*graph.value_info, *graph.output)}
+    known = {**model.weights, **_constants(graph)}
     for each in graph.node:
-        if each.op_type == "Dropout" and _is_on(model, each, 2):
+        if each.op_type == "Dropout" and _is_on(known, each, 2):
             found = _dropped(each, [_tensor(names[i]) if i else None for i in each.input], seed)
             names |= {o: tape.value(t) for o, t in zip(each.output, found, strict=False) if o}
             continue
@@ -151,14 +152,18 @@ def _running(model: Model) -> list[str]:
     ]  # fmt: skip
 
 
-def _is_on(model: Model, node_: onnx.NodeProto, k: int) -> bool:
+def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
+    """Return the tensors that a graph's Constants are."""
+    return {
+        n.output[0]: numpy_helper.to_array(a.t)
+        for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    }  # fmt: skip
+
+
+def _is_on(known: Mapping[str, Array], node_: onnx.NodeProto, k: int) -> bool:
     """Whether a switch among a node's operands is constant and on."""
     name = node_.input[k] if len(node_.input) > k else ""
-    made = {o: n for n in model.proto.graph.node for o in n.output}
-    if name in made and made[name].op_type == "Constant":
-        return any(a.name == "value" and numpy_helper.to_array(a.t).all()
-                   for a in made[name].attribute)  # fmt: skip
-    return name in model.weights and bool(model.weights[name].all())
+    return name in known and bool(known[name].all())
 
 
 def _seed_of(node_: onnx.NodeProto) -> float:
