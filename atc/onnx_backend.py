@@ -18,7 +18,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from atc.backends.compiler import compile_flags, source_flags
 from atc.backends.cuda.device import architecture_for, compute_capabilities
-from atc.backends.cuda.targets import EMULATED, PORTABLE
+from atc.backends.cuda.targets import EMULATED, name_of
 from atc.backends.find_compiler import find_compiler
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
@@ -62,8 +62,8 @@ def target_of(device: str, target: str) -> str:
     """Return the compiler's target for a device; `target` is that for the CPU."""
     kind, number = _device(device)
     if kind == GPU:
-        architecture = architecture_for(compute_capabilities()[number]) or PORTABLE
-        return "cuda" if architecture == PORTABLE else f"cuda-{architecture.replace('_', '')}"
+        architecture = architecture_for(compute_capabilities()[number])
+        return name_of(architecture) if architecture else "cuda"
     return f"cuda-{EMULATED}" if kind == EMULATED_GPU else target
 
 

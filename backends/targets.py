@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
 from atc.backends.cuda.device import architecture_for, compute_capabilities
-from atc.backends.cuda.targets import CUDA_TARGETS
+from atc.backends.cuda.targets import CUDA_TARGETS, name_of
 from atc.backends.machine import Machine
 from atc.backends.machines import host_machine
 from atc.backends.target import Target, host_arch, host_features
@@ -48,7 +48,7 @@ def _of_device() -> str:
     """Return the name of the target of this machine's first GPU."""
     found = compute_capabilities()
     architecture = architecture_for(found[0]) if found else None
-    return f"cuda-{architecture.replace('_', '')}" if architecture else "cuda"
+    return name_of(architecture) if architecture else "cuda"
 
 
 def host_target() -> Target:

@@ -18,7 +18,7 @@ from typing import Literal
 from atc import __version__, cache
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.cuda.device import architecture_for, compute_capabilities
-from atc.backends.cuda.targets import CUDA_TARGETS, EMULATED
+from atc.backends.cuda.targets import CUDA_TARGETS, EMULATED, name_of
 from atc.backends.find_compiler import compiler_advice
 from atc.backends.nvcc import HOW, find_nvcc
 from atc.backends.probe import EMULATORS, Tools, probe_all
@@ -186,7 +186,7 @@ def _gpus(environ: Mapping[str, str]) -> Iterator[Finding]:
     devices = compute_capabilities()
     for ordinal, (major, minor) in enumerate(devices):
         architecture = architecture_for((major, minor))
-        target = f"cuda-{architecture.replace('_', '')}" if architecture else "no target"
+        target = name_of(architecture) if architecture else "no target"
         found = f"compute capability {major}.{minor} ({target})"
         yield Finding("GPU", f"device {ordinal}", "ok" if architecture else "wrong", found,
                       "" if architecture else "this GPU is too old for atc")  # fmt: skip

@@ -17,6 +17,11 @@ PORTABLE = "compute_80"
 """Code for sm_80 with PTX, which drivers compile for later devices."""
 
 
+def name_of(architecture: str) -> str:
+    """Return the name of the target of an architecture."""
+    return f"cuda-{architecture.replace('_', '')}"
+
+
 def _target(name: str, device: str) -> Target:
     return Target(
         name=name, arch="", simd="scalar", vector_bytes=4, vector_registers=16,
@@ -25,7 +30,7 @@ def _target(name: str, device: str) -> Target:
 
 
 CUDA_TARGETS: tuple[Target, ...] = (
-    *(_target(f"cuda-{arch.replace('_', '')}", arch) for arch in ARCHITECTURES),
+    *(_target(name_of(arch), arch) for arch in ARCHITECTURES),
     _target("cuda", PORTABLE),
     _target("cuda-emulated", EMULATED),
 )
