@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from emulated_memory import runs_in_memory, square_of_floats
 from networks import conv_net, save, training_net
 from onnx import TensorProto, helper, numpy_helper, parser
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
@@ -645,17 +646,9 @@ def test_m_02_small_things_are_computed_on_the_host(tmp_path: Path) -> None:
 def test_m_11_memory_of_the_gpu_is_reserved(
     value: str, memory: int, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product = helper.make_node("MatMul", ["x", "x"], ["y"])  # two tensors of 4 KiB
-    model = save([product], {"x": [32, 32]}, {"y": [32, 32]}, tmp_path / "m.onnx")
+    model = square_of_floats(tmp_path / "m.onnx")
     chosen = options({"MGB_CUDA_RESERVE_MEMORY": value}, model, target="cuda-emulated")
-    done = compile_model(replace(chosen, output=tmp_path / "net"))
-    monkeypatch.setenv("ATC_EMULATED_MEMORY", str(memory))
-    x = np.eye(32, dtype=np.float32)
-    if able:
-        np.testing.assert_array_equal(load(done.folder)(x), x)
-    else:
-        with pytest.raises(RuntimeError, match="memory"):
-            load(done.folder)(x)
+    runs_in_memory(replace(chosen, output=tmp_path / "net"), memory, able, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 from branching_models import Sketch, drawn
 from call_gate import Gate
 from caller_threads import run_at_once
+from emulated_memory import runs_in_memory, square_of_floats
 from networks import conv_net, save, training_net
 from onnx import helper, numpy_helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
@@ -427,18 +428,10 @@ def test_x_02_operators_that_run_on_a_gpu_at_a_time() -> None:
 def test_x_12_memory_of_the_gpu_is_left_free(
     percent: str, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product = helper.make_node("MatMul", ["x", "x"], ["y"])  # two tensors of 4 KiB
-    model = save([product], {"x": [32, 32]}, {"y": [32, 32]}, tmp_path / "m.onnx")
+    model = square_of_floats(tmp_path / "m.onnx")
     environ = {"MXNET_GPU_MEM_POOL_RESERVE": percent}
     chosen = options(environ, model, target="cuda-emulated")
-    done = compile_model(replace(chosen, output=tmp_path / "net"))
-    monkeypatch.setenv("ATC_EMULATED_MEMORY", str(1 << 15))
-    x = np.eye(32, dtype=np.float32)
-    if able:
-        np.testing.assert_array_equal(load(done.folder)(x), x)
-    else:
-        with pytest.raises(RuntimeError, match="memory"):
-            load(done.folder)(x)
+    runs_in_memory(replace(chosen, output=tmp_path / "net"), 1 << 15, able, monkeypatch)
 
 
 @pytest.mark.slow
