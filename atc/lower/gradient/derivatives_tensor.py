@@ -302,14 +302,15 @@ def normalized(step: Step, axes: Sequence[int], epsilon: float) -> list[str]:
     away = compute(ctx, minus, x, reduce_axes(ctx, x, axes, True, "Mean"))
     variance = reduce_axes(ctx, compute(ctx, lambda a: times(a, a), away), axes, True, "Mean")
     root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), variance)
-    normal = compute(ctx, over, away, root)
+    inverse = compute(ctx, lambda r: over(like(r, 1), r), root)
+    normal = compute(ctx, times, away, inverse)
     along = compute(ctx, times, step.g, normal)
     scale = b.reshape(step.inputs[1], channels)
     sums = [reduce_axes(ctx, v, axes, True, "Sum") for v in (step.g, along)]
     means = [compute(ctx, lambda t: over(t, like(t, count)), total) for total in sums]
     inner = lambda g, n, m, p: minus(minus(g, m), times(n, p))  # noqa: E731
     rest = compute(ctx, inner, step.g, normal, *means)
-    dx = compute(ctx, lambda v, s, r: over(times(v, s), r), rest, scale, root)
+    dx = compute(ctx, times, rest, compute(ctx, over, scale, root))
     others = [d for d in range(len(shape)) if d != 1]
     if list(axes) == others:
         return [dx, *(b.reshape(total, (shape[1],)) for total in reversed(sums))]
