@@ -176,6 +176,10 @@ def _bodies(
     return bodies
 
 
+LONG = 1 << 12
+"""Numbers of a sum from which on each turn of the outer loops has a sum of its own: it errs less."""
+
+
 class ReduceColumns(Kernel[Reduce]):
     """A Reduce whose operands are dense or constant along the last kept loop."""
 
@@ -203,8 +207,10 @@ class ReduceColumns(Kernel[Reduce]):
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
         parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
+        long = op.how == "Sum" and len(inner) > 1 and most(prod(op.reduced)) >= LONG
         return {
             "outer": outer, "inner": inner, "step": STEPS[op.how],
+            "turns": long and op.shape[-1] <= width,
             "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
             "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
         }  # fmt: skip
