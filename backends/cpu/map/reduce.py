@@ -177,7 +177,7 @@ def _bodies(
 
 
 LONG = 1 << 12
-"""Numbers of a sum from which on each turn of the outer loops has a sum of its own: it errs less."""
+"""Numbers of a sum from which on each turn of the outer loops has its own sum: that errs less."""
 
 
 class ReduceColumns(Kernel[Reduce]):

@@ -129,8 +129,10 @@ def test_long_sums_of_a_vector_of_columns(target: str) -> None:
     width = vector_target(target).vector_bytes // 4
     expr, _, truth = EXPRESSIONS["difference"]
     views = [View((5000 * width, 1, 15000 * width, width)), View((width, 1, 0, 0))]
-    for how, lanes_ in (("Sum", width), ("Sum", width - 1), ("Max", width)):
-        check([(ReduceColumns(), workload(how, expr, (3, lanes_), (4, 5000), views), truth)], target)
+    check([
+        (ReduceColumns(), workload(how, expr, (3, columns), (4, 5000), views), truth)
+        for how, columns in (("Sum", width), ("Sum", width - 1), ("Max", width))
+    ], target)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
