@@ -218,7 +218,7 @@ def _slid(step: Step, kernel: Sequence[int]) -> tuple[dict[str, list[int]], list
 
 @derives("Conv")
 def conv(step: Step) -> list[str]:
-    """Make a ConvTranspose for the input's gradient."""
+    """Make a ConvTranspose for the input's gradient, an op of its own for the filters'."""
     b, kernel, group = step.ctx.b, step.shape(1)[2:], step.at.int("group", 1)
     slid, rest = _slid(step, kernel)
     more = {**slid, "group": group, "output_padding": rest}
