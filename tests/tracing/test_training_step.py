@@ -16,7 +16,6 @@ import pytest
 from networks import content
 from onnx import numpy_helper, parser
 from projects import STRICT
-from support import runnable
 
 import atc
 from atc import Tensor
@@ -24,6 +23,7 @@ from atc.cli.main import main
 from atc.errors import AtcError
 from atc.options.table.training import LOSSES, OPTIMIZERS, TRAINING
 from atc.tracing import TrainingStep, functional, training
+from support import runnable
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 1, 6, 6)).astype(np.float32)

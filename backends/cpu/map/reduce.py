@@ -177,7 +177,7 @@ def _bodies(
 
 
 LONG, RUN = 1 << 12, 128
-"""Numbers of a sum from which on it is made of sums of runs, which errs less, and those of a run."""
+"""Numbers of a sum from which on it is made of sums of runs, to err less, and those of a run."""
 
 
 class ReduceColumns(Kernel[Reduce]):
