@@ -36,6 +36,7 @@ from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.quantized.merge_padding import merge_padding
+from atc.passes.quantized.softmax import softmax_of_bytes
 from atc.passes.rewriting import Rule, rewrite
 
 
@@ -115,6 +116,11 @@ FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
 )
 """What runs before all other passes where a GPU computes, and can't be skipped."""
 
+INTEGER_PASSES: tuple[Pass, ...] = (
+    _rule("softmax_of_bytes", softmax_of_bytes),  # first: while every (de)quantization is a node
+)
+"""What runs before all other passes where functions of bytes are computed without floats."""
+
 DEVICE_PASSES: tuple[Pass, ...] = (
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
@@ -124,7 +130,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
     small = layout_passes(1, Layouts(bytes_last=True))
-    passes = (*PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
+    passes = (*INTEGER_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 
@@ -151,7 +157,8 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    passes = (*PASSES, *layout_passes(width, layouts, storing))
+    first = INTEGER_PASSES if layouts.integers else ()
+    passes = (*first, *PASSES, *layout_passes(width, layouts, storing))
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
     for each in passes:

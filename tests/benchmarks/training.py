@@ -109,6 +109,8 @@ def show(step: Any, arrays: tuple[Any, ...]) -> None:
     feeds = dict(zip(step.inputs, arrays, strict=True)) | step._state
     if step._rate:
         feeds[step._rate] = np.float64(step.lr)
+    if step._seed:
+        feeds[step._seed] = np.int64(step.seed)
     sums: dict[str, float] = defaultdict(float)
     for call in profile_run(step.network, feeds, 1, "training").calls:
         sums[f"{call.op} {call.kernel.partition('(')[0]}"] += call.ns / 1e6
