@@ -58,6 +58,9 @@ OpT = TypeVar("OpT", bound=Op, default=Op)
 OpT_co = TypeVar("OpT_co", bound=Op, default=Op, covariant=True)
 OpT_contra = TypeVar("OpT_contra", bound=Op, default=Op, contravariant=True)
 ParamsT = TypeVar("ParamsT", bound=Params | KernelParams, default=Params)
+ParamsT_contra = TypeVar(
+    "ParamsT_contra", bound=Params | KernelParams, default=Params, contravariant=True
+)
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,17 @@ class PacksActivations(Protocol[OpT_contra, ParamsT]):
         self, params: ParamsT, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
     ) -> ParamsT:
         """Return the parameters to read some inputs, and write output 0, in packed layouts."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class PacksPanels(Protocol[OpT_contra, ParamsT_contra]):
+    """A kernel of products that packs constant B as [columns / c, depth, c], zeros at the end."""
+
+    def panel_columns(
+        self, w: Workload[OpT_contra], params: ParamsT_contra, target: Target
+    ) -> int:
+        """Return c; 0 where B isn't packed so."""
         raise NotImplementedError
 
 
