@@ -16,14 +16,19 @@ from onnx import helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
 from whole.test_dynamic import Interface
 
+from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.codegen.emit import emit
 from atc.importers.onnx import pin_inputs
-from atc.ir.graph import Array
+from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
+from atc.memory.arena import plan_memory
 from atc.options.values import shapes
 from atc.passes import run_passes
+from atc.program.build import build_program
 from atc.runtime.network import Network
-from atc.select.select import select
+from atc.select.layout_costs import LayoutCosts
+from atc.select.select import ANY, Selection, select
 from atc.tools.profile import profile_run
 from support import runnable
 
@@ -69,12 +74,25 @@ CASES = {
 }  # fmt: skip
 
 
-def network_of(case: Case, folder: Path, target: str) -> Network:
+def laid_out(model: onnx.ModelProto, ranges: str, target: Target) -> tuple[Graph, Selection]:
+    """Return the graph of a model for a range in the layouts of a compilation, and its kernels."""
+    pinned = pin_inputs(onnx_ir.from_proto(model), shapes(ranges), "test.onnx")
+    layouts = LayoutCosts(target, ANY).layouts("auto")
+    width = target.vector_bytes // 4
+    graph = run_passes(lower_model(pinned, "test.onnx"), width=width, layouts=layouts)
+    return graph, select(graph, target)
+
+
+def network_of(case: Case, folder: Path, target: Target) -> Network:
     """Return the compiled network of a case."""
-    model = pin_inputs(onnx_ir.from_proto(case.build()), shapes(case.ranges), "test.onnx")
-    emission = emit_graph(lower_model(model, "test.onnx"), target=target)
+    graph, selection = laid_out(case.build(), case.ranges, target)
+    program = build_program(graph, selection, target)
+    emission = emit(
+        program, plan_memory(program), target, name="net", model="test.onnx", model_hash="0" * 64,
+        options="",
+    )  # fmt: skip
     project = write_project(folder, emission)
-    flags = ("-O0", "-fPIC", "-shared", "-fvisibility=hidden", *get_target(target).cflags)
+    flags = ("-O0", "-fPIC", "-shared", "-fvisibility=hidden", *target.cflags)
     compile_c(project, *flags, "-o", "libnet.so", *sources(project), "-lm")
     return Network(project / "libnet.so", emission.name)
 
@@ -107,7 +125,7 @@ def test_a_network_is_right_at_every_shape(name: str, target: str, tmp_path: Pat
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
     case = CASES[name]
-    network = network_of(case, tmp_path, target)
+    network = network_of(case, tmp_path, get_target(target))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(case.build().SerializeToString(), options)
@@ -125,10 +143,8 @@ def test_a_network_is_right_at_every_shape(name: str, target: str, tmp_path: Pat
 
 def chosen(model: onnx.ModelProto, ranges: str, target: str = AVX512) -> list[str]:
     """Return the kernels of a network for a range."""
-    pinned = pin_inputs(onnx_ir.from_proto(model), shapes(ranges), "test.onnx")
-    record = get_target(target)
-    graph = run_passes(lower_model(pinned, "test.onnx"), width=record.vector_bytes // 4)
-    return [c.candidate.kernel.name for c in select(graph, record).values()]
+    _, selection = laid_out(model, ranges, get_target(target))
+    return [c.candidate.kernel.name for c in selection.values()]
 
 
 OPEN = {"conv_open", "conv_rows", "conv_depthwise_loops", "pool_simd_loops", "pool"}
