@@ -122,12 +122,15 @@ def loop_cycles(w: Workload) -> float:
 class Launch:
     """How many blocks of how many threads run a kernel of a GPU, at most.
 
-    `wanted` are the blocks that a run's own extents are worth; 0: always as many.
+    `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
+    blocks that `merge`, at most as many, they run when all others have ended, and the kernel is
+    given the `phase`: 0, then 1.
     """
 
     blocks: int
     threads: int
     wanted: int = field(default=0, compare=False)
+    merge: int = 0
 
 
 class Kernel(Generic[OpT, ParamsT]):

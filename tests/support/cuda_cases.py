@@ -170,6 +170,11 @@ CASES = {
         {"K": 70, "N": 24, "bits": 4, "block_size": 32}, (packed(4, 24, 3, 32), floats(24, 3)), 1,
         "com.microsoft"),
     "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
+    "attention of a word": Case("cuda_attention_parts", "Attention",
+                                ((1, 4, 1, 16), (1, 2, 700, 16), (1, 2, 700, 24))),
+    "causal attention of words": Case("cuda_attention_parts", "Attention",
+                                      ((1, 1, 3, 20), (1, 1, 900, 20), (1, 1, 900, 130)),
+                                      {"is_causal": 1}),
 }  # fmt: skip
 
 

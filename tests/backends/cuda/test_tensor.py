@@ -93,6 +93,9 @@ CASES = {
                                   (("softcap", 3.0),)),
     "attention, rounded": Case("cuda_attention_bf16", "Attention", (F32, F32, F32),
                                ((1, 1, 65, 100), (1, 1, 40, 100), (1, 1, 40, 128))),
+    "causal attention": Case("cuda_attention_bf16x3", "Attention", (F32, F32, F32),
+                             ((1, 2, 150, 32), (1, 2, 170, 32), (1, 2, 170, 32)),
+                             (("is_causal", 1),)),
     "conv in floats": Case("cuda_conv_tiles", "Conv", (F32, F32, F32),
                            ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
 }  # fmt: skip
@@ -203,6 +206,19 @@ def test_what_is_not_finite_is_as_in_floats() -> None:
         np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
         np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
     assert np.isfinite(found[3:]).all()
+
+
+@pytest.mark.slow
+def test_keys_that_no_query_sees_are_left_out() -> None:
+    """Weights of 0 would make NaN of what isn't finite."""
+    network = next(w for (n, _), w in compiled(False).items() if n == "causal attention")
+    q, k, v = lowered("causal attention").feeds.values()
+    right = next(iter(network.run({"x0": q, "x1": k, "x2": v}).values()))
+    v = v.copy()
+    v[:, :, 128:] = np.nan  # the first 128 queries' tiles end before
+    found = next(iter(network.run({"x0": q, "x1": k, "x2": v}).values()))
+    np.testing.assert_array_equal(found[:, :, :128], right[:, :, :128])
+    assert np.isnan(found[:, :, 128:]).all()
 
 
 def test_tiles_are_chosen_by_what_they_cost() -> None:
