@@ -177,10 +177,10 @@ def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedP
 class Steps:
     """A byte `clamp(((total + start) >> bits) + zero)`, `total` the weighted sum of the atoms.
 
-    A product of two atoms less their zero points, shifted up by FACTOR, is multiplied by one weight:
-    of that the upper 32 bits count. Where ties are met, `even` steps are added where the
-    result would be odd: it then is the next, even one. Where none of the bits `guard` is set, the
-    result is the definition's.
+    A product of two atoms less their zero points, shifted up by FACTOR, is multiplied by a weight:
+    of that the upper 32 bits count. Where ties are met, `even` steps are added where the result
+    would be odd: it then is the next, even one. Where none of the bits `guard` is set, the result
+    is the definition's.
     """
 
     weights: tuple[int, ...]
