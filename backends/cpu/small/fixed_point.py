@@ -177,10 +177,10 @@ def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedP
 class Steps:
     """A byte `clamp(((total + start) >> bits) + zero)`, `total` the weighted sum of the atoms.
 
-    A product of two atoms less their zero points, shifted up by FACTOR, is multiplied by one weight:
-    of that the upper 32 bits count. Where ties are met, `even` steps are added where the
-    result would be odd: it then is the next, even one. Where none of the bits `guard` is set, the
-    result is the definition's.
+    A product of two atoms less their zero points, shifted up by FACTOR, is multiplied by a weight:
+    of that the upper 32 bits count. Where ties are met, `even` steps are added where the result
+    would be odd: it then is the next, even one. Where none of the bits `guard` is set, the result
+    is the definition's.
     """
 
     weights: tuple[int, ...]
@@ -276,7 +276,8 @@ def _exact(
     if len(ranges) > 2:
         return None
     known, pair = dict(terms), _pair(dict(terms))
-    atoms = [a.reshape(-1) for a in np.meshgrid(*(np.arange(a, b + 1) for a, b in ranges))]
+    numbers = (np.arange(first, last + 1) for first, last in ranges)
+    atoms: list[Integers] = [a.reshape(-1) for a in np.meshgrid(*numbers)]
     real = _computed(value, [a.astype(np.float32) for a in atoms]).astype(np.float64)
     want = np.clip(np.rint(real), r.low, r.high).astype(np.int64)
     start = known.get((), Fraction(0))
@@ -315,9 +316,11 @@ def _distance(steps: tuple[int, ...]) -> int:
     return sum(map(abs, steps))
 
 
-def _sums(operands: Sequence[Array], weights: Sequence[int], multiplied: bool) -> Integers:
+def _sums(operands: Sequence[Integers], weights: Sequence[int], multiplied: bool) -> Integers:
     """Return weighted sums of operands, of a product the upper words."""
-    total: Integers = sum((w * a for w, a in zip(weights, operands, strict=True)), np.int64(0))
+    total: Integers = np.zeros(operands[0].shape, np.int64)
+    for weight, operand in zip(weights, operands, strict=True):
+        total = total + operand * weight
     return total >> 32 if multiplied else total
 
 
