@@ -69,6 +69,11 @@ CASES = {
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
     "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES),
+    "modulated_images": Case(
+        drawn.modulated, "x:1~2,3,8~64,8~64",
+        [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
+        (AVX512, AVX2),
+    ),
     "text": Case(drawn.text, "x:1~3,1~40", [(1, 1), (3, 17), (2, 33), (3, 40)]),
     "rows": Case(drawn.rows, "x:1~50,256", [(1, 256), (15, 256), (33, 256), (50, 256)]),
 }  # fmt: skip
@@ -161,14 +166,15 @@ def test_a_range_of_batches_takes_the_kernels_of_a_known_size(
     assert ("conv_bytes" in kernels) == (build is drawn.bytes_net)
 
 
-def test_filters_of_the_run_are_fast_for_a_range_of_batches() -> None:
-    model = drawn.plain(32, 32)
+@pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])
+def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
+    model = drawn.plain()
     known = {t.name: t for t in model.graph.initializer}
     del model.graph.initializer[:]
     model.graph.input.extend(
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
-    assert {*chosen(model, "x:1~8,3,32,32")} == {"conv_lines"}
+    assert {*chosen(model, ranges)} == {"conv_lines"}
 
 
 def test_a_residual_may_be_large_or_not() -> None:
