@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
 from typing_extensions import TypeVar
@@ -79,6 +80,18 @@ class Workload(Generic[OpT_co]):
         if found is None:
             raise InternalError(f"{self.op.kind} without input {index}")
         return found
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """The hash of all fields: of an op with its expressions it takes a while."""
+        return hash((self.op, self.inputs, self.outputs, self.constant))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what another process may have: hashes are each process's own."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
 
 def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Workload:
