@@ -44,11 +44,6 @@ from atc.program.steps import (
 )
 from atc.select.select import Choice, Selection, select
 
-__all__ = [
-    "CascadeLoop", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
-    "build_program", "calls",
-]  # fmt: skip
-
 ThreadCounts = Mapping[tuple[Workload, str], int]
 """How many threads share the call of a workload by a candidate of some label; others: all."""
 
