@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from atc.backends.target import Target
 from atc.errors import OptionError
+from atc.starter.rp2040 import second_stage
 
 
 @dataclass(frozen=True)
 class Board:
     """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
 
-    A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors.
+    A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors,
+    `stage` those that it runs, before them.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Board:
     ram_size: int
     openocd: str = ""
     boot: tuple[int, ...] = ()
+    stage: tuple[int, ...] = ()
     uart: int = 0
     """Where the first UART of qemu's boards is."""
 
@@ -41,9 +44,14 @@ _IMAGE_DEF = (0xFFFFDED3, 0x10210142, 0x000001FF, 0x00000000, 0xAB123579)
 """RP2350's smallest block that says: a secure program for its Arm cores, which begins here."""
 
 # Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552,
+# RP2040 (2.6 on memory; Pico has 2 MB of flash),
 # RP2350 (5.1 on the boot ROM, 5.9.5 on blocks; Pico 2 has 4 MB of flash).
 BOARDS: dict[str, tuple[Board, ...]] = {
-    "cortex-m0plus": (_MPS2,),
+    "cortex-m0plus": (
+        _MPS2,
+        Board("pico", "Raspberry Pi Pico (RP2040)", 0x10000000, 2 * _M, 0x20000000, 264 * _K,
+              f"{_CMSIS_DAP} -f target/rp2040.cfg", stage=second_stage()),
+    ),
     "cortex-m3": (_MPS2,),
     "cortex-m4f": (
         Board("mps2-an386", "Arm MPS2+ with AN386 (Cortex-M4F)", 0, 4 * _M, 0x20000000, 4 * _M,
