@@ -15,18 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 from math import ceil, floor
 
-import numpy as np
-import numpy.typing as npt
-
+from atc.backends.cpu.small.exact_weights import exact_steps
 from atc.backends.cpu.small.rounded import Rounded, rounded_byte
+from atc.backends.cpu.small.steps import FACTOR, Steps, plus
 from atc.backends.render.expr import render_expr
-from atc.errors import InternalError
 from atc.ir.expr import Call, Const, Expr, Input, cast, walk
-from atc.ir.graph import Array, DType
+from atc.ir.graph import DType
 from atc.ir.ops.blocked import BYTES
 
 HALF_ULP = Fraction(1, 1 << 24)
@@ -35,17 +32,9 @@ FINEST = 20
 """A byte has at most 2^20 steps."""
 COARSEST = 8
 """With fewer steps than 2^8, too much would be near a middle."""
-FACTOR = 13
-"""Bits by which a product of two bytes is shifted up before its high word is taken."""
-TRIED = 3
-"""Steps from a scale within which weights are tried."""
-EVEN = (0, 1, 16, 64, 256, 1024)
-"""What is tried where results are ties, of steps of a byte."""
-LARGE = 1 << 40
 FEWEST = Fraction(1, 1 << 100)
 
 Interval = tuple[int, int]
-Integers = npt.NDArray[np.int64]
 Terms = dict[tuple[int, ...], Fraction]
 """Coefficients by the numbers of the atoms that are multiplied; () is the constant."""
 
@@ -72,9 +61,21 @@ class FixedPoint:
     @property
     def steps(self) -> Steps:
         """How the byte is computed: by weights that always do, or with a look at the middles."""
-        terms = tuple(self.terms.items())
-        exact = _exact(self.value, terms, self.bits, self.near, self.ranges, self.rounded)
+        start, zeros, scales = self._parts
+        exact = exact_steps(
+            self.value, scales, start, zeros, self.bits, self.near, self.ranges, self.rounded
+        )
         return exact or self._guarded()
+
+    @property
+    def _parts(self) -> tuple[Fraction, tuple[int, ...], tuple[Fraction, ...]]:
+        """The constant, the zero points of a product's factors, and the scales."""
+        start, pair = self.terms.get((), Fraction(0)), _pair(self.terms)
+        if pair is not None:
+            _, scale, zeros, rest = pair
+            return rest, zeros, (scale,)
+        scales = (self.terms.get((k,), Fraction(0)) for k in range(len(self.atoms)))
+        return start, (), tuple(scales)
 
     def lines(self, names: Sequence[str], prefix: str) -> tuple[list[str], str]:
         """Return the C lines and the stored value, of atoms in INT32 variables."""
@@ -83,11 +84,11 @@ class FixedPoint:
             return steps.lines(names, prefix)
         fine, whole = f"{prefix}_fine", f"{prefix}_whole"
         own, text = render_expr(self.value, lambda k: f"(float){names[k]}", f"{prefix}_f")
-        text = f"q_round({text}){_plus(self.rounded.zero)}"
+        text = f"q_round({text}){plus(self.rounded.zero)}"
         turned = [line.replace("rintf(", "q_rounded(") for line in (*own, text)]
         lines = [
             f"const int32_t {fine} = {steps.total(names)};",
-            f"int32_t {whole} = q_down({fine}, {self.bits}){_plus(steps.zero)};",
+            f"int32_t {whole} = q_down({fine}, {self.bits}){plus(steps.zero)};",
             f"if (((uint32_t){fine} & {steps.guard}u) == 0) {{",
             *(f"  {line}" for line in turned[:-1]),
             f"  {whole} = {turned[-1]};",
@@ -100,19 +101,13 @@ class FixedPoint:
 
         What lies within `near` of one lies in the first steps of a byte, of a power of two.
         """
-        start, pair, shift = self.terms.get((), Fraction(0)) + Fraction(1, 2), _pair(self.terms), 0
-        zeros: tuple[int, ...] = ()
-        if pair is None:
-            count = len(self.atoms)
-            scales = [self.terms.get((k,), Fraction(0)) for k in range(count)]
-        else:
-            _, scale, zeros, rest = pair
-            start, scales, shift = rest + Fraction(1, 2), [scale], 32 - FACTOR
+        start, zeros, scales = self._parts
+        shift = 32 - FACTOR if zeros else 0
         bits, ahead = self.bits, 1 << (self.near - 1).bit_length()
         weights = tuple(round(c * (1 << (bits + shift))) for c in scales)
         whole = self.offset + abs(self.rounded.zero) + 2
         folds = whole << bits < 1 << 31
-        first = round(start * (1 << bits)) + ahead
+        first = round((start + Fraction(1, 2)) * (1 << bits)) + ahead
         guard = (1 << bits) - 2 * ahead
         return Steps(weights, first, bits, zeros, 0, guard, folds, self.rounded)
 
@@ -171,187 +166,6 @@ def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedP
         return None
     value = _of_atoms(found.value, atoms)
     return FixedPoint(tuple(atoms), value, terms, bits, offset, near, found, tuple(ranges))
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A byte `clamp(((total + start) >> bits) + zero)`, `total` the weighted sum of the atoms.
-
-    A product of two atoms less their zero points, shifted up by FACTOR, is multiplied by a weight:
-    of that the upper 32 bits count. Where ties are met, `even` steps are added where the result
-    would be odd: it then is the next, even one. Where none of the bits `guard` is set, the result
-    is the definition's.
-    """
-
-    weights: tuple[int, ...]
-    own_start: int
-    bits: int
-    zeros: tuple[int, ...]
-    """Of the factors of a product; none of a sum."""
-    even: int
-    """A power of two, 0 where no tie is met."""
-    guard: int
-    """0 where all results are the definition's."""
-    folds: bool
-    """Whether the start has the zero point in it."""
-    rounded: Rounded
-
-    @property
-    def zero(self) -> int:
-        """What is added at the end."""
-        return 0 if self.folds else self.rounded.zero
-
-    @property
-    def start(self) -> int:
-        """What is added to the total."""
-        return self.own_start + (self.rounded.zero << self.bits if self.folds else 0)
-
-    @property
-    def bounds(self) -> Interval:
-        """The least and the greatest byte."""
-        return self.rounded.low + self.rounded.zero, self.rounded.high + self.rounded.zero
-
-    def total(self, names: Sequence[str]) -> str:
-        """Return the C of what is shifted."""
-        if self.zeros:
-            a, b = (_less(name, z) for name, z in zip(names, self.zeros, strict=True))
-            return f"q_muladd1_high({self.start}, {a} * {b} * {1 << FACTOR}, {self.weights[0]})"
-        total = str(self.start)
-        for name, weight in zip(names, self.weights, strict=True):
-            total = f"q_muladd1({total}, {name}, {weight})"
-        return total
-
-    def byte(self, value: str) -> str:
-        """Return the C of a whole number, saturated."""
-        low, high = self.bounds
-        return f"({self.rounded.dtype.c})q_clamp({value}, {low}, {high})"
-
-    def lines(self, names: Sequence[str], prefix: str) -> tuple[list[str], str]:
-        """Return the C lines and the stored value, without a guard."""
-        total, fine, lines = self.total(names), f"{prefix}_fine", []
-        if self.even:
-            lines = [f"const int32_t {fine} = {total};"]
-            total = f"{fine} + (q_down({fine}, {self.bits}) & 1) * {self.even}"
-        saturated = {(-128, 127): "Q_BYTE_S", (0, 255): "Q_BYTE_U"}.get(self.bounds)
-        if saturated and not self.zero:
-            return lines, f"({self.rounded.dtype.c}){saturated}({total}, {self.bits})"
-        return lines, self.byte(f"q_down({total}, {self.bits}){_plus(self.zero)}")
-
-    def vector_lines(self, names: Sequence[str]) -> tuple[list[str], str]:
-        """Return the C lines and the value of four results, of vectors of atoms.
-
-        The first of the lines makes `v`, which a guard looks at.
-        """
-        low, high = self.bounds
-        start, down = f"q_same({self.start})", f"q_down4(v, {self.bits})"
-        if self.zeros:
-            a, b = (
-                f"q_add({name}, q_same({-z}))" if z else name
-                for name, z in zip(names, self.zeros, strict=True)
-            )
-            product_ = f"q_multiply(q_multiply_by({a}, {1 << FACTOR}), {b})"
-            value = f"q_add(q_high_word4({product_}, {self.weights[0]}), {start})"
-        else:
-            value = start
-            for name, weight in zip(names, self.weights, strict=True):
-                value = f"q_muladd_by({value}, {name}, {weight})"
-        lines = [f"q_sums v = {value};"]
-        if self.even:
-            odd = f"q_multiply_by(q_odd4({down}), {self.even})"
-            lines.append(f"v = q_add(v, {odd});")
-        result = f"q_add({down}, q_same({self.zero}))" if self.zero else down
-        return lines, f"q_clamp4({result}, {low}, {high})"
-
-
-def _plus(number: int) -> str:
-    return f" + {number}" if number > 0 else f" - {-number}" if number else ""
-
-
-@lru_cache(maxsize=256)
-def _exact(
-    value: Expr, terms: tuple[tuple[tuple[int, ...], Fraction], ...], bits: int, near: int,
-    ranges: tuple[Interval, ...], r: Rounded,
-) -> Steps | None:  # fmt: skip
-    """Return weights near the scales with the results of `value`, for all numbers of its atoms."""
-    if len(ranges) > 2:
-        return None
-    known, pair = dict(terms), _pair(dict(terms))
-    numbers = (np.arange(first, last + 1) for first, last in ranges)
-    atoms: list[Integers] = [a.reshape(-1) for a in np.meshgrid(*numbers)]
-    real = _computed(value, [a.astype(np.float32) for a in atoms]).astype(np.float64)
-    want = np.clip(np.rint(real), r.low, r.high).astype(np.int64)
-    start = known.get((), Fraction(0))
-    zeros: tuple[int, ...] = ()
-    if pair is None:
-        operands = atoms
-        scales = [known.get((k,), Fraction(0)) for k in range(len(atoms))]
-    else:
-        _, scale, zeros, start = pair
-        operands = [(atoms[0] - zeros[0]) * (atoms[1] - zeros[1]) << FACTOR]
-        scales = [scale * (1 << (32 - FACTOR))]
-    nominal = round((start + Fraction(1, 2)) * (1 << bits))
-    deciding = np.abs(real - np.floor(real) - 0.5) * (1 << bits) < 64 * near + 4 * EVEN[-1]
-    some, those = [a[deciding] for a in operands], want[deciding]
-    steps = sorted(product(range(-TRIED, TRIED + 1), repeat=len(scales)), key=_distance)
-    for part, even in product(steps, EVEN):
-        weights = [round(s * (1 << bits)) + d for s, d in zip(scales, part, strict=True)]
-        least, most = _starts(_sums(some, weights, pair is not None), those, bits, even, r)
-        if least > most:
-            continue
-        first = min(max(nominal, least), most)
-        sums = _sums(operands, weights, pair is not None)
-        one = Steps(tuple(weights), first, bits, zeros, even, 0, not even, r)
-        reach = int(np.abs(sums).max()) + max(abs(first), abs(one.start)) + even
-        largest = max(map(abs, weights))
-        if max(largest, reach + (0 if pair else largest << 8)) >= 1 << 31:
-            return None  # more than 32 bits, if only on the way
-        fine = sums + first
-        fine = fine + (fine >> bits & 1) * even
-        if np.array_equal(np.clip(fine >> bits, r.low, r.high), want):
-            return one
-    return None
-
-
-def _distance(steps: tuple[int, ...]) -> int:
-    return sum(map(abs, steps))
-
-
-def _sums(operands: Sequence[Integers], weights: Sequence[int], multiplied: bool) -> Integers:
-    """Return weighted sums of operands, of a product the upper words."""
-    total: Integers = np.zeros(operands[0].shape, np.int64)
-    for weight, operand in zip(weights, operands, strict=True):
-        total = total + operand * weight
-    return total >> 32 if multiplied else total
-
-
-def _starts(
-    sums: Integers, want: Integers, bits: int, even: int, r: Rounded
-) -> tuple[int, int]:
-    """Return the least and the most that may be added to sums to get the wanted results.
-
-    An even result also comes of the `even` last steps before it, an odd one not of its last ones.
-    """
-    odd = want & 1
-    first = (want << bits) - even * (1 - odd) - sums
-    last = (want + 1 << bits) - 1 - even * odd - sums
-    least = np.max(first[want > r.low], initial=-LARGE)
-    return int(least), int(np.min(last[want < r.high], initial=LARGE))
-
-
-def _computed(value: Expr, atoms: Sequence[Array]) -> Array:
-    """Return what an expression of `_polynomial` is, every step rounded to float."""
-    match value:
-        case Const():
-            return np.full_like(atoms[0], np.float32(value.value))
-        case Input(_, k):
-            return atoms[k]
-        case Call(fn=fn, args=(a, b)):
-            return _STEPS[fn](_computed(a, atoms), _computed(b, atoms))
-        case _:
-            raise InternalError(f"{value} is no sum or product")
-
-
-_STEPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
 
 
 def _polynomial(
@@ -442,10 +256,6 @@ def _of_atoms(value: Expr, atoms: Sequence[Expr]) -> Expr:
                 Call(e.dtype, e.fn, tuple(done[a] for a in e.args)) if isinstance(e, Call) else e
             )
     return done[value]
-
-
-def _less(name: str, zero: int) -> str:
-    return f"({name} - {zero})" if zero > 0 else f"({name} + {-zero})" if zero else name
 
 
 def byte_bounds(e: Expr) -> Interval | None:
