@@ -144,7 +144,7 @@ def _make_run(
     moved = {m.home for side in resident.before for m in side if not m.to_device}
     hosted_calls = calls(s for s in program.steps if not on_device(s))
     touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
-    ports = (*program.inputs, *(program.home(o) for o in program.outputs))
+    ports = (*program.inputs, *program.output_homes)
     forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
     return GpuRun(
         function, schedule, 1 + max((s.index for s in program.dims), default=-1),
@@ -180,7 +180,7 @@ class _GpuWriter(StepWriter):
             program.home(v): at - most(program.shift(v)) for v, at in offsets
         }
         self.buffers = {program.home(v): k for v, k in arena.number.items()}
-        self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
+        self.outputs = {home: k for k, home in enumerate(program.output_homes)}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Return the C of all steps as one: what is moved, and what is replayed, spans several."""

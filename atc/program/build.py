@@ -39,6 +39,7 @@ from atc.program.steps import (
     State,
     Step,
     calls,
+    home_of,
 )
 from atc.select.select import Choice, Selection, select
 
@@ -195,9 +196,7 @@ class _Writer:
 
     def _same(self, value: str) -> str:
         """Return the value of which this one is a reshape."""
-        while value in self.reshaped:
-            value = self.reshaped[value]
-        return value
+        return home_of(value, self.reshaped)
 
     def _part(self, node: Node, op: Part) -> None:
         source, result = node.inputs[0], node.outputs[0]

@@ -157,8 +157,9 @@ def choices(scene: Scene, price: Price) -> Choices:
     wanted = _wanted(scene)
     found: list[tuple[Form, ...]] = []
     for node in scene.graph.nodes:
-        forms = tuple(_ranged_forms(scene, node) if is_dynamic(_shapes(scene, node))
-                      else _forms(scene, node, able, wanted))  # fmt: skip
+        inner = tuple(shape[1:] for shape in _shapes(scene, node))
+        forms = tuple(_ranged_forms(scene, node) if is_dynamic(inner)
+                      else _decided(_forms(scene, node, able, wanted)))  # fmt: skip
         found.append(forms)
         for name in node.outputs:
             able[name] = frozenset(f.layout for f in forms)
@@ -177,16 +178,21 @@ def _shapes(scene: Scene, node: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
-    """Yield the forms of a node with extents that are known only when the network runs."""
+    """Yield the forms of a node with extents beside the batch that only a run knows."""
     yield plain_form(node)
     type_ = scene.type(node.outputs[0]) if len(node.outputs) == 1 else None
     if type_ is None or is_dynamic(type_.shape[1:2]) or not _layable(type_):
         return
     x = scene.type(node.inputs[0]) if node.inputs and node.inputs[0] else type_
-    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape) and x.dtype is not DType.FLOAT:
+    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape[1:]) and x.dtype is not DType.FLOAT:
         return
-    with suppress(Undecided):  # what suits some shapes of a range only
-        yield from tuple(_laid_out(scene, node, Layout.BLOCKS))
+    yield from _decided(_laid_out(scene, node, Layout.BLOCKS))
+
+
+def _decided(forms: Iterator[Form]) -> Iterator[Form]:
+    """Yield forms up to one that suits only some shapes of a range."""
+    with suppress(Undecided):
+        yield from forms
 
 
 def _forms(

@@ -163,6 +163,7 @@ class ConvLines(Kernel[Conv, TileParams]):
     op = Conv
     template = "cpu/conv/nchw_rows.c.j2"
     portable = False
+    batches = True
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[Conv], target: Target) -> bool:
