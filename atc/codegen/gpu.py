@@ -118,7 +118,7 @@ def make_gpu(
         function = several if len(plans) > 1 else "run_on_gpu"
         runs.append(_make_run(plan, launched, segments, function, network, timed))
     arena = max(plan.arena.plan.size for plan in plans)
-    return Gpu(tuple(map(_listed, launched)), tuple(segments), arena, emulated, tuple(runs))
+    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
 
 
 def _make_run(
@@ -153,7 +153,8 @@ def _make_run(
     )  # fmt: skip
 
 
-def _listed(kernel: KernelSource) -> GpuKernel:
+def listed(kernel: KernelSource) -> GpuKernel:
+    """Return what the table of launches tells of a kernel."""
     assert kernel.launch is not None
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 

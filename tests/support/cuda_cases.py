@@ -97,6 +97,7 @@ CASES = {
                          {"axis": 1, "select_last_index": 1}),
     "matmul": Case("cuda_matmul", "MatMul", ((65, 33), (33, 70))),
     "matmul of batches": Case("cuda_matmul", "MatMul", ((2, 1, 9, 20), (3, 20, 8))),
+    "matmul of long sums": Case("cuda_matmul", "MatMul", ((20, 400), (400, 70)), exact=True),
     "transposed operands": Case("cuda_matmul", "Gemm", ((33, 66), (70, 33), (70,)),
                                 {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
     "matrix times vector": Case("cuda_matmul_slim", "MatMul", ((5, 300, 40), (40,))),
