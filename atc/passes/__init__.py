@@ -122,6 +122,7 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where functions of bytes are computed without floats."""
 
 DEVICE_PASSES: tuple[Pass, ...] = (
+    _rule("fuse_attention_again", partial(fuse_attention, device=True)),
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
 """What runs behind all other passes where a GPU computes."""

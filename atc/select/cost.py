@@ -36,4 +36,11 @@ def packing_overhead(c: Candidate, w: Workload, target: Target) -> int:
 
 def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
     """Return the estimated cycles of a candidate, memory's price in cycles for a byte included."""
-    return c.kernel.cost(concrete(w), c.params, target) + price * packing_overhead(c, w, target)
+    return priced(
+        c.kernel.cost(concrete(w), c.params, target), packing_overhead(c, w, target), price
+    )
+
+
+def priced(cycles: float, overhead: int, price: float) -> float:
+    """Return cycles with the price of the bytes that constants take beyond the model's."""
+    return cycles + price * overhead

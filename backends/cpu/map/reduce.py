@@ -205,14 +205,14 @@ class ReduceColumns(Kernel[Reduce]):
         """Loops, and element, epilogue and place of each stretch of columns."""
         op, width = merged(w.op), lanes(target)
         long = op.how == "Sum" and len(op.reduced) > 1 and op.shape[-1] <= width
-        turns = long and not is_dynamic(op.reduced) and prod(op.reduced) >= LONG
-        op = in_runs(op) if turns else op
+        runs = long and not is_dynamic(op.reduced) and prod(op.reduced) >= LONG
+        op = in_runs(op) if runs else op
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
         parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
         return {
             "outer": outer, "inner": inner, "step": STEPS[op.how],
-            "turns": turns,
+            "runs": runs,
             "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
             "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
         }  # fmt: skip
