@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from atc.backends.compiler import compile_flags
 from atc.backends.find_compiler import find_compiler
 from atc.backends.probe import install_runner
 from atc.backends.target import Target, host_arch
@@ -24,7 +25,6 @@ from atc.backends.toolchain import (
     Finished,
     Job,
     Log,
-    compile_flags,
     compile_many,
     link_program,
     no_log,

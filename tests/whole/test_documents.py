@@ -325,8 +325,10 @@ SLOW = {
          "--op_select_implmode=high_precision",
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
          "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers",
-         "python tests/benchmarks/compare.py"),
-        {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
+         "python tests/benchmarks/compare.py",
+         "python tests/benchmarks/ranges.py --only=residual_batch,text_tokens"),
+        {"residual_batch,text_tokens": "rows --rounds=1",
+         "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
     ),
     "charts": Script(

@@ -73,6 +73,7 @@ class MapTableBytes(MapTable):
     look_up = "q_lookup"
     headers = ("small",)
     portable = True
+    dynamic = False
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
