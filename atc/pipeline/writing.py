@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, shared_library
-from atc.backends.toolchain import Compiler, link_wasm
+from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, Compiler, shared_library
+from atc.backends.toolchain import link_wasm
 from atc.build.gpu import gpu_units, headers_of
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name
@@ -35,8 +35,7 @@ from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
-from atc.program.build import Program
-from atc.program.steps import most_branches
+from atc.program.steps import Program, most_branches
 from atc.starter.texts import starter_texts
 
 

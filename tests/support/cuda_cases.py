@@ -20,7 +20,8 @@ from atc.backends.toolchain import Job, compile_many
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
-from atc.program.build import Program, build_program, calls
+from atc.program.build import build_program
+from atc.program.steps import Program, calls
 from atc.select.select import Limits, Selection, select
 from atc.templates import verbatim
 from support import node_model

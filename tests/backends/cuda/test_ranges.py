@@ -29,7 +29,7 @@ from atc.ir.graph import Graph
 from atc.lower import lower_model
 from atc.onnx_backend import compile_networks
 from atc.options.values import shapes
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.network import Network
 
 FIXED = {

@@ -113,7 +113,7 @@ class Lowered:
     workload: Workload
 
     def candidates(self, kernel: str, target: Target = TARGET) -> list[Candidate]:
-        found, _ = consider(self.workload, target, LIMITS)
+        found = consider(self.workload, target, LIMITS).found
         return [c for c in found if c.kernel.name == kernel]
 
 
@@ -161,7 +161,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
         workload = lowered(name).workload
         times = (
             Measurement(c.label, 1.0 if c == own else 1e9)
-            for c in consider(workload, target, LIMITS)[0]
+            for c in consider(workload, target, LIMITS).found
         )
         found = select(graph, target, {workload: tuple(times)}, limits=LIMITS)
         assert own.label in {c.candidate.label for c in found.values()}
