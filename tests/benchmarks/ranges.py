@@ -29,6 +29,7 @@ sys.path.insert(0, str(HERE.parent / "support"))
 from drawn_networks import (  # noqa: E402
     bytes_net,
     mobile,
+    modulated,
     plain,
     recurrent,
     residual,
@@ -64,6 +65,9 @@ NETWORKS = {
     "residual_batch": Network(lambda: residual(64, 64), "x:1~16,3,64,64", (8, 3, 64, 64), BATCH),
     "residual_one": Network(lambda: residual(64, 64), "x:1~16,3,64,64", (1, 3, 64, 64), BATCH),
     "mobile_batch": Network(lambda: mobile(64, 64), "x:1~16,3,64,64", (8, 3, 64, 64), BATCH),
+    "modulated_batch": Network(
+        lambda: modulated(32, 32), "x:1~16,3,32,32", (8, 3, 32, 32), BATCH
+    ),
     "int8_batch": Network(lambda: bytes_net(64, 64), "x:1~16,3,64,64", (8, 3, 64, 64), BATCH),
     "unet_batch": Network(lambda: unet(64, 64), "x:1~8,3,64,64", (4, 3, 64, 64), BATCH),
     "vit_batch": Network(vision_transformer, "x:1~16,3,64,64", (8, 3, 64, 64), BATCH),
@@ -72,6 +76,7 @@ NETWORKS = {
     "plain_images": Network(plain, "x:1,3,32~160,32~160", (1, 3, 96, 80), OTHER),
     "residual_images": Network(residual, "x:1,3,64~320,64~320", (1, 3, 160, 144), OTHER),
     "mobile_images": Network(mobile, "x:1,3,64~320,64~320", (1, 3, 160, 144), OTHER),
+    "modulated_images": Network(modulated, "x:1,3,32~160,32~160", (1, 3, 96, 80), OTHER),
     "int8_images": Network(bytes_net, "x:1,3,64~320,64~320", (1, 3, 160, 144), OTHER),
     "unet_images": Network(unet, "x:1,3,32~160,32~160", (1, 3, 96, 80), OTHER),
     "text_tokens": Network(text, "x:1,1~256", (1, 100), OTHER),

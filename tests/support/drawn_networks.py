@@ -107,6 +107,21 @@ def plain(*size: int) -> onnx.ModelProto:
     return _images(net, x, *size)
 
 
+def modulated(*size: int) -> onnx.ModelProto:
+    """Convolutions whose filters only the run knows."""
+    net = Drawn()
+    gate = net("Sigmoid", net("ReduceMean", "x", keepdims=1))
+    x = "x"
+    for inner, outer, kernel, stride, group in (
+        (3, 32, 3, 1, 1), (32, 48, 3, 2, 1), (48, 48, 5, 1, 48), (48, 33, 1, 1, 1)
+    ):  # fmt: skip
+        w = net.weight(outer, inner // group, kernel, kernel, scale=0.2)
+        x = net("Conv", x, net("Mul", w, gate), net.weight(outer), group=group,
+                strides=[stride] * 2, pads=[kernel // 2] * 4)  # fmt: skip
+        x = net("Relu", x)
+    return _images(net, x, *size)
+
+
 def mobile(*size: int) -> onnx.ModelProto:
     """Depthwise separable convolutions, squeeze and excitation."""
     net = Drawn()

@@ -16,14 +16,19 @@ from onnx import helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
 from whole.test_dynamic import Interface
 
+from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.codegen.emit import emit
 from atc.importers.onnx import pin_inputs
-from atc.ir.graph import Array
+from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
+from atc.memory.arena import plan_memory
 from atc.options.values import shapes
 from atc.passes import run_passes
+from atc.program.build import build_program
 from atc.runtime.network import Network
-from atc.select.select import select
+from atc.select.layout_costs import LayoutCosts
+from atc.select.select import ANY, Selection, select
 from atc.tools.profile import profile_run
 from support import runnable
 
@@ -64,17 +69,35 @@ CASES = {
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
     "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES),
+    "modulated_images": Case(
+        drawn.modulated, "x:1~2,3,8~64,8~64",
+        [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
+        (AVX512, AVX2),
+    ),
     "text": Case(drawn.text, "x:1~3,1~40", [(1, 1), (3, 17), (2, 33), (3, 40)]),
     "rows": Case(drawn.rows, "x:1~50,256", [(1, 256), (15, 256), (33, 256), (50, 256)]),
 }  # fmt: skip
 
 
-def network_of(case: Case, folder: Path, target: str) -> Network:
+def laid_out(model: onnx.ModelProto, ranges: str, target: Target) -> tuple[Graph, Selection]:
+    """Return the graph of a model for a range in the layouts of a compilation, and its kernels."""
+    pinned = pin_inputs(onnx_ir.from_proto(model), shapes(ranges), "test.onnx")
+    layouts = LayoutCosts(target, ANY).layouts("auto")
+    width = target.vector_bytes // 4
+    graph = run_passes(lower_model(pinned, "test.onnx"), width=width, layouts=layouts)
+    return graph, select(graph, target)
+
+
+def network_of(case: Case, folder: Path, target: Target) -> Network:
     """Return the compiled network of a case."""
-    model = pin_inputs(onnx_ir.from_proto(case.build()), shapes(case.ranges), "test.onnx")
-    emission = emit_graph(lower_model(model, "test.onnx"), target=target)
+    graph, selection = laid_out(case.build(), case.ranges, target)
+    program = build_program(graph, selection, target)
+    emission = emit(
+        program, plan_memory(program), target, name="net", model="test.onnx", model_hash="0" * 64,
+        options="",
+    )  # fmt: skip
     project = write_project(folder, emission)
-    flags = ("-O0", "-fPIC", "-shared", "-fvisibility=hidden", *get_target(target).cflags)
+    flags = ("-O0", "-fPIC", "-shared", "-fvisibility=hidden", *target.cflags)
     compile_c(project, *flags, "-o", "libnet.so", *sources(project), "-lm")
     return Network(project / "libnet.so", emission.name)
 
@@ -107,7 +130,7 @@ def test_a_network_is_right_at_every_shape(name: str, target: str, tmp_path: Pat
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
     case = CASES[name]
-    network = network_of(case, tmp_path, target)
+    network = network_of(case, tmp_path, get_target(target))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(case.build().SerializeToString(), options)
@@ -125,10 +148,8 @@ def test_a_network_is_right_at_every_shape(name: str, target: str, tmp_path: Pat
 
 def chosen(model: onnx.ModelProto, ranges: str, target: str = AVX512) -> list[str]:
     """Return the kernels of a network for a range."""
-    pinned = pin_inputs(onnx_ir.from_proto(model), shapes(ranges), "test.onnx")
-    record = get_target(target)
-    graph = run_passes(lower_model(pinned, "test.onnx"), width=record.vector_bytes // 4)
-    return [c.candidate.kernel.name for c in select(graph, record).values()]
+    _, selection = laid_out(model, ranges, get_target(target))
+    return [c.candidate.kernel.name for c in selection.values()]
 
 
 OPEN = {"conv_open", "conv_rows", "conv_depthwise_loops", "pool_simd_loops", "pool"}
@@ -145,14 +166,15 @@ def test_a_range_of_batches_takes_the_kernels_of_a_known_size(
     assert ("conv_bytes" in kernels) == (build is drawn.bytes_net)
 
 
-def test_filters_of_the_run_are_fast_for_a_range_of_batches() -> None:
-    model = drawn.plain(32, 32)
+@pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])
+def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
+    model = drawn.plain()
     known = {t.name: t for t in model.graph.initializer}
     del model.graph.initializer[:]
     model.graph.input.extend(
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
-    assert {*chosen(model, "x:1~8,3,32,32")} == {"conv_lines"}
+    assert {*chosen(model, ranges)} == {"conv_lines"}
 
 
 def test_a_residual_may_be_large_or_not() -> None:
