@@ -97,7 +97,7 @@ def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:
 
 
 def _kinds(program: Program, values: Iterable[tuple[str, TensorType]]) -> Iterator[int]:
-    inputs, homes = {*program.inputs}, {program.home(o) for o in program.outputs}
+    inputs, homes = {*program.inputs}, {*program.output_homes}
     for name, _ in values:
         if name in inputs:
             yield INPUT

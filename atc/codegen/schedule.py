@@ -91,7 +91,7 @@ def make_schedule(
     )  # where others begin is found at every call
     pointers = {
         **{p.name: p.c_name for p in inputs},
-        **{program.home(v): p.c_name for v, p in zip(program.outputs, outputs, strict=True)},
+        **{home: p.c_name for home, p in zip(program.output_homes, outputs, strict=True)},
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }

@@ -35,6 +35,7 @@ from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.quantized.merge_padding import merge_padding
+from atc.passes.quantized.softmax import softmax_of_bytes
 from atc.passes.rewriting import Rule, rewrite
 
 
@@ -109,6 +110,11 @@ def layout_passes(
     return (*last, in_place) if layouts.bytes_last else (in_place,)
 
 
+INTEGER_PASSES: tuple[Pass, ...] = (
+    _rule("softmax_of_bytes", softmax_of_bytes),  # first: while every (de)quantization is a node
+)
+"""What runs before all other passes where functions of bytes are computed without floats."""
+
 DEVICE_PASSES: tuple[Pass, ...] = (
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
@@ -118,7 +124,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
     small = layout_passes(1, Layouts(bytes_last=True))
-    passes = (*PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
+    passes = (*INTEGER_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 
@@ -145,8 +151,9 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
+    first = INTEGER_PASSES if layouts.integers else ()
     own = DEVICE_PASSES if device else ()
-    for each in (*PASSES, *layout_passes(width, layouts, storing), *own):
+    for each in (*first, *PASSES, *layout_passes(width, layouts, storing), *own):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):

@@ -39,8 +39,9 @@ from atc.program.steps import (
     State,
     Step,
     calls,
+    home_of,
 )
-from atc.select.select import Choice, Selection, select, target_for
+from atc.select.select import Choice, Selection, select
 
 __all__ = [
     "CascadeLoop", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
@@ -65,7 +66,6 @@ def build_program(
     there as a whole; or where memory is scarce, with `io` that of inputs and outputs, too. With
     `packed_layouts`, kernels hand each other values in another form where that saves a copy.
     """
-    target = target_for(graph, target)
     packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
     if packed:
         graph = replace(graph, types={**graph.types, **packed.types})
@@ -196,9 +196,7 @@ class _Writer:
 
     def _same(self, value: str) -> str:
         """Return the value of which this one is a reshape."""
-        while value in self.reshaped:
-            value = self.reshaped[value]
-        return value
+        return home_of(value, self.reshaped)
 
     def _part(self, node: Node, op: Part) -> None:
         source, result = node.inputs[0], node.outputs[0]

@@ -114,7 +114,7 @@ struct gpu_state {
   void **staging;     /* memory for those that the device brings and the host computes with */
   gpu_graph *graphs;  /* of each segment some for the host's tensors and some for the device's */
   unsigned long long replays;
-  const int64_t *dims;  /* the extents of the run that is being queued */
+  const int64_t *dims;  /* the extents of the run that is being queued; NULL: all are constants */
   const size_t *places; /* where its buffers lie in the arena */
   CUevent begin, end; /* of a launch that is timed */
   CUevent marked;     /* NULL: nothing is */
