@@ -8,12 +8,16 @@ the temporary folders hear of it, and of the terminal's end (SIGHUP).
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from types import FrameType
 
 _GARBAGE = 50_000
 """Objects until the next look for cycles: the usual 700 make short commands a quarter slower."""
+_SPINNING = "4"
+"""The logarithm of the cycles for which numpy's threads spin before they sleep: the usual 26 let
+each of them waste some 50 ms of a core once numpy is imported."""
 
 
 def main() -> int:
@@ -36,6 +40,7 @@ def _run(command: list[str]) -> int:
     if interrupts:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE)
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", _SPINNING)
     from atc.cli.main import main as run  # late: it imports much
 
     for name in ("SIGTERM", "SIGHUP"):

@@ -17,10 +17,11 @@ from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import Plan, make_gpu
 from atc.codegen.hooks import observed
+from atc.codegen.interface import Port
 from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
-from atc.codegen.schedule import Port, make_schedule
+from atc.codegen.schedule import make_schedule
 from atc.codegen.selftest import Golden, formula
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import NO_WEIGHTS, Blob
@@ -30,8 +31,8 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
-from atc.program.build import Program, calls
 from atc.program.placement import uses_device
+from atc.program.steps import Program, calls
 from atc.runtime import device as runtime_device
 from atc.runtime import interface as runtime_interface
 from atc.runtime import library as runtime_library

@@ -118,7 +118,7 @@ def make_gpu(
         function = several if len(plans) > 1 else "run_on_gpu"
         runs.append(_make_run(plan, launched, segments, function, network, timed))
     arena = max(plan.arena.plan.size for plan in plans)
-    return Gpu(tuple(map(_listed, launched)), tuple(segments), arena, emulated, tuple(runs))
+    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
 
 
 def _make_run(
@@ -153,7 +153,8 @@ def _make_run(
     )  # fmt: skip
 
 
-def _listed(kernel: KernelSource) -> GpuKernel:
+def listed(kernel: KernelSource) -> GpuKernel:
+    """Return what the table of launches tells of a kernel."""
     assert kernel.launch is not None
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
@@ -256,22 +257,27 @@ class _GpuWriter(StepWriter):
         if call.source.scratch:
             at.append(self._device_scratch(node.outputs[0]))
         self.uses.extents |= dict.fromkeys(call.source.dims)
-        at += [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
-        assert call.source.launch is not None
-        number, wanted = self.kernels.index(call.source), call.source.launch.wanted
-        table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
-        blocks = self._extent(wanted) if isinstance(wanted, Dim) else ""
+        dims = [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
+        launch = call.source.launch
+        assert launch is not None
+        number = self.kernels.index(call.source)
+        blocks = self._extent(launch.wanted) if isinstance(launch.wanted, Dim) else ""
+        phases = [(blocks, ["0"]), (str(launch.merge), ["1"])] if launch.merge else [(blocks, [])]
         if self.timed:
             self.uses.times = self.uses.device_times = True
-            given = f"{number}, {blocks or 'INT64_MAX'}, {table}"
             yield "begin = nanoseconds();"
-            yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"
+            yield "took = 0;"
+        for some, phase in phases:
+            table = f"(const CUdeviceptr[]){{{', '.join((*at, *phase, *dims))}}}"
+            if self.timed:
+                given = f"{number}, {some or 'INT64_MAX'}, {table}"
+                yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"
+            elif some:
+                yield f"if (!gpu_launch_blocks(gpu, {stream}, {number}, {some}, {table})) {failed}"
+            else:
+                yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
+        if self.timed:
             yield f"add_device_time(ctx, {self.called}, begin, took);"
-        elif blocks:
-            given = f"{stream}, {number}, {blocks}, {table}"
-            yield f"if (!gpu_launch_blocks(gpu, {given})) {failed}"
-        else:
-            yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
         self.called += 1
 
     def _device(self, value: str) -> str:

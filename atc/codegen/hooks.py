@@ -9,7 +9,7 @@ from atc.dims import concrete
 from atc.ir.graph import TensorType, model_name
 from atc.ir.text import node_text
 from atc.names import c_string
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 
 _LONGEST = 1000
 """Characters of a name; with 4 bytes each still a string that C99 compilers take."""

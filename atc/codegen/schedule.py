@@ -16,8 +16,6 @@ from atc.memory.arena import Arena
 from atc.names import comment, tensor_identifiers
 from atc.program.steps import Program, touched, walk
 
-__all__ = ["Local", "Port", "Schedule", "StepWriter", "Task", "make_schedule"]
-
 
 @dataclass(frozen=True)
 class Local:

@@ -29,7 +29,7 @@ from atc.dims import (
 )
 from atc.ir.graph import TensorType
 from atc.memory.arena import ALIGNMENT, Arena
-from atc.program.build import Program
+from atc.program.steps import Program
 
 
 @dataclass(frozen=True)

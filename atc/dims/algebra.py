@@ -204,6 +204,8 @@ def without_atom(value: Dim, atom: Atom) -> int | None:
 
 
 def _extreme(fn: Literal["min", "max"], values: Sequence[int]) -> int:
+    if not any(isinstance(value, Dim) for value in values):
+        return min(values) if fn == "min" else max(values)
     flat: list[int] = []
     for value in values:
         atom = _only_atom(value)

@@ -60,6 +60,8 @@ class DType(Enum):
         self.c = c
         self.label = label  # the short name in symbols and dumps
 
+    __hash__ = object.__hash__  # an enum's own is Python, and types are looked up all the time
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element; numbers of 2 and 4 bits take one each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atc.errors import InternalError
-from atc.ir.graph import Graph, Node, reads, type_of
+from atc.ir.graph import Graph, Node, Op, TensorType, reads, type_of
 
 
 def verify(graph: Graph, after: str) -> None:
@@ -28,7 +28,8 @@ def verify(graph: Graph, after: str) -> None:
                 raise InternalError(f"after {after}: '{name}' is defined twice or untyped")
         known.update(node.outputs)
         try:
-            node.op.check(graph.types_of(node.inputs), [graph.types[o] for o in node.outputs])
+            results = tuple(graph.types[name] for name in node.outputs)
+            _check(node.op, graph.types_of(node.inputs), results)
         except ValueError as error:
             raise InternalError(f"after {after}: {_label(node)}: {error}") from error
         for subgraph in node.op.subgraphs():
@@ -36,6 +37,24 @@ def verify(graph: Graph, after: str) -> None:
     missing = [o for o in graph.outputs if o not in graph.types]
     if missing:
         raise InternalError(f"after {after}: output '{missing[0]}' is not computed")
+
+
+def _check(
+    op: Op, inputs: tuple[TensorType | None, ...], outputs: tuple[TensorType, ...]
+) -> None:
+    """Check an op's own rules, unless they were found to hold for these types.
+
+    Most nodes are the same objects before and after a pass; subgraphs are looked at again.
+    """
+    known = vars(op)
+    if known.get(_HOLDS) != (inputs, outputs):
+        op.check(inputs, outputs)
+        if not op.subgraphs():
+            known[_HOLDS] = (inputs, outputs)
+
+
+_HOLDS = "_rules_hold"
+"""Under which an op, which never changes, keeps the types that its rules hold for."""
 
 
 def _label(node: Node) -> str:

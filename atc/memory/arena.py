@@ -42,7 +42,7 @@ class Arena:
     buffers: tuple[Buffer, ...]
     plan: MemoryPlan
     steps: tuple[int, ...] = ()
-    """The step of each call, in the order of `atc.program.build.calls`."""
+    """The step of each call, in the order of `atc.program.steps.calls`."""
     homes: Mapping[str, str] = field(default_factory=dict)
     """The buffer that each value lies in."""
     guard: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from atc.ir.graph import DType
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 
 _SUMS = (
     "integer kernels need bytes of one scale, weights of 8 bits with one scale per filter or "

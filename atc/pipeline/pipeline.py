@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atc.backends.compiler import shared_library
+from atc.backends.compiler import Compiler, shared_library
 from atc.backends.flops import operations
 from atc.backends.target import Target
-from atc.backends.toolchain import Compiler
 from atc.build.compilers import compiler_of
 from atc.build.library import BuildResult, work_folder
 from atc.build.output_folder import check_folder, network_name, write_tree
@@ -49,7 +48,7 @@ from atc.pipeline.writing import (
     can_share_weights,
     write_project,
 )
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.shown import html_table
 from atc.starter.boards import boards_of
 from atc.starter.sizes import Sizes, planned_sizes

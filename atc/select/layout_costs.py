@@ -15,8 +15,7 @@ from atc.ir.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
-from atc.select.cost import estimate as kernel_estimate
-from atc.select.select import Limits, Measurement, Timings, candidates
+from atc.select.select import Limits, Measurement, Timings, consider
 
 
 @dataclass(frozen=True)
@@ -100,17 +99,18 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
     modelled = isinstance(w.op, MODELLED)
     if not modelled and not isinstance(w.op, Conv):
         return None
-    found = candidates(w, target, limits)
-    if not modelled and not all(c.kernel.portable for c in found):  # of convolutions of planes
+    considered = consider(w, target, limits)
+    if not modelled and not all(c.kernel.portable for c in considered.found):  # of planes
         return None
-    return min((kernel_estimate(c, w, target, limits.weight_price) for c in found), default=inf)
+    return min(considered.costs(limits.weight_price), default=inf)
 
 
 def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | None:
     """Return what the best kernel by estimates takes; None where there is none."""
-    found = candidates(w, target, limits)
-    if not found:
+    considered = consider(w, target, limits)
+    if not considered.found:
         return None
-    costs = [kernel_estimate(c, w, target, limits.weight_price) for c in found]
-    best, modelled = found[costs.index(min(costs))].kernel, isinstance(w.op, MODELLED)
+    costs = considered.costs(limits.weight_price)
+    best = considered.found[costs.index(min(costs))].kernel
+    modelled = isinstance(w.op, MODELLED)
     return KernelCost(min(costs) if modelled else None, not best.portable, best.precision == "bf16")

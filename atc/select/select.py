@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from atc.backends.catalogue import kernels_for
-from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
+from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, high, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
-from atc.select.cost import CYCLES, NANOSECONDS, estimate, packing_overhead
+from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
 
 
 @dataclass(frozen=True)
@@ -122,18 +123,52 @@ Selection = Mapping[str, Choice]
 """A node's choice by its first output's name, subgraphs included."""
 
 
+@dataclass(frozen=True)
+class Considered:
+    """What can do a workload: the candidates within the limits, with their estimated costs.
+
+    `excluded` are the labels of the other candidates, with the reason.
+    """
+
+    workload: Workload
+    target: Target
+    found: tuple[Candidate, ...]
+    excluded: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def cycles(self) -> tuple[float, ...]:
+        """The estimated cycles of each candidate, without the price of its memory."""
+        largest = concrete(self.workload)
+        return tuple(c.kernel.cost(largest, c.params, self.target) for c in self.found)
+
+    @cached_property
+    def overheads(self) -> tuple[int, ...]:
+        """The bytes that each candidate's constants take beyond the model's."""
+        return tuple(packing_overhead(c, self.workload, self.target) for c in self.found)
+
+    def costs(self, price: float) -> list[float]:
+        """Return the estimated cycles of each candidate, with the price of its memory."""
+        both = zip(self.cycles, self.overheads, strict=True)
+        return [priced(cycles, overhead, price) for cycles, overhead in both]
+
+
 def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:
     """Return all kernels with all parameter sets that can do a workload, in catalogue order."""
-    return consider(w, target, limits)[0]
+    return list(consider(w, target, limits).found)
 
 
-def consider(
-    w: Workload, target: Target, limits: Limits
-) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
+def consider(w: Workload, target: Target, limits: Limits) -> Considered:
     """Return the candidates within the limits, and the labels of the others with the reason."""
+    return _considered(w, target, limits, kernels_for(target))
+
+
+@lru_cache(1 << 12)  # layouts, times and the choice itself ask for the same workloads
+def _considered(
+    w: Workload, target: Target, limits: Limits, kernels: tuple[AnyKernel, ...]
+) -> Considered:
     able = [
         Candidate(kernel, params)
-        for kernel in kernels_for(target)
+        for kernel in kernels
         if isinstance(w.op, kernel.op)
         and kernel.supports_extents(w)
         and (kernel.accepts_16_bit_weights or weight_type(w) is None)
@@ -171,7 +206,7 @@ def consider(
         for c in able
         if c.label not in fits
     )
-    return found, excluded
+    return Considered(w, target, tuple(found), excluded)
 
 
 def _is_portable(c: Candidate) -> bool:
@@ -257,23 +292,21 @@ def choose(
 
     If it is `hosted`, that is one of the host's, where there are some.
     """
-    found, excluded = consider(w, target, limits.of(node))
+    considered = consider(w, target, limits.of(node))
     if hosted:
-        found = [c for c in found if c.kernel.launch(w, c.params, target) is None] or found
+        considered = _hosted(considered)
+    found = considered.found
     if not found:
         types = ", ".join(str(t) for t in w.inputs)
         raise UnsupportedError(
             f"no kernel for {w.op.kind} of ({types}) on target {target.name}",
             where=f"node '{node.origin[0] if node.origin else ''}'",
         )
-    largest = concrete(w)
+    labels = [c.label for c in found]
     price = limits.weight_price
     times = {m.label: cost for m in measured if (cost := m.cost(price)) is not None}
-    timed = [c for c in found if c.label in times]
-    spent = {
-        c.label: times[c.label] if c.label in times else estimate(c, w, target, price)
-        for c in found
-    }
+    timed = [c for c, label in zip(found, labels, strict=True) if label in times]
+    spent = {**dict(zip(labels, considered.costs(price), strict=True)), **times}
     best = min(timed or found, key=lambda c: spent[c.label])
     near = [
         c for c in (timed or found if limits.packed else ())
@@ -281,6 +314,14 @@ def choose(
         and c.kernel.packing(w, c.params, target) in limits.packed
     ]  # fmt: skip
     best = min(near or [best], key=lambda c: spent[c.label])
-    estimates = tuple((c.label, c.kernel.cost(largest, c.params, target)) for c in found)
-    larger = tuple((c.label, n) for c in found if (n := packing_overhead(c, w, target)))
-    return Choice(w, best, estimates, measured, excluded, larger)
+    estimates = tuple(zip(labels, considered.cycles, strict=True))
+    overheads = zip(labels, considered.overheads, strict=True)
+    larger = tuple((label, n) for label, n in overheads if n)
+    return Choice(w, best, estimates, measured, considered.excluded, larger)
+
+
+def _hosted(considered: Considered) -> Considered:
+    """Return the candidates that are the host's, all where none is."""
+    w, target = considered.workload, considered.target
+    own = tuple(c for c in considered.found if c.kernel.launch(w, c.params, target) is None)
+    return replace(considered, found=own or considered.found)

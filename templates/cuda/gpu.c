@@ -413,7 +413,7 @@ int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t b
   if (driver->event_record(state->end, stream) != CUDA_SUCCESS) return 0;
   if (driver->event_wait(state->end) != CUDA_SUCCESS) return 0;
   if (driver->event_elapsed(&milliseconds, state->begin, state->end) != CUDA_SUCCESS) return 0;
-  *took = (unsigned long long)(milliseconds * 1e6F);
+  *took += (unsigned long long)(milliseconds * 1e6F);
   return 1;
 }
 

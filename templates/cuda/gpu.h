@@ -141,7 +141,7 @@ void gpu_leave(gpu_state *state);
  * it fails. */
 int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports);
 
-/* Launch so many blocks, from one to the kernel's most, wait for them and say how long they took, in
+/* Launch so many blocks, from one to the kernel's most, wait for them and add how long they took, in
  * nanoseconds; 0 where it fails. */
 int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
                      const CUdeviceptr *arguments, unsigned long long *took);

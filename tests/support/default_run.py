@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from atc.templates import verbatim
+
 _VARIABLE = "ATC_TESTS_LEVEL"
 
 SHARE = 8
@@ -32,6 +34,48 @@ def repeats(name: str) -> bool:
     return zlib.crc32(name.encode()) % SHARE != 0
 
 
+_QUICK = """\
+#!/bin/sh
+# Compiles at -O0, as the last of several levels counts. What kernels include first is parsed once
+# for all that have the same flags: that takes longer than most kernels themselves.
+here=${0%/*} source= header=kernel
+case " $* " in
+  *" -include "*) ;;
+  *" -c src/kernels/"*".c "*) source=${*##* -c } source=${source%% *} ;;
+esac
+[ -n "$source" ] || exec cc "$@" -O0
+case " $* " in
+  *" -mavx"*) if grep -q '"../simd.h"' "$source"; then header=vectors; fi ;;
+esac
+place=$here/parsed/$header count=0
+for each; do
+  case $each in
+    -c) break ;;
+    -I* | -ffile-prefix-map=*) ;;
+    *) place=$place/$each ;;
+  esac
+  count=$((count + 1))
+done
+parsed() (
+  rest=$(($# - count))
+  while [ $count -gt 0 ]; do
+    each=$1 count=$((count - 1))
+    shift
+    set -- "$@" "$each"
+  done
+  shift $rest
+  echo "#include \\"$here/$header.h\\"" >"$place/all.h"
+  cc "$@" -O0 -x c-header "$place/all.h" -o "$place/making/it" >"$place/log" 2>&1 &&
+    mv "$place/making/it" "$place/all.h.gch"
+)
+if [ ! -d "$place/making" ] && mkdir -p "$place" && mkdir "$place/making" 2>"$place/log"; then
+  parsed "$@"
+fi
+[ ! -f "$place/all.h.gch" ] || set -- -include "$place/all.h" "$@"
+exec cc "$@" -O0
+"""
+
+
 def level() -> str:
     """Return the optimisation level of the models that tests compile."""
     return os.environ.get(_VARIABLE, "-O1")
@@ -43,8 +87,11 @@ def compile_quickly(folder: Path) -> None:
     The configuration in `folder` gives `atc` a cache of kernels that the whole run shares.
     """
     os.environ.setdefault(_VARIABLE, "-O0")
-    compiler = folder / "quick-cc"  # the last of several levels counts
-    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    kernel = verbatim("cpu/kernel.h")
+    (folder / "kernel.h").write_text(kernel)
+    (folder / "vectors.h").write_text(f"{kernel}\n#include <immintrin.h>\n")
+    compiler = folder / "quick-cc"
+    compiler.write_text(_QUICK)
     compiler.chmod(0o755)
     os.environ["CC"] = str(compiler)
     file = folder / "atc.cfg"

@@ -275,8 +275,8 @@ def elementwise(operator: str, *shape: int) -> Callable[[bool], onnx.ModelProto]
     """Return a network of one sum or product of two inputs."""
 
     def made(quantized: bool) -> onnx.ModelProto:
-        net = Net(quantized)
-        a, b = net.input(1, *shape), net.input(1, *shape, name="b", scale=0.0173)
+        net = Net(quantized, uneven=True)
+        a, b = (net.input(1, *shape, name=n, scale=s) for n, s in (("a", 0.02137), ("b", 0.01733)))
         return net.model(net.add(a, b, operator))
 
     return made

@@ -15,6 +15,7 @@ from cuda_networks import compiled, mixed_model
 from decoders import DECODERS
 from dynamic_models import CASES, Case, Net, floats
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from whole import test_growing_states as growing
 from whole import test_states as states
 from whole.test_cuda import Tensor, loop_model
@@ -238,6 +239,27 @@ def test_what_no_gpu_has_room_for_is_computed_on_the_host(tmp_path: Path) -> Non
     assert any("too much of a GPU's memory" in warning for warning in done.warnings)
     with load(tmp_path / "net") as net:
         np.testing.assert_array_equal(net.run({"n": np.int64(5)})["y"], -np.arange(5))
+
+
+def test_parts_of_a_cache_that_grows_are_joined(tmp_path: Path) -> None:
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    shapes = {"q": (1, 4, 1, 16), "k": (1, 2, "keys", 16), "v": (1, 2, "keys", 24)}
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node], "word", [value(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
+        [value("y", TensorProto.FLOAT, (1, 4, 1, 24))],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    given = "q:1,4,1,16;k:1,2,keys=0~700,16;v:1,2,keys,24"
+    done = compiled(model, tmp_path, input_shape=given)
+    (kernel,) = (n["kernel"] for n in done.report["nodes"] if n["op"] == "Attention")
+    assert kernel.startswith("cuda_attention_parts(")
+    net = load(tmp_path / "net")
+    for keys in (700, 1, 129, 0, 700):
+        feed = {n: floats(*(keys if d == "keys" else d for d in s)) for n, s in shapes.items()}
+        found = net.run(feed)["y"]
+        (wanted,) = ReferenceEvaluator(model).run(None, feed) if keys else (np.zeros_like(found),)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
 
 
 PROFILES = {

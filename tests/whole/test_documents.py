@@ -132,8 +132,12 @@ FAST = {
          "--max_ram=16K --max_rom=64K",
          "make -C out/kws/starter run",
          "atc verify out/kws --model=samples/keywords.onnx",
+         "make -C out/kws/starter flash-serial BOARD=nucleo-f446re",
+         "atc verify out/kws --model=samples/keywords.onnx --runner=serial:/dev/ttyACM0",
          "atc verify FOLDER"),
-        {"atc verify FOLDER": "atc verify --help", "make -C out/kws/starter run":
+        {"atc verify FOLDER": "atc verify --help", "flash-serial BOARD=nucleo-f446re": "serial",
+         "--runner=serial:/dev/ttyACM0": "--runner=serial:/dev/none 2>&1 | grep opened",
+         "make -C out/kws/starter run":
          "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
         needs=("arm-none-eabi-gcc", "qemu-system-arm", "make"),
     ),

@@ -13,9 +13,18 @@ import numpy as np
 from atc.dims import Undecided, concrete, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import DType, Graph, Node, TensorType, reads
-from atc.ir.ops import Conv, Map, MatMul, Normalize, Pool, Reduce, Reshape
+from atc.ir.ops import (
+    Conv,
+    ConvFilterGradient,
+    Map,
+    MatMul,
+    Normalize,
+    Pool,
+    Reduce,
+    Reshape,
+)  # fmt: skip
 from atc.ir.ops.data import Concat, Pad
-from atc.passes.layout.conv_forms import conv_forms, pool_forms
+from atc.passes.layout.conv_forms import conv_forms, filter_gradient_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
 from atc.passes.layout.forms import (
     LAID_OUT,
@@ -167,10 +176,12 @@ def choices(scene: Scene, price: Price) -> Choices:
 
 
 def _wanted(scene: Scene) -> set[str]:
-    """Return the values that a convolution or pooling reads."""
-    return {
+    """Return the values that a convolution, its gradient or pooling reads."""
+    read = {
         node.inputs[0] for node in scene.graph.nodes if isinstance(node.op, Conv | Pool)
     }
+    slopes = (n.inputs for n in scene.graph.nodes if isinstance(n.op, ConvFilterGradient))
+    return read.union(*slopes)
 
 
 def _shapes(scene: Scene, node: Node) -> tuple[tuple[int, ...], ...]:
@@ -204,6 +215,8 @@ def _forms(
         yield from plain_loops(scene, node)
     elif isinstance(node.op, Conv):
         yield from conv_forms(scene, node, node.op, Layout.PLAIN)
+    elif isinstance(node.op, ConvFilterGradient):
+        yield from filter_gradient_forms(scene, node, node.op)
     else:
         yield plain_form(node)
     if len(node.outputs) != 1 or not _layable(scene.type(node.outputs[0])):

@@ -30,6 +30,8 @@ class Layout(Enum):
     BLOCKS = ".blocked"
     LAST = ".blocked.last"
 
+    __hash__ = object.__hash__  # an enum's own is Python, and layouts are looked up all the time
+
 
 @dataclass(frozen=True)
 class Read:

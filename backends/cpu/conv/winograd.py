@@ -351,11 +351,15 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     rate = FAR if again else NEAR
     for count in tiles.blocks:
         cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
-        products = n * sum(
-            c.count * tile_cycles(machine, flat, 1, c.width, vectors, g.ic, rate)
+        widths = panels(g.mb, nv)
+        tiles_of = [
+            {
+                vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, g.ic, rate)
+                for vectors in dict.fromkeys(widths)
+            }
             for c in cuts
-            for vectors in panels(g.mb, nv)
-        )
+        ]
+        products = n * sum(costs[vectors] for costs in tiles_of for vectors in widths)
         total += max(products, again / (STREAM * machine.memory))
         into, back = TRANSFORMS[m]
         total += count * (g.icb * into + g.mb * back)

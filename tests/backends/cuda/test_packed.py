@@ -29,7 +29,7 @@ def test_packed_weights_are_multiplied_on_tensor_cores() -> None:
         workload = workload_of(graph, node, graph.constants)
         times = tuple(
             Measurement(c.label, 1.0 if c.kernel.name == name else 1e9)
-            for c in consider(workload, target, limits)[0]
+            for c in consider(workload, target, limits).found
         )
         found = select(graph, target, {workload: times}, limits=limits)
         assert name in {c.candidate.kernel.name for c in found.values()}
