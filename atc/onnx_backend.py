@@ -37,7 +37,7 @@ from atc.memory.arena import plan_memory
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.runtime.network import Network
-from atc.select.select import Selection, select
+from atc.select.select import Selection, select, target_for
 
 FILE = "the model"
 """What errors call a model that comes from no file."""
@@ -117,7 +117,8 @@ def _emit(
     graph: Graph, target: Target, name: str, choose: Callable[[Graph, Target], Selection]
 ) -> Emission:
     graph = run_passes(graph, width=target.vector_bytes // 4, device=bool(target.device))
-    program = build_program(graph, choose(graph, target), target)
+    own = target_for(graph, target)
+    program = build_program(graph, choose(graph, own), own)
     return emit(
         program, plan_memory(program), target, name=name, model=FILE, model_hash="", options=""
     )

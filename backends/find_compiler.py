@@ -26,7 +26,7 @@ PACKAGES = {
 }
 """Debian's packages of compilers for other processors."""
 _LIBRARIES = {
-    "riscv64-rvv": "libc6-dev-riscv64-cross",
+    "riscv64-rvv": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "wasm32-simd128": "wasi-libc libclang-rt-19-dev-wasm32",
 }
 """Debian's packages of the C libraries of targets that share a compiler."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from atc.backends.kernel import Workload
-from atc.ir.ops import Conv, ConvBlocked, ConvTranspose, MatMul, Recurrent
+from atc.ir.ops import Conv, ConvBlocked, ConvFilterGradient, ConvTranspose, MatMul, Recurrent
 from atc.ir.ops.quantize import MatMulPacked
 
 
@@ -23,6 +23,9 @@ def operations(w: Workload) -> int:
             return 2 * y[0] * prod(y[2:-1]) * prod(shapes[1])
         case ConvTranspose():
             return 2 * prod(shapes[0]) * prod(shapes[1][1:])
+        case ConvFilterGradient(window=window):
+            pixels = prod(shapes[1][2 : 2 + window.rank])
+            return 2 * shapes[1][0] * pixels * w.outputs[0].size
         case MatMul():
             return w.op.flops
         case MatMulPacked():

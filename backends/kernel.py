@@ -59,6 +59,9 @@ OpT = TypeVar("OpT", bound=Op, default=Op)
 OpT_co = TypeVar("OpT_co", bound=Op, default=Op, covariant=True)
 OpT_contra = TypeVar("OpT_contra", bound=Op, default=Op, contravariant=True)
 ParamsT = TypeVar("ParamsT", bound=Params | KernelParams, default=Params)
+ParamsT_contra = TypeVar(
+    "ParamsT_contra", bound=Params | KernelParams, default=Params, contravariant=True
+)
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,15 @@ def loop_cycles(w: Workload) -> float:
 class Launch:
     """How many blocks of how many threads run a kernel of a GPU, at most.
 
-    `wanted` are the blocks that a run's own extents are worth; 0: always as many.
+    `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
+    blocks that `merge`, at most as many, they run when all others have ended, and the kernel is
+    given the `phase`: 0, then 1.
     """
 
     blocks: int
     threads: int
     wanted: int = field(default=0, compare=False)
+    merge: int = 0
 
 
 class Kernel(Generic[OpT, ParamsT]):
@@ -302,6 +308,17 @@ class PacksActivations(Protocol[OpT_contra, ParamsT]):
         self, params: ParamsT, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
     ) -> ParamsT:
         """Return the parameters to read some inputs, and write output 0, in packed layouts."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class PacksPanels(Protocol[OpT_contra, ParamsT_contra]):
+    """A kernel of products that packs constant B as [columns / c, depth, c], zeros at the end."""
+
+    def panel_columns(
+        self, w: Workload[OpT_contra], params: ParamsT_contra, target: Target
+    ) -> int:
+        """Return c; 0 where B isn't packed so."""
         raise NotImplementedError
 
 

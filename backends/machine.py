@@ -72,10 +72,6 @@ class Machine:
         """Return the vectors of so many bytes loaded per cycle."""
         return self._narrowed(self.loads, vector_bytes)
 
-    def dot_rate(self, vector_bytes: int) -> float:
-        """Return the dot products of bytes started per cycle; as multiply-adds if none are."""
-        return self._narrowed(self.dots or self.fmas, vector_bytes)
-
     def sums(self, vector_bytes: int) -> int:
         """Return how many sums keep the multiply-adds on vectors of so many bytes busy."""
         return ceil(1.25 * self.fma_latency * self.fma_rate(vector_bytes))

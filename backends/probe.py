@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import PATIENCE, compile_flags
+from atc.backends.compiler import PATIENCE, Compiler, compile_flags
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.find_compiler import compiler_advice, find_compiler
 from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
-from atc.backends.toolchain import Compiler, Log, compile_object, no_log
+from atc.backends.toolchain import Log, compile_object, no_log
 from atc.errors import AtcError
 
 EMULATORS = {

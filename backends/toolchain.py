@@ -24,33 +24,11 @@ from atc.backends.compiler import (
     OPEN_ENDED,
     PATIENCE,
     Compiler,
-    compile_flags,
     link_flags,
 )
 from atc.backends.running import Running, end_group
 from atc.backends.target import host_arch
 from atc.errors import ToolchainError, one_line, reason_of, way_out
-
-__all__ = [
-    "Compiler",
-    "Finished",
-    "Job",
-    "Log",
-    "TimedOut",
-    "archive_static",
-    "extract_archive",
-    "compile_flags",
-    "compile_many",
-    "compile_object",
-    "compiling_threads",
-    "patience_lost",
-    "section_sizes",
-    "link_program",
-    "link_shared",
-    "link_wasm",
-    "no_log",
-    "run_binary",
-]
 
 Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
 

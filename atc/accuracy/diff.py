@@ -23,7 +23,7 @@ from atc.ir.strict_json import dumps
 from atc.options.options import Options
 from atc.pipeline.lowering import read_model
 from atc.pipeline.pipeline import Compilation
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
 

@@ -33,7 +33,7 @@ from atc.ir.graph import Array, original
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Decisions, Request
-from atc.program.build import Call, calls
+from atc.program.steps import Call, calls
 from atc.runtime.load import open_network
 
 SEEDS = (0, 1)

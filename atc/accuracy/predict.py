@@ -14,7 +14,7 @@ from atc.lower.context import node_name
 from atc.pipeline.lowering import read_model
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.precision import HEAVY
-from atc.program.build import calls
+from atc.program.steps import calls
 
 
 def predicted_error(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atc.accuracy.inputs import random_inputs
 from atc.ir.graph import Array
 from atc.pipeline.pipeline import Compilation
-from atc.program.build import Call, calls
+from atc.program.steps import Call, calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import LOADS, THREADS
+from atc.backends.compiler import LOADS, THREADS, Compiler
 from atc.backends.target import Target
-from atc.backends.toolchain import Compiler, Log, no_log
+from atc.backends.toolchain import Log, no_log
 from atc.build.library import (
     BuildContext,
     ObjectCache,

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from atc.backends.compiler import shared_library, source_flags
+from atc.backends.compiler import Compiler, compile_flags, shared_library, source_flags
 from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     PARSED,
-    Compiler,
     Job,
     Log,
     archive_static,
-    compile_flags,
     compile_many,
     compiling_threads,
     link_shared,

@@ -15,12 +15,13 @@ from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
-from atc.codegen.gpu import make_gpu
+from atc.codegen.gpu import Plan, make_gpu
 from atc.codegen.hooks import observed
+from atc.codegen.interface import Port
 from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
-from atc.codegen.schedule import Port, make_schedule
+from atc.codegen.schedule import make_schedule
 from atc.codegen.selftest import Golden, formula
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import NO_WEIGHTS, Blob
@@ -30,8 +31,8 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
-from atc.program.build import Program, calls
 from atc.program.placement import uses_device
+from atc.program.steps import Program, calls
 from atc.runtime import device as runtime_device
 from atc.runtime import interface as runtime_interface
 from atc.runtime import library as runtime_library
@@ -144,11 +145,12 @@ def emit(
     planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
     has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
-    if uses_device(program):
-        emulated = target.device == EMULATED
-        gpu = make_gpu(program, arena, offsets, name, emulated, profile)
+    if any(map(uses_device, programs)):
+        parts = map(Plan, programs, planned, places)
+        gpu = make_gpu(tuple(parts), kernels, name, target.device == EMULATED, profile)
         has_arena, schedule = gpu.hybrid, gpu.schedule
-    own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
+    hosted = gpu is None or gpu.hybrid
+    own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
     ranges = (
         None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
     )
@@ -167,7 +169,7 @@ def emit(
         and max(a.plan.size for a in planned) >= 2 * PAGE,
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena
-        else target.alignment if gpu and ranges else 0,
+        else target.alignment if gpu and (ranges or own_profiles) else 0,
         "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
         "touched": () if target.bare else prefault_ranges(programs, places),
         "page": PAGE, "most": MOST,
@@ -192,7 +194,7 @@ def emit(
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
-    for k, run in enumerate(own_profiles.runs if own_profiles else ()):
+    for k, run in enumerate(own_profiles.runs if own_profiles and gpu is None else ()):
         plan = make_schedule(*shape_profiles[k], places[k], name)
         runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
             **values, "shape_profile": run, "net": plan, "inputs": plan.inputs,
@@ -231,7 +233,7 @@ def _io_places(program: Program, arena: Arena) -> dict[str, list[int]]:
     """Return where in the arena there is room for the inputs and for the outputs; {}: none."""
     if not arena.io:
         return {}
-    sides = {"input": program.inputs, "output": [program.home(o) for o in program.outputs]}
+    sides = {"input": program.inputs, "output": program.output_homes}
     return {side: [arena.io[v] for v in values] for side, values in sides.items()}
 
 

@@ -38,39 +38,99 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """What the templates need beside the schedule; `staged` says it of inputs, then outputs.
+class GpuRun:
+    """The C function that runs one program: of a shape profile, or of all (other) shapes."""
 
-    `arena` are the bytes on the device. Where the host computes nothing, it needs none of its own.
+    function: str
+    schedule: Schedule
+    extents: int
+    """Entries of the table of extents that are known when it runs."""
+    staged: tuple[bool, ...]
+    """Of inputs, then outputs: whether the host computes with them."""
+    hybrid: bool
+    """Whether the host computes with values of its own."""
+    streams: int
+    """Those that branches run on beside the run's own."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the templates need beside the schedules; `arena` are the bytes on the device.
+
+    Where the host computes nothing, it needs none of its own. The last of the runs is the only one,
+    or that of the largest shapes.
     """
 
     kernels: tuple[GpuKernel, ...]
     segments: tuple[Segment, ...]
     arena: int
-    staged: tuple[bool, ...]
-    hybrid: bool
-    streams: int
-    """Those that branches run on beside the run's own."""
-    extents: int
-    """Entries of the table of extents that are known when it runs."""
     emulated: bool
-    schedule: Schedule
+    runs: tuple[GpuRun, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The last run's."""
+        return self.runs[-1].schedule
+
+    @property
+    def staged(self) -> tuple[bool, ...]:
+        """Of inputs, then outputs: whether the host computes with them in any run."""
+        return tuple(map(any, zip(*(run.staged for run in self.runs), strict=True)))
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether the host computes with values of its own in any run."""
+        return any(run.hybrid for run in self.runs)
+
+    @property
+    def streams(self) -> int:
+        """Those that branches run on beside the run's own."""
+        return max(run.streams for run in self.runs)
+
+    @property
+    def extents(self) -> int:
+        """Entries of the table of extents; no run has another one."""
+        return max(run.extents for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program, its memory, and where its constants begin in the weights."""
+
+    program: Program
+    arena: Arena
+    weights: Mapping[str, int]
 
 
 def make_gpu(
-    program: Program, arena: Arena, weights: Mapping[str, int], network: str, emulated: bool,
+    plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
     timed: bool = False,
 ) -> Gpu:  # fmt: skip
-    """Write the calls of a program some of whose steps a GPU runs; with `timed` it times each."""
-    launched = [s for s in program.steps if on_device(s)]
-    sources = [call.source for call in calls(launched)]
-    kernels = tuple(dict.fromkeys(sources))
-    hosted, resident = place(program, resident=False), place(program, resident=True)
+    """Write the calls of programs some of whose steps a GPU runs; with `timed` it times each.
 
+    `kernels` are those of all programs. Of several programs each is run by a function of its own.
+    """
+    launched = tuple(k for k in kernels if k.launch)
     segments: list[Segment] = []
+    runs = []
+    for k, plan in enumerate(plans):
+        several = "run_ranges" if plan.program.dims else f"run_shape{k}"
+        function = several if len(plans) > 1 else "run_on_gpu"
+        runs.append(_make_run(plan, launched, segments, function, network, timed))
+    arena = max(plan.arena.plan.size for plan in plans)
+    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
+
+
+def _make_run(
+    plan: Plan, kernels: Sequence[KernelSource], segments: list[Segment], function: str,
+    network: str, timed: bool,
+) -> GpuRun:  # fmt: skip
+    """Write one program's calls, and add its segments to those there are."""
+    program, arena, weights = plan.program, plan.arena, plan.weights
+    hosted, resident = place(program, resident=False), place(program, resident=True)
     writer = partial(
         _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident,
-        segments=segments,
+        segments=segments, function=function,
     )  # fmt: skip
     whole = make_schedule(program, arena, weights, network, timed, writer=writer)
     used = whole.uses.pointers
@@ -84,17 +144,17 @@ def make_gpu(
     moved = {m.home for side in resident.before for m in side if not m.to_device}
     hosted_calls = calls(s for s in program.steps if not on_device(s))
     touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
-    ports = (*program.inputs, *(program.home(o) for o in program.outputs))
-    listed = tuple(_listed(k) for k in kernels)
-    return Gpu(
-        listed, tuple(segments), arena.plan.size, tuple(p in touched for p in ports),
-        bool(schedule.values) or whole.uses.arena,
-        max((len(s.branches) for s in launched if isinstance(s, Fork)), default=1) - 1,
-        1 + max((s.index for s in program.dims), default=-1), emulated, schedule,
+    ports = (*program.inputs, *program.output_homes)
+    forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
+    return GpuRun(
+        function, schedule, 1 + max((s.index for s in program.dims), default=-1),
+        tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena,
+        max((len(s.branches) for s in forks), default=1) - 1,
     )  # fmt: skip
 
 
-def _listed(kernel: KernelSource) -> GpuKernel:
+def listed(kernel: KernelSource) -> GpuKernel:
+    """Return what the table of launches tells of a kernel."""
     assert kernel.launch is not None
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
@@ -106,7 +166,7 @@ class _GpuWriter(StepWriter):
         self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
         observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
         weights: Mapping[str, int], kernels: Sequence[KernelSource],
-        hosted: Placement, resident: Placement, segments: list[Segment],
+        hosted: Placement, resident: Placement, segments: list[Segment], function: str,
     ) -> None:  # fmt: skip
         super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
         self.weights = weights
@@ -114,13 +174,14 @@ class _GpuWriter(StepWriter):
         self.hosted = hosted
         self.resident = resident
         self.segments = segments
+        self.function = function
         self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {
             program.home(v): at - most(program.shift(v)) for v, at in offsets
         }
         self.buffers = {program.home(v): k for v, k in arena.number.items()}
-        self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
+        self.outputs = {home: k for k, home in enumerate(program.output_homes)}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Return the C of all steps as one: what is moved, and what is replayed, spans several."""
@@ -167,7 +228,8 @@ class _GpuWriter(StepWriter):
         self.tables |= {"at"} if self.uses.places else set()
         outer.extents |= self.uses.extents  # they may call functions
         self.uses = outer
-        steps = f"Steps {first} to {self.number - 1}."
+        of = "" if self.function == "run_on_gpu" else f" of {self.function}"
+        steps = f"Steps {first} to {self.number - 1}{of}."
         self.segments.append(Segment(steps, lines, frozenset(self.tables)))
         yield f"/* {first} to {self.number - 1}: a graph */"
         asked = f"gpu_replay(gpu, stream, {number}, hosted ? 0 : 1, in)"
@@ -195,22 +257,27 @@ class _GpuWriter(StepWriter):
         if call.source.scratch:
             at.append(self._device_scratch(node.outputs[0]))
         self.uses.extents |= dict.fromkeys(call.source.dims)
-        at += [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
-        assert call.source.launch is not None
-        number, wanted = self.kernels.index(call.source), call.source.launch.wanted
-        table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
-        blocks = self._extent(wanted) if isinstance(wanted, Dim) else ""
+        dims = [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
+        launch = call.source.launch
+        assert launch is not None
+        number = self.kernels.index(call.source)
+        blocks = self._extent(launch.wanted) if isinstance(launch.wanted, Dim) else ""
+        phases = [(blocks, ["0"]), (str(launch.merge), ["1"])] if launch.merge else [(blocks, [])]
         if self.timed:
             self.uses.times = self.uses.device_times = True
-            given = f"{number}, {blocks or 'INT64_MAX'}, {table}"
             yield "begin = nanoseconds();"
-            yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"
+            yield "took = 0;"
+        for some, phase in phases:
+            table = f"(const CUdeviceptr[]){{{', '.join((*at, *phase, *dims))}}}"
+            if self.timed:
+                given = f"{number}, {some or 'INT64_MAX'}, {table}"
+                yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"
+            elif some:
+                yield f"if (!gpu_launch_blocks(gpu, {stream}, {number}, {some}, {table})) {failed}"
+            else:
+                yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
+        if self.timed:
             yield f"add_device_time(ctx, {self.called}, begin, took);"
-        elif blocks:
-            given = f"{stream}, {number}, {blocks}, {table}"
-            yield f"if (!gpu_launch_blocks(gpu, {given})) {failed}"
-        else:
-            yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
         self.called += 1
 
     def _device(self, value: str) -> str:

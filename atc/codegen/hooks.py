@@ -9,7 +9,7 @@ from atc.dims import concrete
 from atc.ir.graph import TensorType, model_name
 from atc.ir.text import node_text
 from atc.names import c_string
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 
 _LONGEST = 1000
 """Characters of a name; with 4 bytes each still a string that C99 compilers take."""
@@ -97,7 +97,7 @@ def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:
 
 
 def _kinds(program: Program, values: Iterable[tuple[str, TensorType]]) -> Iterator[int]:
-    inputs, homes = {*program.inputs}, {program.home(o) for o in program.outputs}
+    inputs, homes = {*program.inputs}, {*program.output_homes}
     for name, _ in values:
         if name in inputs:
             yield INPUT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atc.ir.text import node_text
 from atc.names import c_string
-from atc.program.build import Program, calls
+from atc.program.steps import Program, calls
 
 _LONGEST = 1000
 """Characters of the nodes' names; with 4 bytes each still a string that C99 compilers take."""

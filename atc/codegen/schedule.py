@@ -16,8 +16,6 @@ from atc.memory.arena import Arena
 from atc.names import comment, tensor_identifiers
 from atc.program.steps import Program, touched, walk
 
-__all__ = ["Local", "Port", "Schedule", "StepWriter", "Task", "make_schedule"]
-
 
 @dataclass(frozen=True)
 class Local:
@@ -91,7 +89,7 @@ def make_schedule(
     )  # where others begin is found at every call
     pointers = {
         **{p.name: p.c_name for p in inputs},
-        **{program.home(v): p.c_name for v, p in zip(program.outputs, outputs, strict=True)},
+        **{home: p.c_name for home, p in zip(program.output_homes, outputs, strict=True)},
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }

@@ -29,7 +29,7 @@ from atc.dims import (
 )
 from atc.ir.graph import TensorType
 from atc.memory.arena import ALIGNMENT, Arena
-from atc.program.build import Program
+from atc.program.steps import Program
 
 
 @dataclass(frozen=True)
@@ -234,12 +234,15 @@ class ShapeProfiles:
         return [sum(ranks[:k]) for k in range(len(ranks) + 1)]
 
 
-def make_shape_profiles(plans: Sequence[tuple[Program, Arena]], network: str) -> ShapeProfiles:
-    """Return what is to be written of the plans of a library."""
+def make_shape_profiles(
+    plans: Sequence[tuple[Program, Arena]], network: str, hosted: bool
+) -> ShapeProfiles:
+    """Return what is to be written of the plans of a library, which the host computes or a GPU."""
     runs = []
     for k, (program, arena) in enumerate(plans):
         sides = [[program.types[v].shape for v in s] for s in (program.inputs, program.outputs)]
         size = (arena.plan.size or ALIGNMENT) if arena.offsets or arena.scratch else 0
+        size = size if hosted else ALIGNMENT
         shown = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in sides[0])
         flat = [tuple(n for shape in side for n in shape) for side in sides]
         file = f"{network}_shape{k}"

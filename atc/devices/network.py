@@ -1,4 +1,4 @@
-"""A compiled network that runs elsewhere: under the target's emulator, or where ssh leads.
+"""A compiled network that runs elsewhere: under an emulator, over ssh, or over a serial line.
 
 A program around the folder's static library reads inputs from files and writes outputs to others.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from atc.backends.compiler import compile_flags
 from atc.backends.find_compiler import find_compiler
 from atc.backends.probe import install_runner
 from atc.backends.target import Target, host_arch
@@ -24,16 +25,17 @@ from atc.backends.toolchain import (
     Finished,
     Job,
     Log,
-    compile_flags,
     compile_many,
     link_program,
     no_log,
     run_binary,
 )
 from atc.codegen.interface import Port
+from atc.devices.serial_line import line_of, open_line, run_over
 from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason_of
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, TensorType
+from atc.names import c_string
 from atc.runtime.values import Tensor, Value
 from atc.starter.boards import BOARDS
 from atc.starter.texts import run_texts
@@ -46,6 +48,8 @@ PATIENCE = 600.0
 class Device:
     """How a program for a target is run: `local`, where need be under its emulator, or `ssh:HOST`.
 
+    With `serial:DEVICE` it runs already, on a board at the other end of a serial line.
+
     The empty runner is `local` that loads the library where it can.
     """
 
@@ -56,6 +60,11 @@ class Device:
     def host(self) -> str:
         """The machine that ssh leads to, with its port if it has one of its own; '' for none."""
         return self.runner.partition(":")[2] if self.runner.startswith("ssh:") else ""
+
+    @property
+    def line(self) -> str:
+        """The serial line to a board that runs the network; '' for none."""
+        return self.runner.partition(":")[2] if self.runner.startswith("serial:") else ""
 
     @property
     def is_native(self) -> bool:
@@ -70,9 +79,13 @@ class Device:
     def check(self) -> None:
         """Raise OptionError where nothing here can run a program for the target."""
         name = self.target.name
+        if self.line:
+            line_of(self.line)
+            return
         if self.runner not in ("", "local") and not self.host:
             raise OptionError(f"nothing is verified by {one_line(self.runner, 60)}",
-                              where="--runner", hint="use local or ssh:HOST")  # fmt: skip
+                              where="--runner", hint="use local, ssh:HOST or serial:DEVICE"
+                              )  # fmt: skip
         if self.host and self.target.bare:
             raise OptionError(f"{name} has no system that ssh reaches", where="--runner",
                               hint="leave --runner out: qemu runs it")  # fmt: skip
@@ -122,6 +135,8 @@ class DeviceNetwork:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run once on inputs by name; ToolchainError tells what the program said as it failed."""
+        if self._device.line:
+            return self._over_line(inputs)
         with temporary_folder("device") as place:
             for k, tensor in enumerate(self.inputs):
                 array = np.ascontiguousarray(inputs[tensor.name], tensor.dtype)
@@ -137,6 +152,22 @@ class DeviceNetwork:
                     where=str(self._folder),
                 )  # fmt: skip
             return {t.name: self._output(place, k, t) for k, t in enumerate(self.outputs)}
+
+    def _over_line(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Run it on the board that answers at the other end of a serial line."""
+        given = [np.ascontiguousarray(inputs[t.name], t.dtype).tobytes() for t in self.inputs]
+        sizes = [p.type.nbytes for p in self._ports["outputs"]]
+        with open_line(self._device.line) as line:
+            found = run_over(line, self._is_of_folder, given, sizes)
+        return {
+            t.name: np.frombuffer(data, t.dtype).reshape(t.shape)
+            for t, data in zip(self.outputs, found, strict=True)
+        }
+
+    def _is_of_folder(self, build_info: str) -> bool:
+        """Return whether what a library tells of itself stands in the folder's sources."""
+        source = self._folder / "src" / f"{self.name}.c"
+        return build_info != "" and c_string(build_info) in source.read_text("utf-8")
 
     def _output(self, place: Path, number: int, tensor: Tensor) -> Array:
         path = place / f"output_{number}.bin"

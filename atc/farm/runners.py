@@ -202,6 +202,9 @@ def open_runner(text: str, emulator: Sequence[str] = (), log: Log = no_log) -> R
     match kind:
         case "" | "local":
             return Local(tuple(emulator) if not kind else (), log)
+        case "serial":
+            raise OptionError("nothing is measured over a serial line", where="--runner",
+                              hint="serial:DEVICE is for atc verify")  # fmt: skip
         case "qemu":
             words = tuple(shlex.split(rest))
             return Local(_there(words), log, f" under {shlex.join(words)}")

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
+from atc.codegen.gpu import listed
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Recurrent
 
@@ -18,6 +20,8 @@ BUDGET = 0.5
 """Seconds after which a workload's timing rounds end, once every candidate had two."""
 HOT, COOLING = 90.0, 10
 """Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
+ROOM, REPEATED = 256, 16
+"""Bytes of whose multiples a GPU's tensors begin; launches of the graph that is timed."""
 COLD_BYTES = 48 << 20
 """Copies of the constant operands take up to this much, more than any L2, to be read cold."""
 
@@ -60,6 +64,51 @@ def harness_of(
         "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
         "tiles": any(s.tiles for s in sources),
         "hot": HOT, "cooling": COOLING, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
+    }  # fmt: skip
+    return values, b"".join(parts)
+
+
+def device_harness_of(
+    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
+) -> tuple[dict[str, object], bytes]:
+    """Return the same for the harness of a GPU, whose memory has the data, results and scratch."""
+    parts: list[bytes] = []
+    at: list[int] = []
+    size = 0
+    for array in operands(w):
+        data = b"" if array is None else np.ascontiguousarray(array).tobytes()
+        padded = -(-max(len(data), 1) // ROOM) * ROOM
+        parts.append(data + bytes(padded - len(data)))
+        at.append(size)
+        size += padded
+    places: list[int] = []
+    end = size
+    for t in w.outputs:
+        places.append(end)
+        end += -(-max(t.nbytes, 1) // ROOM) * ROOM
+    begins = [b for b, t in zip(at, w.inputs, strict=True) if t is not None]
+    calls = []
+    for candidate, source in zip(chosen, sources, strict=True):
+        launch = source.launch
+        assert launch is not None
+        pointers = [*begins, *places, *([end] if source.scratch else [])]
+        own = [f"gpu->arena + {b}" for b in pointers]
+        phases = [("INT64_MAX", ["0"]), (str(launch.merge), ["1"])] if launch.merge else [
+            ("INT64_MAX", list[str]())
+        ]  # fmt: skip
+        launches = [
+            (blocks, f"(const CUdeviceptr[]){{{', '.join((*own, *phase))}}}")
+            for blocks, phase in phases
+        ]
+        tolerance = TOLERANCE[candidate.kernel.precision]
+        calls.append({"launches": launches, "tolerance": tolerance})
+    emulated = target.device == EMULATED
+    values: dict[str, object] = {
+        "kernels": tuple(map(listed, sources)), "emulated": emulated, "candidates": calls,
+        "data_size": size, "places": places, "arena": end + max(s.scratch for s in sources) + ROOM,
+        "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
+        "repeated": 1 if emulated else REPEATED, "min_ns": 2e5, "rounds": 9,
+        "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atc.backends.compiler import compile_flags
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
 from atc.backends.machine import Cache, Machine
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Job, compile_flags, compile_many, link_program, run_binary
+from atc.backends.toolchain import Job, compile_many, link_program, run_binary
 from atc.errors import ToolchainError
 from atc.files.temporary import temporary_folder
 from atc.templates import render, verbatim

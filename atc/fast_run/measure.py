@@ -15,18 +15,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from atc.backends.compiler import Compiler
+from atc.backends.cuda.device import device_name, runs_code
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import Finished, TimedOut, link_program
+from atc.build.gpu import compile_cubins, gpu_units, headers_of
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.build.output_folder import write_files
 from atc.cache.algo import AlgoCache
 from atc.codegen.emit import kernel_tree
+from atc.codegen.weights import included_weights
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
 from atc.farm.runners import Away, Local, Runner, host_name
-from atc.fast_run.harness import HOT, harness_of
+from atc.fast_run.harness import HOT, device_harness_of, harness_of
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, Graph
 from atc.ir.ops import Part, Reshape
@@ -71,6 +76,10 @@ class Bench:
     """Hears of candidates that took too long."""
     runner: Runner | None = None
     """Where programs run, None for here."""
+    nvcc: Compiler | None = None
+    """What compiles the kernels of a GPU that isn't imitated."""
+    device_id: int = 0
+    """The GPU that measures, of a target that is one."""
 
     @property
     def carries(self) -> bool:
@@ -152,6 +161,9 @@ def _tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
     tasks: list[Task] = []
     for w in dict.fromkeys(todo):
         found = candidates(w, bench.target, bench.limits)
+        if bench.target.device:  # what the host computes is no choice there
+            launched = [c for c in found if c.kernel.launch(w, c.params, bench.target)]
+            found = launched or found[:1]
         if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
             continue
         tasks.append(_task(w, _worth_measuring(w, found, bench), bench))
@@ -169,14 +181,21 @@ def _tell_late(timings: Timings, bench: Bench) -> None:
         )
 
 
-def runs_here(target: Target) -> bool:
+def runs_here(target: Target, device_id: int = 0) -> bool:
     """Tell whether programs for a target run on this machine, also under its runner."""
+    if target.device:
+        return runs_code(target.device, device_id)
     return bool(target.runner) or target.arch in ("", host_arch())
 
 
-def machine_name() -> str:
-    """Return what tells machines apart whose times differ: the processor and its core count."""
-    return host_name()
+def machine_name(target: Target, device_id: int = 0) -> str:
+    """Return what tells machines apart whose times differ: the processor and its cores, or the GPU.
+
+    A GPU that is imitated is as fast as its host.
+    """
+    if target.device == EMULATED:
+        return f"{host_name()} as a GPU"
+    return device_name(device_id) if target.device else host_name()
 
 
 def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
@@ -231,7 +250,8 @@ class Task:
 
 def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:
     """Return the candidates, the portable reference first, then by estimated cost."""
-    reference = next((c for c in found if c.kernel.portable), found[0])
+    plain = (c for c in found if c.kernel.portable and not c.kernel.tensor_cores)
+    reference = next(plain, found[0])
     costs = {c.label: estimate(c, w, bench.target, bench.limits.weight_price) for c in found}
     others = sorted((c for c in found if c is not reference), key=lambda c: costs[c.label])
     if not bench.every:
@@ -242,7 +262,8 @@ def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple
 
 def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
     context = bench.context
-    parts = [workload_digest(w, bench.target), context.compiler.version, *context.flags]
+    compiler = bench.nvcc or context.compiler
+    parts = [workload_digest(w, bench.target), compiler.version, *context.flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
     return Task(w, chosen, sources, key, bench.target)
@@ -375,25 +396,55 @@ def _build(tasks: Sequence[Task], bench: Bench, cwd: Path) -> list[Path]:
         made = bench_files(task, bench)
         files |= {f"{number}/{path}" if path in own else path: c for path, c in made.items()}
     write_files(cwd, files)
-    kernels = {s.path: kernel_unit(s) for task in tasks for s in task.sources}
+    headers = headers_of(bench.target) if bench.target.device else ()
+    kernels = {} if bench.nvcc else {
+        s.path: kernel_unit(s) for task in tasks for s in task.sources
+    }  # fmt: skip
     harnesses = [
-        Unit(f"{number}/{HARNESS}", "harness", ("src/kernel.h",), cacheable=False)
+        Unit(f"{number}/{HARNESS}", "harness", ("src/kernel.h", *headers), cacheable=False)
         for number in range(len(tasks))
     ]
-    compile_units(cwd, files, [*kernels.values(), *harnesses], context)
+    driver = gpu_units(bench.target, ()) if bench.target.device else []
+    images = [_images(number, task, bench, cwd, files) for number, task in enumerate(tasks)]
+    units = [*kernels.values(), *harnesses, *driver, *(u for own in images for u in own)]
+    compile_units(cwd, files, units, context)
+
+    def objects(task: Task, number: int) -> list[str]:
+        own = [s.path for s in task.sources if s.path in kernels]
+        more = [u.path for u in (*images[number], *driver)]
+        return [f"{p}.o" for p in dict.fromkeys([*own, harnesses[number].path, *more])]
+
     return [
         link_program(
-            context.compiler, context.flags,
-            [f"{p}.o" for p in dict.fromkeys([*(s.path for s in task.sources), harness.path])],
-            f"{number}/harness", cwd, static=bench.carries, log=context.log,
+            context.compiler, context.flags, objects(task, number), f"{number}/harness", cwd,
+            static=bench.carries, log=context.log,
         )
-        for number, (task, harness) in enumerate(zip(tasks, harnesses, strict=True))
+        for number, task in enumerate(tasks)
     ]  # fmt: skip
+
+
+def _images(
+    number: int, task: Task, bench: Bench, cwd: Path, files: dict[str, bytes]
+) -> list[Unit]:
+    """Compile the kernels of a GPU that isn't imitated; returns what includes them."""
+    if bench.nvcc is None:
+        return []
+    data, text = f"{number}/cubins.bin", f"{number}/cubins.S"
+    cubins = compile_cubins(cwd, files, task.sources, bench.nvcc, bench.context)
+    own = {data: cubins, text: included_weights("bench", data, "cubins").encode()}
+    write_files(cwd, own)
+    files |= own
+    return [Unit(text, "cubins", (data,), cacheable=False)]
 
 
 def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
     """Return the sources of a workload's program by path, and its data."""
-    values, data = harness_of(task.workload, task.chosen, task.sources, bench.target)
+    make = device_harness_of if bench.target.device else harness_of
+    values, data = make(task.workload, task.chosen, task.sources, bench.target)
     texts = kernel_tree(task.sources, bench.target)
-    texts[HARNESS] = render("bench/harness.c.j2", values)
+    if bench.target.device:
+        texts["src/gpu_own.h"] = render("cuda/gpu_own.h.j2", {"name": "bench"})
+        texts[HARNESS] = render("bench/gpu_harness.c.j2", {**values, "device": bench.device_id})
+    else:
+        texts[HARNESS] = render("bench/harness.c.j2", values)
     return {**{path: text.encode() for path, text in texts.items()}, DATA: data}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from atc.backends.compiler import compile_flags
 from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target
-from atc.backends.toolchain import Job, compile_flags, compile_many, link_program, run_binary
+from atc.backends.toolchain import Job, compile_many, link_program, run_binary
 from atc.errors import AtcError
 from atc.fast_run.measure import runs_here
 from atc.files.temporary import temporary_folder

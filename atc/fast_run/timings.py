@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from atc.backends.compiler import Compiler
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
+from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
 from atc.build.library import BuildContext
 from atc.cache import RemoteTier, find_root, open_remote
@@ -65,16 +68,17 @@ def measured(
     Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
     time of an only candidate is of interest, too.
     """
-    place = _place(options, context, diagnostics.warn) if options.measures else None
+    place = _place(options, context, env, diagnostics.warn) if options.measures else None
     if options.measures and place is None:
         return known
     if options.measures:
         diagnostics.stage("measuring kernels")
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    with _algo_cache(options, env, place, diagnostics.warn) as algo:
+    with _algo_cache(options, env, context.target, place, diagnostics.warn) as algo:
         bench = Bench(
             context, algo, options.full_run, limits, timeout, options.measures, alone,
             diagnostics.warn, place.runner if place else None,
+            place.nvcc if place else None, options.device_id,
         )  # fmt: skip
         fresh = fast_run(
             [w for w in wanted if w not in known], bench,
@@ -113,11 +117,11 @@ def counted(
         if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
     }
     left = [c for d, c in by_digest.items() if d not in found]
-    place = _place(options, context, diagnostics.warn) if left and options.measures else None
+    place = _place(options, context, env, diagnostics.warn) if left and options.measures else None
     if place is not None:
         diagnostics.stage("measuring threads")
         timeout = options.fast_run_timeout or _NO_TIMEOUT
-        with _algo_cache(options, env, place, diagnostics.warn) as algo:
+        with _algo_cache(options, env, target, place, diagnostics.warn) as algo:
             bench = Bench(
                 context, algo, timeout=timeout, warn=diagnostics.warn, runner=place.runner
             )
@@ -137,13 +141,20 @@ class _Place:
     """Where programs run that measure; without a runner, here."""
 
     runner: Runner | None = None
+    nvcc: Compiler | None = None
 
 
 def _place(
-    options: Options, context: BuildContext, warn: Callable[[str], None]
+    options: Options, context: BuildContext, env: Mapping[str, str], warn: Callable[[str], None]
 ) -> _Place | None:
     """Return where a target is measured; None, and a warning, where that can't be."""
     target, farm = context.target, context.farm
+    if target.device and runs_here(target, options.device_id):
+        own = target.device == EMULATED
+        return _Place(nvcc=None if own else find_nvcc(target.device, env, log=context.log))
+    if target.device:
+        warn(f"no GPU of this machine runs {target.name}: costs are estimated, not measured")
+        return None
     if options.runner:
         return _Place(open_runner(options.runner, target.runner, context.log))
     if isinstance(farm, Scheduler) and not farm.is_local:
@@ -172,15 +183,16 @@ def remote_store(
 
 @contextmanager
 def _algo_cache(
-    options: Options, env: Mapping[str, str], place: _Place | None, warn: Callable[[str], None]
-) -> Iterator[AlgoCache]:
+    options: Options, env: Mapping[str, str], target: Target, place: _Place | None,
+    warn: Callable[[str], None],
+) -> Iterator[AlgoCache]:  # fmt: skip
     """Open the times of a machine, with those that are imported; close what they came from.
 
     A run that keeps none asks no store, either.
     """
     imported = read_times(options.fast_run_import) if options.fast_run_import else None
     runner = place.runner if place else None
-    machine = runner.machine() if runner is not None else machine_name()
+    machine = runner.machine() if runner is not None else machine_name(target, options.device_id)
     machine = imported.machine if imported else machine
     kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
     remote = remote_store(options, env, warn) if kept else None

@@ -237,11 +237,28 @@ def overlaps_itself(shape: Sequence[int], view: View) -> bool:
     axes = [(abs(s), n) for s, n in zip(view.strides, shape, strict=True) if high(n) > 1]
     if any(s == 0 for s, _ in axes):
         return True
+    if _nest(axes):
+        return False
     try:
         axes.sort(key=cmp_to_key(_by_stride))
     except Undecided:
         return True
     return any(high(s * n - t) > 0 for (s, n), (t, _) in pairwise(axes))
+
+
+def _nest(axes: Sequence[tuple[int, int]]) -> bool:
+    """Return whether axes in some order are as far apart as what lies within them is long.
+
+    Strides are then products of extents, so that one which may be 0 is so for empty views only.
+    """
+    rest = list(axes)
+    fixed = (axis for axis in rest if not is_dynamic(axis[:1]))
+    inner = min(fixed, key=lambda axis: axis[0], default=None)
+    while inner is not None:
+        rest.remove(inner)
+        step = inner[0] * inner[1]
+        inner = next((axis for axis in rest if axis[0] == step), None)
+    return not rest
 
 
 def _by_stride(a: tuple[int, int], b: tuple[int, int]) -> int:

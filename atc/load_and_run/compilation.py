@@ -35,7 +35,7 @@ from atc.pipeline.graph_file import write_graph
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions
-from atc.program.build import calls
+from atc.program.steps import calls
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",

@@ -96,17 +96,17 @@ def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[i
     type_ = TensorType(b.type(x).dtype, tuple(shape))
     if not type_.size:
         return b.constant(np.empty(shape, type_.dtype.numpy))
-    _not_of_nothing(b, x, run, place)
+    not_of_nothing(b, x, run, prod(place.loops))
     nest = place.nest(b)
     op = Gather(nest.loops, run, nest.address, nest.views, place.proven, nest.coordinates)
     return b.emit1(op, [x, *place.names], type_)
 
 
-def _not_of_nothing(b: Builder, x: str, run: int, place: IndexedAccess) -> None:
+def not_of_nothing(b: Builder, x: str, run: int, places: int) -> None:
     """Note that a tensor that may turn out to be empty is read or written at no place then."""
     size = b.type(x).size
     if low(size) < run:
-        b.must_be_zero((1 - not_equal(size, 0)) * prod(place.loops))
+        b.must_be_zero((1 - not_equal(size, 0)) * places)
 
 
 def scatter(
@@ -116,7 +116,7 @@ def scatter(
     type_ = b.type(x)
     if not b.type(updates).size or not type_.size:
         return x
-    _not_of_nothing(b, x, run, place)
+    not_of_nothing(b, x, run, prod(place.loops))
     nest, combine = place.nest(b), combination(reduction, type_.dtype)
     op = Scatter(
         nest.loops, run, nest.address, nest.views, combine, place.proven, nest.coordinates

@@ -1,21 +1,19 @@
-"""Resize of axes whose extents are known when the network runs: places are computed, not tabled."""
+"""Resize of axes whose extents are known when the network runs, which computes the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import prod
 
 import numpy as np
 
 from atc.ir.expr import Expr, call, cast, const
-from atc.ir.graph import DType
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
-from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
-from atc.lower.indexed_access import IndexedAccess, clamped, gather, times, total
+from atc.lower.indexed_access import IndexedAccess, clamped, gather, not_of_nothing, times, total
 from atc.lower.resample import TIE, Sampling
 
 _FINEST = 64  # denominators of scales up to this give extents that float32 rounding can't move
@@ -41,44 +39,52 @@ def scaled(ctx: LoweringContext, size: int, scale: float) -> int:
 
 
 def resize_axis(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:
-    """Resize one axis of a value; `nearest` and `linear` in the common coordinates."""
-    b = ctx.b
+    """Resize one axis of a value; `nearest` and `linear` in the common coordinates.
+
+    Each run computes the tables of places and weights first, which are those of one axis.
+    """
     if sampling.mode == "nearest":
-        near = partial(_nearest, ctx, axis, sampling)
-        return _read(b, x, d, axis, lambda q: near(_place(ctx, q, axis, sampling)))
+        return _taken(ctx, x, d, axis, sampling)
     if sampling.mode != "linear" or sampling.antialias or sampling.exclude_outside:
         raise ctx.unsupported(f"{sampling.mode} interpolation of an axis whose extent is a range")
-    left = _read(b, x, d, axis, lambda q: call("Floor", _place(ctx, q, axis, sampling)))
-    right = _read(
-        b, x, d, axis,
-        lambda q: call("Add", call("Floor", _place(ctx, q, axis, sampling)), _real(1)),
-    )  # fmt: skip
-    shape = b.shape(left)
+    b = ctx.b
+    type_ = b.type(x)
 
-    def between(p: Expr, r: Expr, q: Expr) -> Expr:
+    def index(q: Expr, tap: Expr) -> Expr:
+        left = call("Floor", _place(ctx, cast(q, DType.FLOAT), axis, sampling))
+        place = call("Add", left, cast(tap, DType.FLOAT))
+        return clamped(cast(place, DType.INT64), axis.size)
+
+    def weight(q: Expr, tap: Expr) -> Expr:
         place = _place(ctx, cast(q, DType.FLOAT), axis, sampling)
-        part = cast(call("Sub", place, call("Floor", place)), p.dtype)
-        rest = call("Sub", const(1, p.dtype), part)
-        return call("Add", call("Mul", p, rest), call("Mul", r, part))
+        part = cast(call("Sub", place, call("Floor", place)), type_.dtype)
+        first = call("Equal", tap, const(0, DType.INT64))
+        return call("Where", first, call("Sub", const(1, type_.dtype), part), part)
 
-    views = [View(b.type(left).strides)] * 2
-    along = View(tuple(int(k == d) for k in range(len(shape))))
-    return b.map(between, left, right, shape=shape, views=views, coordinates=[along])
+    along = [View((1, 0)), View((0, 1))]
+    tables = [b.map(f, shape=(axis.out, 2), views=(), coordinates=along) for f in (index, weight)]
+    outer, inner = prod(type_.shape[:d]), prod(type_.shape[d + 1 :])
+    not_of_nothing(b, x, 1, outer * axis.out * inner)
+    shape = (*type_.shape[:d], axis.out, *type_.shape[d + 1 :])
+    op = Resample(outer, axis.size, inner, axis.out, 2)
+    return b.emit1(op, [x, *tables], TensorType(type_.dtype, shape))
 
 
-def _read(
-    b: Builder, x: str, d: int, axis: OpenAxis, index: Callable[[Expr], Expr]
-) -> str:
-    """Read an axis at the indices that `index` gives for a FLOAT coordinate, clamped to it."""
+def _taken(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:
+    """Read an axis at the nearest places."""
+    b = ctx.b
     shape = b.shape(x)
     outer, inner = prod(shape[:d]), prod(shape[d + 1 :])
 
-    def address(base: Expr, q: Expr) -> Expr:
-        at = clamped(cast(index(cast(q, DType.FLOAT)), DType.INT64), axis.size)
-        return total(base, times(at, inner))
+    def nearest(q: Expr) -> Expr:
+        near = _nearest(ctx, axis, sampling, _place(ctx, cast(q, DType.FLOAT), axis, sampling))
+        return clamped(cast(near, DType.INT64), axis.size)
 
-    bases, along = View((axis.size * inner, 0)), View((0, 1))
-    place = IndexedAccess((outer, axis.out), (), (), (bases, along), address, True)
+    table = b.map(nearest, shape=(axis.out,), views=(), coordinates=[View((1,))])
+    place = IndexedAccess(
+        (outer, axis.out), (table,), (View((0, 1)),), (View((axis.size * inner, 0)),),
+        lambda at, base: total(base, times(at, inner)), True,
+    )  # fmt: skip
     return gather(b, x, place, inner, (*shape[:d], axis.out, *shape[d + 1 :]))
 
 

@@ -80,15 +80,19 @@ def batch_statistics(ctx: LoweringContext) -> tuple[str, ...]:
     per_channel = [x.shape[1], *[1] * (len(x.shape) - 2)]
     scale, bias = (b.reshape(b.cast(ctx.input(i), work), per_channel) for i in (1, 2))
 
-    def normal(d: Expr, v: Expr, s: Expr, t: Expr) -> Expr:
-        root = call("Sqrt", call("Add", v, const(epsilon, work)))
-        return cast(sum_of(call("Div", call("Mul", s, d), root), t), x.dtype)
+    def deviation(v: Expr) -> Expr:
+        return call("Sqrt", call("Add", v, const(epsilon, work)))
+
+    def normal(d: Expr, f: Expr, t: Expr) -> Expr:
+        return cast(sum_of(call("Mul", d, f), t), x.dtype)
 
     def running(old: Expr, new: Expr) -> Expr:
         kept = scaled(momentum, cast(old, work))
         return cast(sum_of(kept, scaled(1 - momentum, new)), old.dtype)
 
-    y = b.map(normal, away, variance, scale, bias)
+    # What is the same for a channel is computed once.
+    factor = b.map(lambda s, r: call("Div", s, r), scale, b.map(deviation, variance))
+    y = b.map(normal, away, factor, bias)
     channels = (b.reshape(v, (x.shape[1],)) for v in (mean, variance))
     means = (b.map(running, ctx.input(i), v) for i, v in zip((3, 4), channels, strict=True))
     return (y, *means)

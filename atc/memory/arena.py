@@ -11,7 +11,17 @@ from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
 from atc.memory.drawing import arena_svg
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
-from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
+from atc.program.steps import (
+    Branch,
+    Call,
+    CascadeLoop,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Step,
+    home_of,
+)
 
 ALIGNMENT = 64
 """Bytes: one cache line, one AVX-512 vector."""
@@ -32,7 +42,7 @@ class Arena:
     buffers: tuple[Buffer, ...]
     plan: MemoryPlan
     steps: tuple[int, ...] = ()
-    """The step of each call, in the order of `atc.program.build.calls`."""
+    """The step of each call, in the order of `atc.program.steps.calls`."""
     homes: Mapping[str, str] = field(default_factory=dict)
     """The buffer that each value lies in."""
     guard: int = 0
@@ -92,16 +102,13 @@ def plan_memory(
     `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(events_of(program))
-    outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
+    outside = {*program.inputs, *program.constants, *program.output_homes}
     lasting = [s.value for s in program.states]
     fixed = {*outside, *lasting}
     home = _merge_in_place(program, events, fixed) if reuse and in_place else {}
 
     def place(value: str) -> str:
-        value = program.home(value)
-        while value in home:
-            value = home[value]
-        return value
+        return home_of(program.home(value), home)
 
     uses: dict[str, list[Event]] = {}
     extents: dict[str, int] = {}
@@ -175,7 +182,7 @@ def _io_buffers(
     for name in program.inputs:
         last = _life(uses[name])[1] if name in uses else 0
         found.append(Buffer(name, most(program.types[name].nbytes), 0, last, alignment))
-    for name in dict.fromkeys(program.home(o) for o in program.outputs):
+    for name in dict.fromkeys(program.output_homes):
         first = _life(uses[name])[0] if name in uses else 0
         found.append(Buffer(name, most(program.types[name].nbytes), first, end, alignment))
     return found
@@ -354,9 +361,7 @@ def _merge_in_place(
     home: dict[str, str] = {}
 
     def place(value: str) -> str:
-        while value in home:
-            value = home[value]
-        return value
+        return home_of(program.home(value), home)
 
     for event in events:
         if event.call is None:
@@ -365,12 +370,12 @@ def _merge_in_place(
         if result in outside or writers[result] > 1 or result in home:
             continue
         for operand in event.call.in_place:
-            storage = place(program.home(operand))
+            storage = place(operand)
             same = program.types[storage].nbytes == program.types[result].nbytes
             if storage in outside or last[storage] != event.step or not same:
                 continue
             others = [a for a in event.reads if a not in event.call.in_place]
-            if storage == result or any(place(program.home(a)) == storage for a in others):
+            if storage == result or any(place(a) == storage for a in others):
                 continue  # also read elsewhere by the same call
             home[result] = storage
             last[storage] = last[result]

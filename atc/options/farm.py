@@ -6,7 +6,7 @@ import shlex
 
 from atc.errors import OptionError, one_line
 
-RUNNERS = ("local", "qemu", "ssh", "adb", "command")
+RUNNERS = ("local", "qemu", "ssh", "adb", "command", "serial")
 
 
 def parse_scheduler(value: object) -> str:
@@ -31,10 +31,12 @@ def parse_runner(value: object) -> str:
     """Return the text of a runner; raises OptionError for what is none."""
     text = str(value)
     kind, _, rest = text.partition(":")
-    if text and (kind not in RUNNERS or (kind in ("qemu", "ssh", "command") and not rest.strip())):
+    needs_more = kind in ("qemu", "ssh", "command", "serial")
+    if text and (kind not in RUNNERS or (needs_more and not rest.strip())):
         raise OptionError(
             f"'{one_line(text, 60)}' is no runner",
-            hint="use local, qemu:PROGRAM, ssh:[USER@]HOST[:PORT], adb[:SERIAL] or command:WORDS",
+            hint="use local, qemu:PROGRAM, ssh:[USER@]HOST[:PORT], adb[:SERIAL], command:WORDS or "
+            "serial:DEVICE[:BAUD]",
         )
     if kind in ("ssh", "adb") and (rest.startswith("-") or any(c.isspace() for c in rest)):
         raise OptionError(f"'{one_line(rest, 60)}' names no board")

@@ -14,6 +14,7 @@ from atc.ir.ops import If, Loop
 from atc.ir.verify import verify
 from atc.passes.canonical.alias_slices import slice_in_place
 from atc.passes.canonical.common_subexpressions import share_equal_nodes
+from atc.passes.canonical.conv_filter_gradient import filter_gradient_as_conv
 from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
 from atc.passes.canonical.decompose_conv3d import conv_planes
 from atc.passes.canonical.decompose_pool3d import pool_planes
@@ -35,6 +36,7 @@ from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.quantized.merge_padding import merge_padding
+from atc.passes.quantized.softmax import softmax_of_bytes
 from atc.passes.rewriting import Rule, rewrite
 
 
@@ -109,7 +111,18 @@ def layout_passes(
     return (*last, in_place) if layouts.bytes_last else (in_place,)
 
 
+FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
+    _rule("filter_gradient_as_conv", filter_gradient_as_conv),  # only Conv has kernels of GPUs
+)
+"""What runs before all other passes where a GPU computes, and can't be skipped."""
+
+INTEGER_PASSES: tuple[Pass, ...] = (
+    _rule("softmax_of_bytes", softmax_of_bytes),  # first: while every (de)quantization is a node
+)
+"""What runs before all other passes where functions of bytes are computed without floats."""
+
 DEVICE_PASSES: tuple[Pass, ...] = (
+    _rule("fuse_attention_again", partial(fuse_attention, device=True)),
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
 """What runs behind all other passes where a GPU computes."""
@@ -118,7 +131,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
     small = layout_passes(1, Layouts(bytes_last=True))
-    passes = (*PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
+    passes = (*INTEGER_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 
@@ -145,8 +158,11 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    own = DEVICE_PASSES if device else ()
-    for each in (*PASSES, *layout_passes(width, layouts, storing), *own):
+    first = INTEGER_PASSES if layouts.integers else ()
+    passes = (*first, *PASSES, *layout_passes(width, layouts, storing))
+    if device:
+        passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
+    for each in passes:
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):

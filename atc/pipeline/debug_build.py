@@ -27,7 +27,7 @@ from atc.errors import OptionError
 from atc.ir.text import op_text
 from atc.options.files import read_text
 from atc.options.options import Options
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 
 LEVEL_FILES: Mapping[int, tuple[str, ...]] = {
     0: (),

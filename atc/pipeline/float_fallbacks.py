@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from atc.ir.graph import DType
-from atc.program.build import Call, Program, calls
+from atc.program.steps import Call, Program, calls
 
 _SUMS = (
     "integer kernels need bytes of one scale, weights of 8 bits with one scale per filter or "
@@ -42,7 +42,7 @@ def _reasons(call: Call, program: Program) -> Iterator[str]:
     """Yield why a call computes in float, nothing where it doesn't."""
     read = [n for n in call.node.inputs if n and _is_float(n, program)]
     written = [n for n in call.node.outputs if _is_float(n, program)]
-    outputs = {program.home(o) for o in program.outputs}
+    outputs = {*program.output_homes}
     if not read and not written:
         return
     if not written:

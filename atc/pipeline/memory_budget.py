@@ -23,7 +23,7 @@ from atc.passes.recomputation_search import Found, Search, frontier
 from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes, work_again
 from atc.passes.schedule import free_early
 from atc.pipeline.held import Held, held_bytes
-from atc.program.build import Program, calls
+from atc.program.steps import Program, calls
 from atc.select.select import Selection
 
 _ENDS = 4

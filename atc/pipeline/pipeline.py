@@ -10,19 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atc.backends.compiler import shared_library
+from atc.backends.compiler import Compiler, shared_library
 from atc.backends.flops import operations
 from atc.backends.target import Target
-from atc.backends.toolchain import Compiler
 from atc.build.compilers import compiler_of
 from atc.build.library import BuildResult, work_folder
 from atc.build.output_folder import check_folder, network_name, write_tree
 from atc.cache import TEMPLATES, CacheStats
-from atc.codegen.emit import Emission
 from atc.diagnostics import Diagnostics, remembering
-from atc.ir.graph import Graph
 from atc.ir.text import dump
-from atc.memory.arena import Arena
 from atc.options.files import file_digest
 from atc.options.options import Options
 from atc.packaging.firmware import check_packages
@@ -52,9 +48,8 @@ from atc.pipeline.writing import (
     can_share_weights,
     write_project,
 )
-from atc.program.build import Program, calls
+from atc.program.steps import calls
 from atc.runtime.shown import html_table
-from atc.select.select import Selection
 from atc.starter.boards import boards_of
 from atc.starter.sizes import Sizes, planned_sizes
 from atc.templates import keeping_templates
@@ -72,9 +67,12 @@ class Report(dict[str, Any]):
         return html_table(f"{self['name']} for {self['target']}", headings, rows)
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """The result of one compilation and everything the report tells of it."""
+@dataclass(frozen=True, kw_only=True)
+class Compilation(Project):
+    """The result of one compilation and everything the report tells of it.
+
+    Beside what was chosen, planned and written it has what was asked for, and what was built.
+    """
 
     folder: Path
     name: str
@@ -82,11 +80,6 @@ class Compilation:
     request: Request
     target: Target
     compiler: Compiler
-    graph: Graph
-    selection: Selection
-    program: Program
-    arena: Arena
-    emission: Emission
     build: BuildResult
     cache: CacheStats
     warnings: tuple[str, ...]
@@ -190,10 +183,10 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         if sizes is not None:
             check_sizes(sizes, project.arena, request, again)
         done = Compilation(
-            options.output, project.emission.name, request, request.target, compiler,
-            project.graph, project.selection, project.program, project.arena, project.emission,
-            built.result, built.cache, tuple(warnings), source_nodes(models[0]),
-            tuple(report for each in timed.networks for report in each.layouts), sizes,
+            **vars(project), folder=options.output, name=project.emission.name, request=request,
+            target=request.target, compiler=compiler, build=built.result, cache=built.cache,
+            warnings=tuple(warnings), source=source_nodes(models[0]), sizes=sizes,
+            layouts=tuple(report for each in timed.networks for report in each.layouts),
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)

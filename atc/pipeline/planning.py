@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from atc.backends.target import Target, on_host
-from atc.backends.toolchain import Compiler
+from atc.backends.compiler import Compiler
+from atc.backends.target import Target
 from atc.codegen.sanity import GUARD
 from atc.diagnostics import Diagnostics
 from atc.fast_run.timings import counted
@@ -51,10 +51,7 @@ def plan_all(
     for option in request.options.asks_for_threads() if several else ():
         diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
-    if shape_profiles and target.device:
-        diagnostics.warn(f"{target.name}: networks of several shapes are computed on the host")
-        target = on_host(target)
-    elif target_for(graphs[0], target) != target:
+    if any(target_for(graph, target) != target for graph in graphs):
         diagnostics.warn(
             f"{target.name}: the largest shapes need too much of a GPU's memory; they are computed "
             "on the host (--input_shape and --value_range limit them)"
@@ -84,7 +81,6 @@ class _Planner:
 
     request: Request
     target: Target
-    """The request's, without its GPU where that computes nothing."""
     timings: Timings
     limits: Limits
     several: bool
@@ -117,7 +113,7 @@ class _Planner:
         return planned
 
     def _planned(self, graph: Graph, forks: bool) -> Planned:
-        options, target = self.request.options, self.target
+        options, target = self.request.options, target_for(graph, self.target)
         workers, worth = self.request.sharing
         self.diagnostics.stage("choosing kernels")
         selection = select(graph, target, self.timings, limits=self.limits)

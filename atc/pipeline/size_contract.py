@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from atc.backends.toolchain import Compiler
+from atc.backends.compiler import Compiler
 from atc.codegen.emit import Emission
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, one_line

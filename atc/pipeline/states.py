@@ -34,22 +34,30 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
     outputs = [v.name or "" for v in model.graph.outputs]
     states = tuple((graph.inputs.index(a), outputs.index(b)) for a, b in pairs)
     growths: dict[str, Growth] = {}
+    doubt: UnsupportedError | None = None
     for (given, computed), (i, o) in zip(pairs, states, strict=True):
         a, b = graph.types[graph.inputs[i]], graph.types[graph.outputs[o]]
         growth = _growth(a, b, computed)
         if growth is not None:
             growths[given] = growth
         elif a != b or a.dtype is DType.STRING or is_dynamic(a.shape):
-            raise UnsupportedError(
+            doubt = UnsupportedError(
                 f"input '{given}' is {_told(a, graph.dims)}, output '{computed}' is "
                 f"{_told(b, graph.dims)}; a state is numbers of one type and shape, or grows along "
                 "one axis that has a range", where="--state",
                 hint="give --input_shape fixed extents but for that axis: "
                 f'"{given}:1,4,0~1024,64", say',
             )  # fmt: skip
+            supposed = _supposed_growth(a, b, computed)
+            if supposed is None:
+                raise doubt
+            growths[given] = supposed
     lengths = _lengths(growths)
     if growths:
-        graph = lower(growths=growths)
+        try:
+            graph = lower(growths=growths)
+        except UnsupportedError as error:
+            raise doubt or error from None
     return replace(graph, states=states, lengths=lengths)
 
 
@@ -80,6 +88,25 @@ def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
             hint=f"let the range end at {high(more)} or more, or runs be shorter",
         )  # fmt: skip
     return Growth(unlike[0], own, more, own.high, output)
+
+
+def _supposed_growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
+    """Return how an input may grow whose extents tell it only where its buffer has room for more.
+
+    A table of positions, say, that is as long as the buffer cuts what is behind it. So the input is
+    supposed to grow by the other ranges that its extent depends on; lowering so tells whether it
+    does.
+    """
+    unlike = [d for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=False)) if m != n]
+    if len(unlike) != 1 or len(a.shape) != len(b.shape):
+        return None
+    (axis,) = unlike
+    own = next((s for s in symbols_of(a.shape[axis]) if dim(s) == a.shape[axis]), None)
+    more = sum(dim(s) for s in {*symbols_of(b.shape[axis])} if s.given and s != own)
+    if own is None or not more:
+        return None
+    shape = (*a.shape[:axis], a.shape[axis] + more, *a.shape[axis + 1 :])
+    return _growth(a, TensorType(b.dtype, shape), output)
 
 
 def _lengths(growths: Mapping[str, Growth]) -> tuple[tuple[int, int], ...]:

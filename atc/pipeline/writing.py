@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, shared_library
-from atc.backends.toolchain import Compiler, link_wasm
+from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, Compiler, shared_library
+from atc.backends.toolchain import link_wasm
+from atc.build.gpu import gpu_units, headers_of
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name
 from atc.build.place_in import place_in
@@ -34,8 +35,7 @@ from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
-from atc.program.build import Program
-from atc.program.steps import most_branches
+from atc.program.steps import Program, most_branches
 from atc.starter.texts import starter_texts
 
 
@@ -141,8 +141,8 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
     linking += (THREADS,) if emission.threads > 1 else ()
     units = _kernel_units(emission, request, listed)
     if emission.on_gpu:
-        own = (*own, *on_gpu.headers_of(request.target))
-        units += on_gpu.gpu_units(request.target, everywhere)
+        own = (*own, *headers_of(request.target))
+        units += gpu_units(request.target, everywhere)
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
     more = (f"src/{name}_shape", f"src/{name}_selftest.c")
     runs = sorted(path for path in files if path.startswith(more))

@@ -26,6 +26,7 @@ from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
 from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
+from atc.program.shared_tables import share_tables
 from atc.program.states import carried
 from atc.program.steps import (
     Branch,
@@ -39,13 +40,9 @@ from atc.program.steps import (
     State,
     Step,
     calls,
+    home_of,
 )
-from atc.select.select import Choice, Selection, select, target_for
-
-__all__ = [
-    "CascadeLoop", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
-    "build_program", "calls",
-]  # fmt: skip
+from atc.select.select import Choice, Selection, select
 
 ThreadCounts = Mapping[tuple[Workload, str], int]
 """How many threads share the call of a workload by a candidate of some label; others: all."""
@@ -65,7 +62,7 @@ def build_program(
     there as a whole; or where memory is scarce, with `io` that of inputs and outputs, too. With
     `packed_layouts`, kernels hand each other values in another form where that saves a copy.
     """
-    target = target_for(graph, target)
+    graph, selection = share_tables(graph, selection, target)
     packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
     if packed:
         graph = replace(graph, types={**graph.types, **packed.types})
@@ -196,9 +193,7 @@ class _Writer:
 
     def _same(self, value: str) -> str:
         """Return the value of which this one is a reshape."""
-        while value in self.reshaped:
-            value = self.reshaped[value]
-        return value
+        return home_of(value, self.reshaped)
 
     def _part(self, node: Node, op: Part) -> None:
         source, result = node.inputs[0], node.outputs[0]

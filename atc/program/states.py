@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atc.ir.graph import TensorType
-from atc.program.steps import State, Step, calls, touched, walk
+from atc.program.steps import State, Step, calls, home_of, touched, walk
 
 
 def carried(
@@ -30,27 +30,22 @@ def may_replace(
     storage: Mapping[str, str],
 ) -> bool:  # fmt: skip
     """Return whether one call writes all of a result where a value is read no more."""
-
-    def home(name: str) -> str:
-        while name in storage:
-            name = storage[name]
-        return name
-
     writers = [
         (k, call)
         for k, step in enumerate(steps)
         for call in calls([step])
-        if any(home(o) == result for o in call.node.outputs)
+        if any(home_of(o, storage) == result for o in call.node.outputs)
     ]
     if result in storage or len(writers) != 1:
         return False
     at, call = writers[0]
     if steps[at] is not call or call.node.outputs[0] != result or call.slot is not None:
         return False
-    if any(home(name) == value for step in walk(steps[at + 1 :]) for name in touched(step)):
+    later = (name for step in walk(steps[at + 1 :]) for name in touched(step))
+    if any(home_of(name, storage) == value for name in later):
         return False
     return all(
         types[name].nbytes == types[result].nbytes and name in call.in_place
         for name in call.arguments
-        if home(name) == value
+        if home_of(name, storage) == value
     )

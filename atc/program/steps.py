@@ -158,6 +158,13 @@ class State:
     next: str
 
 
+def home_of(value: str, storage: Mapping[str, str]) -> str:
+    """Return the value whose memory `value` lives in, where `storage` says of some in whose."""
+    while value in storage:
+        value = storage[value]
+    return value
+
+
 @dataclass(frozen=True)
 class Program:
     """Steps over values.
@@ -188,9 +195,12 @@ class Program:
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
-        while value in self.storage:
-            value = self.storage[value]
-        return value
+        return home_of(value, self.storage)
+
+    @property
+    def output_homes(self) -> tuple[str, ...]:
+        """The values whose memory the outputs live in, one each."""
+        return tuple(self.home(output) for output in self.outputs)
 
     def shift(self, value: str) -> int:
         """Return the bytes between the begin of a value's home and its own."""

@@ -20,8 +20,10 @@ class Session:
         """Take inputs by name."""
         library = net._open()  # the package's own loader: no second one for special builds
         inputs = [np.ascontiguousarray(feeds[t.name]) for t in net.inputs]
-        self.outputs = [np.zeros(t.shape, t.dtype) for t in net.outputs]
-        self._bound = Bound(library, inputs, self.outputs, net.results)
+        self._bound = Bound(library, inputs, [None] * len(net.outputs), net.results)
+        self.outputs = [*self._bound.outputs]
+        for array in self.outputs:
+            array.fill(np.zeros((), array.dtype))
         self.prefix, self.ffi, self._library = library.prefix, library.ffi, library
         self.context = self._bound._context.arguments[0]
 

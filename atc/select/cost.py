@@ -10,7 +10,7 @@ from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Op
-from atc.ir.ops import Block, ConvBlocked, MatMul, Pool, Unblock
+from atc.ir.ops import Block, ConvBlocked, ConvFilterGradient, MatMul, Pool, Unblock
 
 CYCLES = 0.2
 """Cycles of each run that a byte of constants must save, if --weight_price says nothing: some 50 us
@@ -23,7 +23,9 @@ Measured on Zen 5, ResNet-50 gives some 5 % of its speed for 46 of 159 MB, YOLOv
 NANOSECONDS = 0.25
 """The price of a cycle where times are measured: cores run at some 4 GHz."""
 
-MODELLED: tuple[type[Op], ...] = (ConvBlocked, MatMul, Pool, Block, Unblock)
+MODELLED: tuple[type[Op], ...] = (
+    ConvBlocked, ConvFilterGradient, MatMul, Pool, Block, Unblock,
+)  # fmt: skip
 """Ops of which all kernels' estimates are good enough to compare with those of other ops."""
 
 

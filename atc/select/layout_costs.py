@@ -40,7 +40,8 @@ class LayoutCosts:
                 f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
                 hint=f"it has {', '.join(names)}",
             )  # fmt: skip
-        return Layouts(wanted, self.price, tell, bytes_last=last)
+        integers = last and not self.target.deterministic  # whose bits are the floats' on all
+        return Layouts(wanted, self.price, tell, bytes_last=last, integers=integers)
 
     def storing(self) -> Storing | None:
         """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""

@@ -241,9 +241,8 @@ def select(
 ) -> Selection:
     """Choose by measured time where there is one, else by estimated cost, and the memory's price.
 
-    Ties go to the earlier kernel of the catalogue.
+    `target` is the graph's own (`target_for`). Ties go to the earlier kernel of the catalogue.
     """
-    target = target_for(graph, target)
     constants = {**(outer or {}), **graph.constants}
     chosen: dict[str, Choice] = {}
     memo: dict[tuple[Workload, Limits, bool], Choice] = {}

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from atc.backends.target import Target
 from atc.errors import OptionError
+from atc.starter.rp2040 import second_stage
 
 
 @dataclass(frozen=True)
 class Board:
     """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
 
-    A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors.
+    A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors,
+    `stage` those that it runs, before them.
     """
 
     name: str
@@ -23,40 +25,51 @@ class Board:
     ram_size: int
     openocd: str = ""
     boot: tuple[int, ...] = ()
+    stage: tuple[int, ...] = ()
+    uart: int = 0
+    """Where the first UART of qemu's boards is."""
 
 
 _K, _M = 1 << 10, 1 << 20
 _STLINK, _JLINK = "-f interface/stlink.cfg", "-f interface/jlink.cfg -c 'transport select swd'"
 
 # Arm's application notes of the images, and qemu's hw/arm/mps2.c, mps2-tz.c, mps3r.c.
-_MPS2 = Board("mps2-an385", "Arm MPS2+ with AN385 (Cortex-M3)", 0, 4 * _M, 0x20000000, 4 * _M)
+_MPS2 = Board("mps2-an385", "Arm MPS2+ with AN385 (Cortex-M3)", 0, 4 * _M, 0x20000000, 4 * _M,
+              uart=0x40004000)  # fmt: skip
 _MPS3 = Board("mps3-an547", "Arm MPS3 with AN547 (Cortex-M55)",
-              0, 512 * _K, 0x20000000, 512 * _K)  # fmt: skip
+              0, 512 * _K, 0x20000000, 512 * _K, uart=0x59303000)  # fmt: skip
 
 _CMSIS_DAP = "-f interface/cmsis-dap.cfg -c 'adapter speed 5000'"
 _IMAGE_DEF = (0xFFFFDED3, 0x10210142, 0x000001FF, 0x00000000, 0xAB123579)
 """RP2350's smallest block that says: a secure program for its Arm cores, which begins here."""
 
 # Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552,
+# RP2040 (2.6 on memory; Pico has 2 MB of flash),
 # RP2350 (5.1 on the boot ROM, 5.9.5 on blocks; Pico 2 has 4 MB of flash).
 BOARDS: dict[str, tuple[Board, ...]] = {
-    "cortex-m0plus": (_MPS2,),
+    "cortex-m0plus": (
+        _MPS2,
+        Board("pico", "Raspberry Pi Pico (RP2040)", 0x10000000, 2 * _M, 0x20000000, 264 * _K,
+              f"{_CMSIS_DAP} -f target/rp2040.cfg", stage=second_stage()),
+    ),
     "cortex-m3": (_MPS2,),
     "cortex-m4f": (
-        Board("mps2-an386", "Arm MPS2+ with AN386 (Cortex-M4F)", 0, 4 * _M, 0x20000000, 4 * _M),
+        Board("mps2-an386", "Arm MPS2+ with AN386 (Cortex-M4F)", 0, 4 * _M, 0x20000000, 4 * _M,
+              uart=0x40004000),
         Board("nucleo-f446re", "ST Nucleo-F446RE", 0x08000000, 512 * _K, 0x20000000, 128 * _K,
               f"{_STLINK} -f target/stm32f4x.cfg"),
         Board("nrf52840-dk", "Nordic nRF52840 DK", 0, 1024 * _K, 0x20000000, 256 * _K,
               f"{_JLINK} -f target/nrf52.cfg"),
     ),
     "cortex-m7": (
-        Board("mps2-an500", "Arm MPS2+ with AN500 (Cortex-M7)", 0, 4 * _M, 0x20000000, 4 * _M),
+        Board("mps2-an500", "Arm MPS2+ with AN500 (Cortex-M7)", 0, 4 * _M, 0x20000000, 4 * _M,
+              uart=0x40004000),
         Board("nucleo-h743zi", "ST Nucleo-H743ZI", 0x08000000, 2 * _M, 0x24000000, 512 * _K,
               f"{_STLINK} -f target/stm32h7x.cfg"),
     ),
     "cortex-m33": (
         Board("mps2-an505", "Arm MPS2+ with AN505 (Cortex-M33)",
-              0x10000000, 4 * _M, 0x38000000, 4 * _M),
+              0x10000000, 4 * _M, 0x38000000, 4 * _M, uart=0x50200000),
         Board("nucleo-l552ze", "ST Nucleo-L552ZE-Q", 0x08000000, 512 * _K, 0x20000000, 192 * _K,
               f"{_STLINK} -f target/stm32l5x.cfg"),
         Board("pico2", "Raspberry Pi Pico 2 (RP2350)", 0x10000000, 4 * _M, 0x20000000, 512 * _K,

@@ -10,6 +10,8 @@ from atc.templates import render, verbatim
 
 STARTUP = ("startup.c", "semihosting.c", "board.h", "sections.ld")
 """What every program for a Cortex-M is made of."""
+SERIAL = ("uart.c", "uart.h")
+"""What a program that answers over a serial line is made of besides."""
 
 
 def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
@@ -17,14 +19,21 @@ def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, 
     boards = boards_of(target)
     values = {
         **interface, "compiler": target.compiler, "cflags": target.cflags, "boards": boards,
-        "qemu": target.runner,
+        "qemu": target.runner, "qemu_serial": _with_line(target.runner),
     }  # fmt: skip
     return {
         "starter/Makefile": render("starter/Makefile.j2", values),
         "starter/main.c": render("starter/main.c.j2", values),
-        **{f"starter/{file}": verbatim(f"starter/{file}") for file in STARTUP},
+        "starter/serial.c": render("starter/serial.c.j2", values),
+        **{f"starter/{file}": verbatim(f"starter/{file}") for file in (*STARTUP, *SERIAL)},
         **{f"starter/boards/{b.name}.ld": board_text(b) for b in boards},
     }
+
+
+def _with_line(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return qemu's command line with a terminal as the board's serial line."""
+    at = words.index("-serial") + 1
+    return (*words[:at], "pty", *words[at + 1 :])
 
 
 def board_text(board: Board) -> str:

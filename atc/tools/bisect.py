@@ -29,7 +29,7 @@ from atc.options.options import Options
 from atc.pipeline.pass_switches import RULES
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions, resolve_request
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
 from atc.select.select import Measurement, candidates

@@ -209,13 +209,18 @@ def _finding(visit: NodeDiagnostic, kernels: Kernels | None, errors: Sequence[At
 # ---- how it is told -----------------------------------------------------------------------------
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
 def _lines(check: Check) -> Iterator[str]:
-    count = len(check.findings)
+    nodes = _counted(len(check.findings), "node")
     said = f"{one_line(check.model)} for {check.target}"
     if check.errors:
-        yield f"{said}: can't be compiled, {len(check.errors)} reasons in {count} nodes:"
+        reasons = _counted(len(check.errors), "reason")
+        yield f"{said}: can't be compiled, {reasons} in {nodes}:"
     else:
-        yield f"{said}: can be compiled, {count} nodes:"
+        yield f"{said}: can be compiled, {nodes}:"
     for error in check.errors:
         plain = type(error)(error.message, where=error.where, code=error.code)
         yield f"  {plain}"

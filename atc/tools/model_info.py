@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atc import __version__
 from atc.errors import one_line
-from atc.program.build import calls
+from atc.program.steps import calls
 
 if TYPE_CHECKING:
     from atc.pipeline.pipeline import Compilation

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 
-from atc.backends.cuda.targets import ARCHITECTURES
+from atc.backends.cuda.targets import ARCHITECTURES, EMULATED, PORTABLE
 
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
@@ -35,6 +35,29 @@ def _capabilities(driver: ctypes.CDLL) -> Iterator[tuple[int, int]]:
         if failed:
             return
         yield major.value, minor.value
+
+
+def device_name(number: int) -> str:
+    """Return a device's name as the driver tells it; '' where there is none."""
+    name, device = ctypes.create_string_buffer(256), ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number)
+        failed = failed or driver.cuDeviceGetName(name, len(name), device)
+    except (OSError, AttributeError):
+        return ""
+    return "" if failed else name.value.decode("utf-8", "replace")
+
+
+def runs_code(device: str, number: int) -> bool:
+    """Whether device `number` of this machine runs what is compiled for a target's device."""
+    found = compute_capabilities()
+    if device == EMULATED or not 0 <= number < len(found):
+        return device == EMULATED
+    major, minor = found[number]
+    if device == PORTABLE:
+        return major >= 8
+    return (major, minor) >= (int(device[3:-1]), int(device[-1])) and device[3:-1] == str(major)
 
 
 def architecture_for(capability: tuple[int, int]) -> str | None:

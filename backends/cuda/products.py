@@ -5,10 +5,11 @@ A Conv is the product of its filters with the patches that they meet, which are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.gpus import LAUNCH_NS, Gpu, gpu_of
 from atc.backends.cuda.kernel import (
     MOST_BLOCKS,
     DeviceKernel,
@@ -17,13 +18,13 @@ from atc.backends.cuda.kernel import (
     seconds,
     unravel,
 )
-from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
-from atc.dims import high, is_dynamic
-from atc.ir.graph import DType, row_major
+from atc.dims import concrete, high, is_dynamic
+from atc.ir.graph import DType, Op, row_major
 from atc.ir.ops import Conv, MatMul
 from atc.ir.ops.elementwise import Epilogue
 from atc.ir.ops.quantize import MatMulPacked
@@ -243,7 +244,37 @@ def epilogue_of(w: Workload) -> Epilogue:
     return w.op.epilogue
 
 
-class ProductTiles(DeviceKernel):
+RESIDENT, LEAST_STEPS, MOST_PARTS = 4, 4, 16 << 20
+"""Blocks that a multiprocessor runs at a time; of blocks that share a product the steps of each at
+least, and the bytes of what they leave at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedParams(KernelParams):
+    """The `blocks` that share all steps of all tiles; 0: a tile is one block's."""
+
+    blocks: int = 0
+
+
+def sharing_blocks(tiles: int, steps: int, room: int, size: int) -> Iterator[int]:
+    """Yield for how many blocks sharing all steps of some tiles may be worth it.
+
+    A device has `room` for so many blocks at a time, `size` are the bytes of a tile's results.
+    Several blocks for each tile leave fewer parts than those that begin in the middle of one.
+    """
+    most = min(room, tiles * steps // LEAST_STEPS, MOST_PARTS // (2 * size))
+    if most > tiles:
+        yield most // tiles * tiles
+    if most > 1 and tiles < 3 * room and most % tiles:
+        yield most
+
+
+def sharing_ns(gpu: Gpu, blocks: int, size: int) -> float:
+    """Return the time of another launch that adds what blocks have left, `size` bytes each."""
+    return LAUNCH_NS + gpu.memory_ns(2 * blocks * size) + 1000
+
+
+class ProductTiles(DeviceKernel[Op, SharedParams]):
     """Products of tiles that a block loads to shared memory; a thread sums a part of the tile."""
 
     template = "cuda/matmul.cu.j2"
@@ -255,20 +286,41 @@ class ProductTiles(DeviceKernel):
         product = product_of(w)
         return min(high(product.m), high(product.n)) >= SLIM
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
-        """Return a block for each tile, up to a limit."""
-        tiles = prod(n for _, n in tiles_of(product_of(w), TILE, TILE))
-        return grid(tiles, MOST_BLOCKS, (TILE // OWN) ** 2)
+    def parameters(self, w: Workload, target: Target) -> Sequence[SharedParams]:
+        """Return a block for each tile, and those that share all steps where that takes less."""
+        largest = concrete(w)
+        alone, product = SharedParams(), product_of(largest)
+        steps, size = -(-product.k // DEPTH), TILE * TILE * product.accumulator.itemsize
+        room = gpu_of(target.device).multiprocessors * RESIDENT
+        sharing = sharing_blocks(_tiles(product), steps, room, size)
+        found = [alone, *(SharedParams(blocks=n) for n in sharing)]
+        least = self.cost(largest, alone, target)
+        worth = [p for p in found if not p.blocks or self.cost(largest, p, target) < least]
+        return sorted(worth, key=lambda params: self.cost(largest, params, target))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def launch(self, w: Workload, params: SharedParams, target: Target) -> Launch:
+        """Return a block for each tile, up to a limit, or as many as share all steps."""
+        tiles, threads = _tiles(product_of(w)), (TILE // OWN) ** 2
+        if params.blocks:
+            return Launch(params.blocks, threads, merge=min(high(tiles), params.blocks))
+        return grid(tiles, MOST_BLOCKS, threads)
+
+    def scratch(self, w: Workload, params: SharedParams, target: Target) -> int:
+        """Return two tiles of each block that shares steps with others."""
+        return 2 * params.blocks * TILE * TILE * product_of(w).accumulator.itemsize
+
+    def values(self, w: Workload, params: SharedParams, target: Target) -> dict[str, object]:
         """Tiles, and which index runs fastest where an operand is loaded."""
         product = product_of(w)
         tiles = tiles_of(product, TILE, TILE)
-        after, value = finish(epilogue_of(w), w, "total[u][v]", product.loops, product.first)
+        own = "sum" if params.blocks else "total[u][v]"
+        after, value = finish(epilogue_of(w), w, own, product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "tile": TILE, "depth": DEPTH, "own": OWN,
-            "tiles": prod(n for _, n in tiles), "indices": unravel("at", tiles),
+            "tiles": _tiles(product), "indices": unravel("at", tiles), "blocks": params.blocks,
+            "steps": -(-product.k // DEPTH),
+            "join": accumulate("Sum", product.accumulator, "other"),
             "sides": [
                 {"name": "a", "index": "i", "extent": product.m, "operand": product.a,
                  "first": "tile_i"},
@@ -278,12 +330,22 @@ class ProductTiles(DeviceKernel):
             "step": multiply_add(product.accumulator, "total[u][v]", "a[u]", "b[v]"),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload, params: SharedParams, target: Target) -> float:
         """Return the seconds that the multiply-adds take, or the memory."""
         product, gpu = product_of(w), gpu_of(target.device)
-        blocks = prod(n for _, n in tiles_of(product, TILE, TILE))
-        clocks = TILE * TILE * -(-product.k // DEPTH) * DEPTH / (0.6 * gpu.fmas)
-        return seconds(w, gpu.compute_ns(blocks, 4, clocks), gpu)
+        blocks, steps = _tiles(product), -(-product.k // DEPTH)
+        step = TILE * TILE * DEPTH / (0.6 * gpu.fmas)
+        if params.blocks:
+            clocks = step * (1 + blocks * steps / params.blocks) + 1000
+            size = TILE * TILE * product.accumulator.itemsize
+            more = sharing_ns(gpu, params.blocks, size)
+            own = gpu.compute_ns(params.blocks, RESIDENT, clocks)
+            return seconds(w, own, gpu) + 1e-9 * more
+        return seconds(w, gpu.compute_ns(blocks, RESIDENT, step * steps), gpu)
+
+
+def _tiles(product: Product) -> int:
+    return prod(n for _, n in tiles_of(product, TILE, TILE))
 
 
 class MatMulTiles(ProductTiles):

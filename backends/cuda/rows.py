@@ -150,9 +150,8 @@ class AttentionRows(RowKernel[Attention]):
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Return the seconds that the products take: each loads an operand of its own."""
         op, gpu = w.op, gpu_of(target.device)
-        products = prod(op.batch) * op.queries * op.keys * (op.depth + op.width)
-        clocks = 8 * products / gpu.fmas / gpu.multiprocessors
-        return seconds(w, (clocks + 8 * (op.depth + op.keys)) / gpu.clock, gpu)
+        clocks = 8 * op.keys * (op.depth + op.width) / gpu.fmas + 8 * (op.depth + op.keys)
+        return seconds(w, gpu.compute_ns(self.rows(w), 8, clocks), gpu)
 
     def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Return a row of scores for each block."""

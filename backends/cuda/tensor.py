@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.gpus import Gpu, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
 from atc.backends.cuda.products import (
     Operand,
     Product,
+    SharedParams,
     epilogue_of,
     multiply_add,
     product_of,
+    sharing_blocks,
+    sharing_ns,
     tiles_of,
 )
-from atc.backends.kernel import KernelParams, Launch, Workload
+from atc.backends.kernel import Launch, Workload
 from atc.backends.render.loops import finish
+from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, high
 from atc.ir.graph import DType, Op
@@ -103,7 +107,7 @@ def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileParams(KernelParams):
+class TileParams(SharedParams):
     """A block's tile of `m` rows and `n` columns, its warps along both, stages of shared memory."""
 
     m: int
@@ -160,12 +164,39 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
                     TileParams(m=m, n=n, warps_m=warps_m, warps_n=warps_n, stages=stages)
                 )
         largest = concrete(w)
+        found += [each for own in found for each in self._sharing(largest, own, target)]
         return sorted(found, key=lambda params: self.cost(largest, params, target))
 
+    def _sharing(self, w: Workload, params: TileParams, target: Target) -> Iterator[TileParams]:
+        """Yield the same tiles whose steps blocks share, where that is estimated to take less."""
+        gpu, steps = gpu_of(target.device), self._steps(product_of(w))
+        room = gpu.multiprocessors * self._resident(params, gpu, self._form(product_of(w)))
+        least = self.cost(w, params, target)
+        for blocks in sharing_blocks(_tiles(w, params), steps, room, _size(params)):
+            shared = replace(params, blocks=blocks)
+            if self.cost(w, shared, target) < least:
+                yield shared
+
+    def _steps(self, product: Product) -> int:
+        return -(-product.k // self._form(product).depth)
+
+    @staticmethod
+    def _resident(params: TileParams, gpu: Gpu, form: Form) -> int:
+        """Return how many blocks a multiprocessor runs at a time."""
+        shared = params.stages * form.planes * (params.m + params.n) * ROW
+        return max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
+
     def launch(self, w: Workload, params: TileParams, target: Target) -> Launch:
-        """Return a block for each tile, up to a limit."""
+        """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles = _tiles(w, params)
+        if params.blocks:
+            merge = min(high(tiles), params.blocks)
+            return Launch(params.blocks, 32 * params.warps, merge=merge)
         return grid(tiles, MOST_BLOCKS, 32 * params.warps)
+
+    def scratch(self, w: Workload, params: TileParams, target: Target) -> int:
+        """Return two tiles of each block that shares steps with others."""
+        return 2 * params.blocks * _size(params)
 
     def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
         """Tiles, how operands are loaded, and what becomes of a sum."""
@@ -179,7 +210,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
             "tile_m": rows, "tile_n": columns, "warps_m": params.warps_m,
             "warps_n": params.warps_n, "stages": params.stages,
             "tiles": _tiles(w, params), "indices": unravel("at", tiles_of(product, rows, columns)),
-            "steps": -(-product.k // form.depth), "after": after, "value": value,
+            "steps": self._steps(product), "blocks": params.blocks,
+            "join": accumulate("Sum", product.accumulator, "other"), "after": after, "value": value,
             "sides": [_side("a", "i", rows, product.m, a, form),
                       _side("b", "j", columns, product.n, b, form)],
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
@@ -196,14 +228,23 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         read = form.planes * ROW * params.warps * (own_m + own_n)  # bytes, 128 of them in a clock
         filled = form.planes * ROW * (m + n)
         step = max(products * m * n * form.depth / rate, (read + 2 * filled) / 128)
-        shared = params.stages * form.planes * (m + n) * ROW
-        resident = max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
+        resident = self._resident(params, gpu, form)
+        if params.blocks:
+            own = _tiles(w, params) * steps / params.blocks
+            clocks = step * (own + (1 + own / steps) * params.stages) + 1000
+            more = sharing_ns(gpu, params.blocks, _size(params))
+            return seconds(w, gpu.compute_ns(params.blocks, resident, clocks), gpu) + 1e-9 * more
         clocks = step * (steps + params.stages) + 500
         return seconds(w, gpu.compute_ns(_tiles(w, params), resident, clocks), gpu)
 
 
 def _tiles(w: Workload, params: TileParams) -> int:
     return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
+
+
+def _size(params: TileParams) -> int:
+    """Return the bytes of a tile's sums."""
+    return 4 * params.m * params.n
 
 
 class _Stored(TensorProduct):

@@ -192,9 +192,9 @@ def decoder(shape: Shape) -> onnx.ModelProto:
 def input_shape(shape: Shape) -> str:
     """Return what --input_shape says for the decoder.
 
-    The cache ends so early that the longest run behind it still has its positions in the table.
+    The cache has room for as many tokens as the table has positions.
     """
-    cache = f"1,{shape.heads},p=0~{shape.longest - PROMPT},{shape.size}"
+    cache = f"1,{shape.heads},p=0~{shape.longest},{shape.size}"
     return f"input_ids:1,s=1~{PROMPT};past_key_self_0:{cache}"
 
 

@@ -30,4 +30,29 @@ template <typename T, int N> struct alignas(sizeof(T) * N) k_elements {
 
 K_INLINE bool k_is_aligned(const void *place) { return (uintptr_t)place % 16 == 0; }
 
+/* The sum of what so many neighbouring threads hold, a power of two: the same for all of them. All
+ * threads of a block call it. */
+#ifdef ATC_EMULATED
+template <int N, typename T> static inline T k_sum_of(T value)
+{
+  const unsigned own = threadIdx.x, first = own - own % N;
+  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  T held[N];
+  memcpy(emulated_handed.a[turn][own][0], &value, sizeof value);
+  emulated_barrier();
+  for (unsigned k = 0; k < N; k++) memcpy(&held[k], emulated_handed.a[turn][first + k][0], sizeof value);
+  for (unsigned step = 1; step < N; step *= 2) {
+    for (unsigned k = 0; k < N; k += 2 * step) held[k] += held[k + step];
+  }
+  return held[0];
+}
+#else
+template <int N, typename T> K_INLINE T k_sum_of(T value)
+{
+  UNROLL
+  for (int step = 1; step < N; step *= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  return value;
+}
+#endif
+
 #endif

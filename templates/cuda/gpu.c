@@ -413,7 +413,7 @@ int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t b
   if (driver->event_record(state->end, stream) != CUDA_SUCCESS) return 0;
   if (driver->event_wait(state->end) != CUDA_SUCCESS) return 0;
   if (driver->event_elapsed(&milliseconds, state->begin, state->end) != CUDA_SUCCESS) return 0;
-  *took = (unsigned long long)(milliseconds * 1e6F);
+  *took += (unsigned long long)(milliseconds * 1e6F);
   return 1;
 }
 
@@ -437,7 +437,8 @@ static CUgraphExec captured(gpu_state *state, size_t segment, const CUdeviceptr 
 static gpu_graph *graph_of(gpu_state *state, gpu_graph *graphs, const CUdeviceptr *ports, int *known)
 {
   const gpu_network *const network = state->network;
-  const size_t size = network->port_count * sizeof *ports, dims = network->dim_count * sizeof(int64_t);
+  const size_t size = network->port_count * sizeof *ports;
+  const size_t dims = state->dims != NULL ? network->dim_count * sizeof(int64_t) : 0;
   gpu_graph *oldest = graphs;
   *known = 1;
   for (size_t k = 0; k < shape_count(network); k++) {
@@ -472,7 +473,7 @@ int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, cons
   gpu_graph *const own = graph_of(state, &state->graphs[first], ports, &known);
   if (own == NULL) return 0;
   own->used = ++state->replays;
-  if (!known && network->dim_count != 0) return network->segments[segment](state, stream, ports);
+  if (!known && state->dims != NULL) return network->segments[segment](state, stream, ports);
   if (own->exec == NULL) own->exec = captured(state, segment, ports);
   return own->exec != NULL && driver->graph_launch(own->exec, stream) == CUDA_SUCCESS;
 }

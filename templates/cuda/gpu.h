@@ -114,7 +114,7 @@ struct gpu_state {
   void **staging;     /* memory for those that the device brings and the host computes with */
   gpu_graph *graphs;  /* of each segment some for the host's tensors and some for the device's */
   unsigned long long replays;
-  const int64_t *dims;  /* the extents of the run that is being queued */
+  const int64_t *dims;  /* the extents of the run that is being queued; NULL: all are constants */
   const size_t *places; /* where its buffers lie in the arena */
   CUevent begin, end; /* of a launch that is timed */
   CUevent marked;     /* NULL: nothing is */
@@ -141,7 +141,7 @@ void gpu_leave(gpu_state *state);
  * it fails. */
 int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports);
 
-/* Launch so many blocks, from one to the kernel's most, wait for them and say how long they took, in
+/* Launch so many blocks, from one to the kernel's most, wait for them and add how long they took, in
  * nanoseconds; 0 where it fails. */
 int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
                      const CUdeviceptr *arguments, unsigned long long *took);

@@ -132,6 +132,71 @@ static inline int32_t q_dot2(uint32_t a, uint32_t b, int32_t sum) {
 
 #endif
 
+/* ---- whole numbers --------------------------------------------------------------------------- */
+
+static inline int32_t q_clamp(int32_t x, int32_t low, int32_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+/* x / 2^n, rounded down: compilers shift negative numbers so, but C doesn't say it. */
+static inline int32_t q_down(int32_t x, int n) {
+#if defined(__GNUC__)
+  return x >> n;
+#else
+  return (int32_t)(((uint32_t)x ^ 0x80000000u) >> n) - (int32_t)(0x80000000u >> n);
+#endif
+}
+
+/* x * y / 2^32, rounded down. */
+static inline int32_t q_high_word(int32_t x, int32_t y) {
+#if defined(__GNUC__)
+  return (int32_t)((int64_t)x * y >> 32);
+#else
+  const uint64_t product = (uint64_t)((int64_t)x * y) + ((uint64_t)1 << 63);
+  return (int32_t)((int64_t)(product >> 32) - 0x80000000);
+#endif
+}
+
+/* x / 2^n rounded down, within the numbers of a signed or of an unsigned byte. */
+#if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
+
+#define Q_SATURATED(NAME, X, N) __extension__({ \
+  int32_t q_y; \
+  __asm__(NAME " %0, #8, %1, asr %2" : "=r"(q_y) : "r"(X), "I"(N)); \
+  q_y; \
+})
+#define Q_BYTE_S(X, N) Q_SATURATED("ssat", X, N)
+#define Q_BYTE_U(X, N) Q_SATURATED("usat", X, N)
+
+#else
+
+#define Q_BYTE_S(X, N) q_clamp(q_down(X, N), -128, 127)
+#define Q_BYTE_U(X, N) q_clamp(q_down(X, N), 0, 255)
+
+#endif
+
+/* sum + x * y. By its name: compilers add constants afterwards. */
+static inline int32_t q_muladd1(int32_t sum, int32_t x, int32_t y) {
+#if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
+  int32_t z;
+  __asm__("mla %0, %1, %2, %3" : "=r"(z) : "r"(x), "r"(y), "r"(sum));
+  return z;
+#else
+  return sum + x * y;
+#endif
+}
+
+/* sum + x * y / 2^32, the quotient rounded down. */
+static inline int32_t q_muladd1_high(int32_t sum, int32_t x, int32_t y) {
+#if defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+  int32_t z;
+  __asm__("smmla %0, %1, %2, %3" : "=r"(z) : "r"(x), "r"(y), "r"(sum));
+  return z;
+#else
+  return sum + q_high_word(x, y);
+#endif
+}
+
 /* ---- vectors of 16 bytes --------------------------------------------------------------------- */
 
 #if defined(__ARM_FEATURE_MVE) && !defined(ATC_EMULATE_MVE)
@@ -169,6 +234,23 @@ static inline q_sums q_load4_u(const void *x) {
 }
 static inline q_sums q_add(q_sums a, q_sums b) { return vaddq_s32(a, b); }
 static inline q_sums q_muladd(q_sums a, q_sums b, q_sums sum) { return vaddq_s32(sum, vmulq_s32(a, b)); }
+static inline q_sums q_multiply(q_sums a, q_sums b) { return vmulq_s32(a, b); }
+static inline q_sums q_multiply_by(q_sums a, int32_t b) { return vmulq_n_s32(a, b); }
+static inline q_sums q_muladd_by(q_sums sum, q_sums a, int32_t b) { return vmlaq_n_s32(sum, a, b); }
+/* a * b / 2^32, rounded down. */
+static inline q_sums q_high_word4(q_sums a, int32_t b) { return vmulhq_s32(a, vdupq_n_s32(b)); }
+/* x / 2^n, rounded down. */
+static inline q_sums q_down4(q_sums x, int n) { return vshlq_r_s32(x, -n); }
+/* The lowest bits. */
+static inline q_sums q_odd4(q_sums x) { return vandq_s32(x, vdupq_n_s32(1)); }
+/* Whether any number has none of some bits. Compilers fail on comparing a predicate. */
+static inline bool q_any_clear4(q_sums x, int32_t bits) {
+  const uint32x4_t kept = vreinterpretq_u32_s32(vandq_s32(x, vdupq_n_s32(bits)));
+  return vminvq_u32(UINT32_MAX, kept) == 0;
+}
+static inline q_sums q_clamp4(q_sums x, int32_t low, int32_t high) {
+  return vminq_s32(vmaxq_s32(x, vdupq_n_s32(low)), vdupq_n_s32(high));
+}
 static inline void q_store_sums(int32_t *y, q_sums x) { vstrwq_s32(y, x); }
 /* The low bytes of the sums. */
 static inline void q_store4(void *y, q_sums x) { vstrbq_s32((int8_t *)y, x); }
@@ -235,6 +317,33 @@ static inline q_sums q_muladd(q_sums a, q_sums b, q_sums sum) {
   q_sums y;
   Q_EACH(4, sum.lane[k] + a.lane[k] * b.lane[k]);
 }
+static inline q_sums q_multiply(q_sums a, q_sums b) {
+  q_sums y;
+  Q_EACH(4, a.lane[k] * b.lane[k]);
+}
+static inline q_sums q_multiply_by(q_sums a, int32_t b) { return q_multiply(a, q_same(b)); }
+static inline q_sums q_muladd_by(q_sums sum, q_sums a, int32_t b) { return q_muladd(a, q_same(b), sum); }
+static inline q_sums q_high_word4(q_sums a, int32_t b) {
+  q_sums y;
+  Q_EACH(4, q_high_word(a.lane[k], b));
+}
+static inline q_sums q_down4(q_sums x, int n) {
+  q_sums y;
+  Q_EACH(4, q_down(x.lane[k], n));
+}
+static inline q_sums q_odd4(q_sums x) {
+  q_sums y;
+  Q_EACH(4, x.lane[k] & 1);
+}
+static inline bool q_any_clear4(q_sums x, int32_t bits) {
+  bool any = false;
+  for (int k = 0; k < 4; k++) any = any || (x.lane[k] & bits) == 0;
+  return any;
+}
+static inline q_sums q_clamp4(q_sums x, int32_t low, int32_t high) {
+  q_sums y;
+  Q_EACH(4, q_clamp(x.lane[k], low, high));
+}
 static inline void q_store_sums(int32_t *y, q_sums x) { memcpy(y, &x, sizeof x); }
 static inline void q_store4(void *y, q_sums x) {
   int8_t *const b = y;
@@ -270,10 +379,6 @@ static inline float q_rounded(float x) {
   const float whole = 8388608.0f, y = x < 0.0f ? x - whole + whole : x + whole - whole;
   if (!(x > -whole && x < whole)) return x;
   return y == 0.0f && x <= 0.0f ? (x < 0.0f ? -0.0f : x) : y;
-}
-
-static inline int32_t q_clamp(int32_t x, int32_t low, int32_t high) {
-  return x < low ? low : x > high ? high : x;
 }
 
 /* round((float)sum * scale), ties to even, within [low, high], both less than 512 from 0.
@@ -327,6 +432,17 @@ static inline int32_t q_requantize(int32_t sum, float scale, int32_t low, int32_
     }
   }
   return q_clamp(negative ? -whole : whole, low, high);
+#endif
+}
+
+/* round((float)sum * scale) + zero, ties to even, within a signed byte's numbers, of which zero is. */
+static inline int32_t q_requantize_s(int32_t sum, float scale, int32_t zero) {
+#if defined(__ARM_FP) && defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+  int32_t y;
+  __asm__("qadd %0, %1, %2\n\tssat %0, #8, %0" : "=r"(y) : "r"(q_round((float)sum * scale)), "r"(zero));
+  return y;
+#else
+  return q_requantize(sum, scale, -128 - zero, 127 - zero) + zero;
 #endif
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atc.backends.compiler import Compiler
 from atc.backends.find_compiler import find_compiler
 from atc.backends.object_file import (
     STAND_IN,
@@ -17,7 +18,7 @@ from atc.backends.object_file import (
     enlarged_object,
 )
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Compiler, archive_static, compile_object
+from atc.backends.toolchain import archive_static, compile_object
 from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
 

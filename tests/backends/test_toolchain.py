@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atc.backends.compiler import Compiler, compile_flags
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import (
-    Compiler,
     Job,
     archive_static,
-    compile_flags,
     compile_many,
     compile_object,
     link_program,

@@ -63,7 +63,7 @@ from atc.options.parse import parse_arguments
 from atc.options.table import read_values
 from atc.pipeline.contract import contract_of
 from atc.pipeline.pipeline import Compilation
-from atc.program.build import calls
+from atc.program.steps import calls
 
 HERE = Path(__file__).parent
 TURN = 0.05

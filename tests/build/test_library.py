@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from atc.backends.compiler import Compiler, compile_flags
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import Compiler, Job, Log, compile_flags
+from atc.backends.toolchain import Job, Log
 from atc.build.library import (
     BuildContext,
     BuildResult,

@@ -15,7 +15,7 @@ import atc
 from atc.errors import InternalError, OptionError
 from atc.ir.graph import Array
 from atc.memory.audit import audit_memory
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.network import Network
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,8 @@ from atc.importers import load_model
 from atc.lower import lower_model
 from atc.memory.arena import plan_memory
 from atc.passes import run_passes
-from atc.program.build import build_program, calls
+from atc.program.build import build_program
+from atc.program.steps import calls
 from atc.select.select import select
 
 Value = Any

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from atc.dims import Symbol, dim
 from atc.ir.view import (
     Split,
     View,
@@ -13,6 +16,7 @@ from atc.ir.view import (
     compose_refining,
     dense,
     gather_view,
+    overlaps_itself,
     simplify_loops,
     split_loop,
 )
@@ -139,3 +143,20 @@ def test_bounds_cover_negative_steps() -> None:
 def test_a_constant_scalar_read_through_a_view_stays_a_scalar() -> None:
     assert gather_view(np.array(2.5), (), View((), 0)).shape == ()
     assert gather_view(np.array([2.5, 3]), (), View((), 1)).tolist() == 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_overlaps_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape, view, _ = random_movement(rng)
+    where = read(np.arange(200), shape, replace(view, offset=100))
+    assert overlaps_itself(shape, view) or len(np.unique(where)) == where.size
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_what_may_be_empty_does_not_overlap_for_that(least: int) -> None:
+    rows = dim(Symbol(0, "rows", least, 4))
+    assert not overlaps_itself((2, rows, 8), View((8 * rows, 8, 1)))
+    assert not overlaps_itself((rows, 2, 8), View((8, 8 * rows, 1)))
+    assert overlaps_itself((2, rows, 8), View((8, 8, 1)))
+    assert overlaps_itself((2, rows, 8), View((8 * rows, 7, 1)))

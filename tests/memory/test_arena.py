@@ -19,8 +19,8 @@ from atc.memory.audit import _meeting, _Span, audit_memory
 from atc.memory.check import check_stack
 from atc.memory.planner import Buffer, plan_arena, plan_no_reuse
 from atc.passes import run_passes
-from atc.program.build import Program, build_program
-from atc.program.steps import calls
+from atc.program.build import build_program
+from atc.program.steps import Program, calls
 from atc.runtime.network import Network
 from atc.select.select import select
 from support import compile_graph

@@ -11,7 +11,7 @@ from stages import project_of
 
 from atc.memory.bounds import least_bytes, least_work, moments
 from atc.pipeline.writing import Project
-from atc.program.build import calls
+from atc.program.steps import calls
 
 
 def project(model: Path, **given: object) -> Project:

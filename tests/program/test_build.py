@@ -12,7 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.backends.targets import get_target
 from atc.passes import run_passes
-from atc.program.build import Program, build_program, calls
+from atc.program.build import build_program
+from atc.program.steps import Program, calls
 from atc.select.select import select
 from support import compile_graph, run_models
 

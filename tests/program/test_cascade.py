@@ -29,8 +29,9 @@ from atc.memory.arena import plan_memory
 from atc.memory.audit import audit_memory
 from atc.passes import run_passes
 from atc.program import cascade
-from atc.program.build import CascadeLoop, Program, build_program
+from atc.program.build import build_program
 from atc.program.cascade import Cascade, CascadeStage, make_cascade
+from atc.program.steps import CascadeLoop, Program
 from atc.select.select import Choice, select
 from atc.tools.explain import explain, read_report
 from atc.tools.profile import profile_run

@@ -28,8 +28,9 @@ from atc.memory.arena import Arena, plan_memory
 from atc.memory.audit import audit_memory
 from atc.passes import run_passes
 from atc.pipeline.writing import Project
-from atc.program.build import Fork, Program, build_program, calls
+from atc.program.build import build_program
 from atc.program.forks import Workers, forked
+from atc.program.steps import Fork, Program, calls
 from atc.select.select import select
 from support import compile_graph
 

@@ -22,8 +22,9 @@ from atc.ir.ops import ConvBlocked
 from atc.memory.arena import plan_memory
 from atc.passes import run_passes
 from atc.program import partition
-from atc.program.build import build_program, calls
+from atc.program.build import build_program
 from atc.program.packed_layouts import propagate_packed_layouts
+from atc.program.steps import calls
 from atc.select.select import Selection, select
 from support import Runner, _compile, compile_graph
 

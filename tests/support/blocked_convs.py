@@ -185,9 +185,13 @@ def from_blocks(y: np.ndarray, channels: int) -> np.ndarray:
 
 
 def build(
-    case: Case, block: int, rounded: Callable[[np.ndarray], np.ndarray] = np.asarray
+    case: Case, block: int, rounded: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    computed: bool = False,
 ) -> tuple[Graph, list[np.ndarray], np.ndarray]:
-    """Return a graph of one ConvBlocked, its feeds and the plain result of `rounded` operands."""
+    """Return a graph of one ConvBlocked, its feeds and the plain result of `rounded` operands.
+
+    With `computed` its filters are fed, too.
+    """
     rng = np.random.default_rng(prod((*case.size, case.channels, case.filters)))
     x = rng.standard_normal((case.batch, case.channels, *case.size)).astype(np.float32)
     shape = (case.filters, case.channels // case.group, *case.kernel)
@@ -208,14 +212,15 @@ def build(
     names = ("x", "w", "bias", "other")[: 2 + used]
     constants = {"w": w, "bias": to_blocks(bias[None], block)[0].reshape(-1)}
     constants = {k: v for k, v in constants.items() if k in names}
+    fed = {"w": constants.pop("w")} if computed else {}
     types = {"x": type_of(first), "other": type_of(other_feed), "y": TensorType(F, y)}
-    types |= {k: type_of(v) for k, v in constants.items()}
+    types |= {k: type_of(v) for k, v in (constants | fed).items()}
     rank = len(case.size)
     window = Window(case.kernel, (case.stride,) * rank, (case.dilation,) * rank, (case.pad,) * rank)
     op = ConvBlocked(window, case.group, Epilogue(expr, views))
     op.check([types[n] for n in names], [types["y"]])
-    inputs = ("x", "other") if used == 2 else ("x",)
+    inputs = ("x", *fed, "other") if used == 2 else ("x", *fed)
     graph = Graph("g", inputs, ("y",), (Node(op, names, ("y",)),), types, constants)
-    feeds = [first, feed] if used == 2 else [first]
+    feeds = [first, *fed.values(), feed] if used == 2 else [first, *fed.values()]
     result = convolve(rounded(x), rounded(w), case)
     return graph, feeds, finished(result, bias, other.astype(np.float64), case.epilogue)

@@ -20,7 +20,8 @@ from atc.backends.toolchain import Job, compile_many
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
-from atc.program.build import Program, build_program, calls
+from atc.program.build import build_program
+from atc.program.steps import Program, calls
 from atc.select.select import Limits, Selection, select
 from atc.templates import verbatim
 from support import node_model
@@ -96,6 +97,7 @@ CASES = {
                          {"axis": 1, "select_last_index": 1}),
     "matmul": Case("cuda_matmul", "MatMul", ((65, 33), (33, 70))),
     "matmul of batches": Case("cuda_matmul", "MatMul", ((2, 1, 9, 20), (3, 20, 8))),
+    "matmul of long sums": Case("cuda_matmul", "MatMul", ((20, 400), (400, 70)), exact=True),
     "transposed operands": Case("cuda_matmul", "Gemm", ((33, 66), (70, 33), (70,)),
                                 {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
     "matrix times vector": Case("cuda_matmul_slim", "MatMul", ((5, 300, 40), (40,))),
@@ -170,6 +172,11 @@ CASES = {
         {"K": 70, "N": 24, "bits": 4, "block_size": 32}, (packed(4, 24, 3, 32), floats(24, 3)), 1,
         "com.microsoft"),
     "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
+    "attention of a word": Case("cuda_attention_parts", "Attention",
+                                ((1, 4, 1, 16), (1, 2, 700, 16), (1, 2, 700, 24))),
+    "causal attention of words": Case("cuda_attention_parts", "Attention",
+                                      ((1, 1, 3, 20), (1, 1, 900, 20), (1, 1, 900, 130)),
+                                      {"is_causal": 1}),
 }  # fmt: skip
 
 

@@ -113,6 +113,13 @@ class Net:
             self.scales[z] = self.scales[y]
         return z
 
+    def softmax(self, x: str, axis: int = -1) -> str:
+        """Add a Softmax, in steps of 1/256 where the network is quantized."""
+        y = self._name("softmax")
+        self.nodes.append(helper.make_node("Softmax", [x], [y], axis=axis))
+        self.shapes[y] = self.shapes[x]
+        return self._quantized(y, 1 / 256, -128) if self.quantized else y
+
     def model(self, y: str) -> onnx.ModelProto:
         """Return the model whose output is a value, integers where it is quantized."""
         kind = TensorProto.INT8 if self.quantized else TensorProto.FLOAT
@@ -160,6 +167,9 @@ class Net:
             return y
         scale, zero = (0.008, -128) if relu else (0.016, 3)
         scale = float(np.float32(scale * self.rng.uniform(0.6, 1.6))) if self.uneven else scale
+        return self._quantized(y, scale, zero)
+
+    def _quantized(self, y: str, scale: float, zero: int) -> str:
         q = self._name("q")
         self.constants |= {f"{q}.s": np.float32(scale), f"{q}.z": np.int8(zero)}
         self.nodes.append(helper.make_node("QuantizeLinear", [y, f"{q}.s", f"{q}.z"], [q]))
@@ -265,8 +275,8 @@ def elementwise(operator: str, *shape: int) -> Callable[[bool], onnx.ModelProto]
     """Return a network of one sum or product of two inputs."""
 
     def made(quantized: bool) -> onnx.ModelProto:
-        net = Net(quantized)
-        a, b = net.input(1, *shape), net.input(1, *shape, name="b", scale=0.0173)
+        net = Net(quantized, uneven=True)
+        a, b = (net.input(1, *shape, name=n, scale=s) for n, s in (("a", 0.02137), ("b", 0.01733)))
         return net.model(net.add(a, b, operator))
 
     return made
@@ -282,6 +292,16 @@ def dense_layer(depth: int, units: int) -> Callable[[bool], onnx.ModelProto]:
     return made
 
 
+def softmax_layer(*shape: int) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of one Softmax over the last axis."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        return net.model(net.softmax(net.input(*shape, scale=0.1)))
+
+    return made
+
+
 LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "1x1 64->64 at 25x5": layer((64, 25, 5), 64, (1, 1)),
     "3x3 16->16 at 32x32": layer((16, 32, 32), 16),
@@ -291,4 +311,6 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "fully connected 128->128": dense_layer(128, 128),
     "sum of 16 at 32x32": elementwise("Add", 16, 32, 32),
     "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
+    "softmax of 12": softmax_layer(1, 12),
+    "softmax of 10, 32 rows": softmax_layer(32, 10),
 }

@@ -23,6 +23,7 @@ from atc.cli.main import main
 from atc.errors import AtcError
 from atc.options.table.training import LOSSES, OPTIMIZERS, TRAINING
 from atc.tracing import TrainingStep, functional, training
+from support import runnable
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 1, 6, 6)).astype(np.float32)
@@ -443,6 +444,47 @@ def test_recurrent_layers_and_control_flow_are_trained(limit: float, tmp_path: P
         assert after[name][place] == pytest.approx(wanted, rel=1e-9)
         assert abs(slope) > 1e-4
     assert loss > 0
+
+
+CONVS = """<ir_version: 8, opset_import: ["": 17]> convs (float[2,3,32,32] x) => (float[2,4] y) {
+    a = Conv<strides=[2,2], pads=[2,2,2,2]>(x, w1)
+    n, m1, v1 = BatchNormalization<training_mode=1>(a, s, t, m, v) r = Relu(n)
+    p = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(r)
+    c = Conv<pads=[1,1,1,1]>(p, w2) q = Relu(c)
+    d = Conv<strides=[2,2], pads=[1,1,1,1]>(q, w3) e = Conv<strides=[2,2]>(p, w4)
+    z = Add(d, e) g = GlobalAveragePool(z) f = Flatten(g) y = Gemm<transB=1>(f, w5) }"""
+FILTERS = {"w1": (32, 3, 5, 5), "w2": (32, 32, 3, 3), "w3": (48, 32, 3, 3), "w4": (48, 32, 1, 1),
+           "w5": (4, 48), "s": (32,), "t": (32,), "m": (32,), "v": (32,)}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+def test_convolutions_are_trained_in_blocks_as_in_float64(target: str, tmp_path: Path) -> None:
+    """Both passes run on vector kernels, with the same bits for any number of threads."""
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    random = np.random.default_rng(3)
+    weights = {n: random.normal(size=s) * 0.2 + (n == "v") for n, s in FILTERS.items()}
+    x, y = random.normal(size=(2, 3, 32, 32)), random.normal(size=(2, 4))
+
+    def trained(name: str, kind: Any, **options: Any) -> dict[str, Any]:
+        text = CONVS.replace("float[", "double[") if kind is np.float64 else CONVS
+        own = {n: w.astype(kind) for n, w in weights.items()}
+        path = saved(tmp_path / f"{name}.onnx", text, own)
+        step = atc.training_step(path, tmp_path / name, loss="square_loss", lr=0.02, **options)
+        for _ in range(3):
+            step(x.astype(kind), y.astype(kind))
+        return {n: step.get(n) for n in step.names()}
+
+    truth = trained("truth", np.float64, target="c99")
+    found = trained("one", np.float32, target=target)
+    kernels = " ".join(p.name for p in (tmp_path / "one" / "src" / "kernels").iterdir())
+    assert "conv_filter_tiles" in kernels
+    assert "conv_direct" in kernels
+    shared = trained("two", np.float32, target=target, num_threads=2)
+    for name, wanted in truth.items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-3, atol=2e-5, err_msg=name)
+        np.testing.assert_array_equal(found[name], shared[name], err_msg=name)
 
 
 def test_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cuda_networks import compiled
+from cuda_networks import compiled, mixed_model
 from decoders import DECODERS
 from dynamic_models import CASES, Case, Net, floats
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from whole import test_growing_states as growing
 from whole import test_states as states
-from whole.test_cuda import Tensor
+from whole.test_cuda import Tensor, loop_model
 
 from atc.runtime.load import load
 
@@ -238,3 +239,80 @@ def test_what_no_gpu_has_room_for_is_computed_on_the_host(tmp_path: Path) -> Non
     assert any("too much of a GPU's memory" in warning for warning in done.warnings)
     with load(tmp_path / "net") as net:
         np.testing.assert_array_equal(net.run({"n": np.int64(5)})["y"], -np.arange(5))
+
+
+def test_parts_of_a_cache_that_grows_are_joined(tmp_path: Path) -> None:
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    shapes = {"q": (1, 4, 1, 16), "k": (1, 2, "keys", 16), "v": (1, 2, "keys", 24)}
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node], "word", [value(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
+        [value("y", TensorProto.FLOAT, (1, 4, 1, 24))],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    given = "q:1,4,1,16;k:1,2,keys=0~700,16;v:1,2,keys,24"
+    done = compiled(model, tmp_path, input_shape=given)
+    (kernel,) = (n["kernel"] for n in done.report["nodes"] if n["op"] == "Attention")
+    assert kernel.startswith("cuda_attention_parts(")
+    net = load(tmp_path / "net")
+    for keys in (700, 1, 129, 0, 700):
+        feed = {n: floats(*(keys if d == "keys" else d for d in s)) for n, s in shapes.items()}
+        found = net.run(feed)["y"]
+        (wanted,) = ReferenceEvaluator(model).run(None, feed) if keys else (np.zeros_like(found),)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+
+
+PROFILES = {
+    "profiles alone": ("x:-1,48", "1;65", "cuda-emulated"),
+    "beside ranges": ("x:1~70,48", "1;65", "cuda-emulated"),
+    "and a CPU": ("x:-1,48", "1;65", "cuda-emulated,c99"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "beside ranges" else pytest.param(n, marks=pytest.mark.slow)
+             for n in PROFILES]
+)  # fmt: skip
+def test_shape_profiles_are_computed_on_the_device(name: str, tmp_path: Path) -> None:
+    shape, profiles, target = PROFILES[name]
+    case = rows_model()
+    done = compiled(
+        case.model, tmp_path, input_shape=shape, dynamic_dims=profiles, target=target
+    )  # fmt: skip
+    assert not done.warnings
+    source = next(f for f in tmp_path.glob("net/**/src/net*.c") if "gpu_open" in f.read_text())
+    text = source.read_text("utf-8")
+    with_ranges = "~" in shape
+    assert text.count("gpu_replay(") == text.count("static int segment_") == 2 + with_ranges
+    assert text.count("gpu_launch_blocks(") == 3 * with_ranges  # those of the ranges alone
+    net = load(tmp_path / "net")
+    sizes = (1, 65, 1, *((7, 65, 7, 1, 7) if with_ranges else (65,)))
+    for rows in sizes:
+        feed = {"x": floats(rows, 48)}
+        close(net(feed["x"]), expected(case, feed)[0])
+        there = net(Tensor(feed["x"]))
+        close(there.array, expected(case, feed)[0])
+    with pytest.raises(ValueError, match="shape"):
+        net(floats(71, 48))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("whole", "shape"), [(mixed_model, "x:-1,6"), (loop_model, "x:1~5,6")])
+def test_profiles_of_which_the_host_computes_a_part(
+    whole: Callable[[], onnx.ModelProto], shape: str, tmp_path: Path
+) -> None:
+    model = whole()
+    model.ir_version = 10
+    inner = [a.g for node in model.graph.node for a in node.attribute if a.HasField("g")]
+    for value in (v for g in (model.graph, *inner) for v in (*g.input, *g.output)):
+        if value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    compiled(model, tmp_path, input_shape=shape, dynamic_dims="2;4")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    net = load(tmp_path / "net")
+    for rows in (2, 4, *((5, 1, 5, 2) if "~" in shape else (2,))):
+        feed = {"x": floats(rows, 6)}
+        if len(net.inputs) > 1:
+            feed["trips"] = np.array(3)
+        for got, want in zip(net.run(feed).values(), session.run(None, feed), strict=True):
+            close(got, want)

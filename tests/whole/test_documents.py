@@ -132,8 +132,12 @@ FAST = {
          "--max_ram=16K --max_rom=64K",
          "make -C out/kws/starter run",
          "atc verify out/kws --model=samples/keywords.onnx",
+         "make -C out/kws/starter flash-serial BOARD=nucleo-f446re",
+         "atc verify out/kws --model=samples/keywords.onnx --runner=serial:/dev/ttyACM0",
          "atc verify FOLDER"),
-        {"atc verify FOLDER": "atc verify --help", "make -C out/kws/starter run":
+        {"atc verify FOLDER": "atc verify --help", "flash-serial BOARD=nucleo-f446re": "serial",
+         "--runner=serial:/dev/ttyACM0": "--runner=serial:/dev/none 2>&1 | grep opened",
+         "make -C out/kws/starter run":
          "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
         needs=("arm-none-eabi-gcc", "qemu-system-arm", "make"),
     ),
@@ -321,8 +325,10 @@ SLOW = {
          "--op_select_implmode=high_precision",
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
          "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers",
-         "python tests/benchmarks/compare.py"),
-        {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
+         "python tests/benchmarks/compare.py",
+         "python tests/benchmarks/ranges.py --only=residual_batch,text_tokens"),
+        {"residual_batch,text_tokens": "rows --rounds=1",
+         "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
     ),
     "charts": Script(

@@ -513,6 +513,28 @@ def test_no_address_is_needed_for_nothing(tmp_path: Path) -> None:
     assert c.call("run_tensors")(c.context, inputs, outputs) == ARGUMENT
 
 
+@pytest.mark.parametrize("target", ["c99", "host"])
+def test_attention_of_no_rows(target: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, rows, 8])
+              for name, rows in [("q", "n"), ("k", 5), ("v", 5), ("y", "n")]]  # fmt: skip
+    graph = helper.make_graph(nodes, "net", values[:3], values[3:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    network = compiled(model, {"q": (2, Range(0, 4), 8)}, tmp_path, target)
+    k, v = data((2, 5, 8)), data((2, 5, 8))[:, ::-1]
+    for n in (0, 1, 4):
+        q = data((2, n, 8))
+        scores = np.exp(q @ k.transpose(0, 2, 1))
+        np.testing.assert_allclose(
+            network(q, k, v), scores / scores.sum(-1, keepdims=True) @ v, atol=1e-5
+        )
+
+
 # ---- extents that follow from others ------------------------------------------------------------
 
 

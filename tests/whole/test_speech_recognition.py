@@ -116,8 +116,16 @@ def test_the_decoder_keeps_its_own_keys_and_values_alone(toy: Path) -> None:
             "input_ids", *make_whisper.names(TOY, "past_{kind}_cross_{layer}")
         ]  # fmt: skip
         assert [t.name for t in decoder.outputs] == ["logits"]
-        room = TOY.longest - make_whisper.PROMPT
-        assert decoder.state_size == 8 + 4 * 2 * TOY.layers * TOY.width * room
+        numbers = 2 * TOY.layers * TOY.width * TOY.longest
+        assert decoder.state_size == 8 + 4 * numbers
+
+
+def test_the_cache_is_filled_to_its_last_place(toy: Path) -> None:
+    count = TOY.longest - len(PROMPT) + 1  # the last token isn't read again
+    tokens, _ = Truth(toy, TOY).decoded(PROMPT, count)
+    done = transcribe(toy, "features.f32", count, *PROMPT)
+    assert [int(word) for word in done.stdout.split()] == tokens
+    assert transcribe(toy, "features.f32", count + 1, *PROMPT).returncode == 1
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, (9,), (1, 2, 3, 4, 5, 6, 7)])

@@ -18,9 +18,6 @@ from atc.importers.mxnet.params import TYPE_FLAGS, Array
 from atc.importers.mxnet.symbol import Entry, Symbol, SymbolNode
 from atc.importers.mxnet.tensor import Tensor
 
-MAX_OUTPUTS = 4096
-"""The most outputs of one node that are named."""
-
 PARAMETER_MARKS = ("__init__", "__lr_mult__", "__wd_mult__")
 """Annotations that Gluon writes on parameters, never on inputs."""
 

@@ -19,7 +19,7 @@ from atc.ir.ops import (  # all of them, for whoever reads ops by name
 from atc.ir.ops.attention import Attention
 from atc.ir.ops.blocked import Block, ConvBlocked, NormalizeBlocked, Unblock
 from atc.ir.ops.control import If, Loop
-from atc.ir.ops.conv import Conv, ConvTranspose, Pool, Window
+from atc.ir.ops.conv import Conv, ConvFilterGradient, ConvTranspose, Pool, Window
 from atc.ir.ops.data import WriteExtents
 from atc.ir.ops.elementwise import (
     ArgReduce,
@@ -41,6 +41,7 @@ __all__ = [
     "Cell",
     "Conv",
     "ConvBlocked",
+    "ConvFilterGradient",
     "ConvTranspose",
     "Epilogue",
     "If",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.ir.graph import Op, TensorType
+from atc.ir.graph import DType, Op, TensorType
 from atc.ir.ops.elementwise import Epilogue, check_epilogue, check_views, require
 from atc.ir.view import View, overlaps_itself
 
@@ -22,7 +22,8 @@ class Attention(Op):
     Views: q over (*batch, queries, depth), k over (*batch, depth, keys), v over (*batch, keys,
     width). The result goes to y through `y_view` over (*batch, queries, width), which fills it. The
     epilogues' views are over (*batch, queries, keys) and (*batch, queries, width); their operands
-    follow v in that order.
+    follow v in that order. An operand of the scores that isn't there is a coordinate: its value is
+    the view's, INT64.
     """
 
     batch: tuple[int, ...]
@@ -60,7 +61,11 @@ class Attention(Op):
         require(inputs[0] is not None, "q is missing")
         assert inputs[0] is not None
         computed = inputs[0].dtype
-        check_epilogue(self.scores, rows, inputs[3:split], TensorType(computed, y.shape))
+        shown = [
+            operand or TensorType(DType.INT64, (1 + own.bounds(rows)[1],))
+            for own, operand in zip(self.scores.views, inputs[3:split], strict=True)
+        ]
+        check_epilogue(self.scores, rows, shown, TensorType(computed, y.shape))
         check_epilogue(self.result, self.loops, inputs[split:], y)
         require(prod(self.loops) == y.size, f"loops {self.loops} don't fill {y}")
         require(not overlaps_itself(self.loops, self.y_view), "a result is written twice")

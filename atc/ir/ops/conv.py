@@ -88,6 +88,37 @@ class ConvTranspose(Op):
 
 
 @dataclass(frozen=True)
+class ConvFilterGradient(Op):
+    """Gradient of a Conv's filters: x [N, C, *in], g [N, M, *out] -> [M, C/group, *kernel].
+
+    `window` and `group` are the Conv's: a filter's number is the sum, over images and pixels, of g
+    times the x that it meets there. g may be blocked, [N, ceil(M / b), *out, b], and x as well.
+    """
+
+    window: Window
+    group: int
+
+    def blocked(self, type_: TensorType) -> bool:
+        """Tell whether an operand has its channels in blocks."""
+        return len(type_.shape) > self.window.rank + 2
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Images, channels, group and kernel agree."""
+        x, g = inputs
+        require(x is not None and g is not None, "x and g are needed")
+        assert x is not None
+        assert g is not None
+        y = outputs[0].shape
+        require(x.dtype is g.dtype is outputs[0].dtype, f"types of {x} and {g}")
+        require(y[2:] == self.window.kernel, f"result {y} of {self.window.kernel}")
+        require(x.shape[0] == g.shape[0] and y[0] % self.group == 0, f"{x} and {g}")
+        for type_, channels in ((x, y[1] * self.group), (g, y[0])):
+            block = type_.shape[-1] if self.blocked(type_) else 1
+            require(type_.shape[1] == -(-channels // block), f"{channels} channels of {type_}")
+        require(self.blocked(g) or not self.blocked(x), "only x is blocked")
+
+
+@dataclass(frozen=True)
 class Pool(Op):
     """Pooling over windows of x [N, C, *in] -> [N, C, *out].
 

@@ -1,4 +1,7 @@
-"""MatMulPacked: a product with weights of few bits, stored in blocks that share a scale."""
+"""MatMulPacked: a product with weights of few bits, stored in blocks that share a scale.
+
+SoftmaxBytes: a Softmax between bytes, computed in integers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.ir.graph import DType, Op, TensorType
+from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.elementwise import Epilogue, check_epilogue, require
 
 
@@ -51,3 +55,34 @@ class MatMulPacked(Op):
         require(inputs[1] is not None and inputs[1].dtype is DType.UINT8, "q is not UINT8")
         require(outputs[0].size == self.m * self.n, f"{outputs[0]}")
         check_epilogue(self.epilogue, self.loops, inputs[4:], outputs[0])
+
+
+@dataclass(frozen=True)
+class SoftmaxBytes(Op):
+    """A Softmax over k of what bytes x stand for, quantized to bytes, in integers of 32 bits:
+
+    y[o, k, i] = clamp((((e >> shift) * r + half) >> bits) + zero), e = table[m - x], m the maximum
+    over k, r = round(numerator / sum over k of e), half = 2^(bits - 1). The clamp is to what y's
+    type holds. Operands: x; the table, UINT32 [256], which falls from a power of two.
+    """
+
+    outer: int
+    axis: int
+    inner: int
+    numerator: int
+    shift: int
+    bits: int
+    zero: int
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """The index space of the output."""
+        return (self.outer, self.axis, self.inner)
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Check the operands' types and sizes."""
+        x, table = inputs
+        size = self.outer * self.axis * self.inner
+        require(x is not None and x.dtype in BYTES and x.size == size, f"{x}")
+        require(table == TensorType(DType.UINT32, (256,)), f"the table is {table}")
+        require(outputs[0].dtype in BYTES and outputs[0].size == size, f"{outputs[0]}")

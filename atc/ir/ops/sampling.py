@@ -14,8 +14,8 @@ from atc.ir.ops.elementwise import require
 class Resample(Op):
     """y[o, q, i] = sum over t of weight[q, t] * x[o, index[q, t], i].
 
-    x is [outer, size, inner] of any type, index INT64 [out, taps], known when compiling and inside
-    [0, size), weight [out, taps] of y's type, FLOAT or DOUBLE. One axis of ONNX Resize-19.
+    x is [outer, size, inner] of any type, index INT64 [out, taps] inside of [0, size), weight
+    [out, taps] of y's type, FLOAT or DOUBLE. One axis of ONNX Resize-19.
     """
 
     outer: int

@@ -233,8 +233,7 @@ def conv_transpose(step: Step) -> list[str]:
     dx = step.op("Conv", step.g, step.inputs[1], attributes={**slid, "group": group})
     for d, n in enumerate(shape[2:], 2):
         dx = take(b, dx, d, np.arange(n))
-    parts = [filter_gradient(step, slid, k, group, step.g, step.inputs[0]) for k in range(group)]
-    dw = parts[0] if group == 1 else step.op("Concat", *parts, attributes={"axis": 0})
+    dw = filter_gradient(step, slid, group, step.g, step.inputs[0])
     results = [dx, dw]
     if step.is_real(2):
         axes = [d for d in range(rank + 2) if d != 1]

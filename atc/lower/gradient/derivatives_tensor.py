@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from atc.ir.expr import Expr, call, cast, const
-from atc.lower.conv import window_of
+from atc.ir.graph import TensorType
+from atc.ir.ops import ConvFilterGradient, Window
+from atc.lower.conv import widen, window_of
 from atc.lower.elementwise import compute, like
 from atc.lower.gradient.derivatives import (
     Step,
@@ -216,15 +218,12 @@ def _slid(step: Step, kernel: Sequence[int]) -> tuple[dict[str, list[int]], list
 
 @derives("Conv")
 def conv(step: Step) -> list[str]:
-    """Make a ConvTranspose for the input's gradient, a Conv over the batch for the filters'."""
+    """Make a ConvTranspose for the input's gradient, an op of its own for the filters'."""
     b, kernel, group = step.ctx.b, step.shape(1)[2:], step.at.int("group", 1)
     slid, rest = _slid(step, kernel)
     more = {**slid, "group": group, "output_padding": rest}
     dx = step.op("ConvTranspose", step.g, step.inputs[1], attributes=more)
-    parts = [
-        filter_gradient(step, slid, k, group, step.inputs[0], step.g) for k in range(group)
-    ]
-    dw = parts[0] if group == 1 else step.op("Concat", *parts, attributes={"axis": 0})
+    dw = filter_gradient(step, slid, group, step.inputs[0], step.g)
     results = [dx, dw]
     if step.is_real(2):
         axes = [d for d in range(len(b.shape(step.g))) if d != 1]
@@ -233,24 +232,17 @@ def conv(step: Step) -> list[str]:
 
 
 def filter_gradient(
-    step: Step, slid: Mapping[str, list[int]], index: int, group: int, large: str, small: str
+    step: Step, slid: Mapping[str, list[int]], group: int, large: str, small: str
 ) -> str:
-    """Return the gradient of one group's filters: Conv of what they slide over and the other side.
-
-    Batch and channels are swapped.
-    """
-    b, kernel = step.ctx.b, step.shape(1)[2:]
-    swap = [1, 0, *range(2, len(kernel) + 2)]
-    operands = []
-    for value in (large, small):
-        size = b.shape(value)[1] // group
-        part = take(b, value, 1, np.arange(index * size, (index + 1) * size))
-        operands.append(b.transpose(part, swap))
-    attributes = {**slid, "strides": slid["dilations"], "dilations": slid["strides"]}
-    whole = b.transpose(step.op("Conv", *operands, attributes=attributes), swap)
-    for d, k in enumerate(kernel, 2):
-        whole = take(b, whole, d, np.arange(k))
-    return whole
+    """Return the gradient of filters that slide over `large`, given that of the other side."""
+    ctx, shape = step.ctx, step.shape(1)
+    kernel = shape[2:]
+    begins = slid["pads"][: len(kernel)]
+    window = Window(kernel, tuple(slid["strides"]), tuple(slid["dilations"]), tuple(begins))
+    x, g = (widen(ctx, v) for v in (large, small))
+    result = TensorType(ctx.b.type(x).dtype, shape)
+    y = ctx.b.emit1(ConvFilterGradient(window, group), [x, g], result)
+    return ctx.b.cast(y, ctx.b.type(step.inputs[1]).dtype)
 
 
 # ---- pooling and normalization ------------------------------------------------------------------
@@ -310,14 +302,15 @@ def normalized(step: Step, axes: Sequence[int], epsilon: float) -> list[str]:
     away = compute(ctx, minus, x, reduce_axes(ctx, x, axes, True, "Mean"))
     variance = reduce_axes(ctx, compute(ctx, lambda a: times(a, a), away), axes, True, "Mean")
     root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), variance)
-    normal = compute(ctx, over, away, root)
+    inverse = compute(ctx, lambda r: over(like(r, 1), r), root)
+    normal = compute(ctx, times, away, inverse)
     along = compute(ctx, times, step.g, normal)
     scale = b.reshape(step.inputs[1], channels)
     sums = [reduce_axes(ctx, v, axes, True, "Sum") for v in (step.g, along)]
     means = [compute(ctx, lambda t: over(t, like(t, count)), total) for total in sums]
     inner = lambda g, n, m, p: minus(minus(g, m), times(n, p))  # noqa: E731
     rest = compute(ctx, inner, step.g, normal, *means)
-    dx = compute(ctx, lambda v, s, r: over(times(v, s), r), rest, scale, root)
+    dx = compute(ctx, times, rest, compute(ctx, over, scale, root))
     others = [d for d in range(len(shape)) if d != 1]
     if list(axes) == others:
         return [dx, *(b.reshape(total, (shape[1],)) for total in reversed(sums))]

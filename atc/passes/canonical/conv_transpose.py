@@ -18,8 +18,8 @@ import numpy as np
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
-from atc.ir.graph import Array, DType, Node, TensorType
-from atc.ir.ops import Conv, ConvTranspose, Map, Window, identity_epilogue
+from atc.ir.graph import Array, DType, Node, Op, TensorType
+from atc.ir.ops import Conv, ConvTranspose, Map, Reshape, Window, identity_epilogue
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense, split_loop
 from atc.passes.rewriting import Rewriting
@@ -66,21 +66,54 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     if not floats or not y.size or not weights.size:
         return node
     w = op.window
+    known = state.constant(node.inputs[1])
+    if known is None and set(w.kernel) == {1} and not any(w.pads) and x.size:
+        return _apart(state, node, op)
     axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
     taps = [a.reach[1] - a.reach[0] + 1 for a in axes]
     if prod(taps) * prod(w.strides) > WASTE * prod(w.kernel) or not x.size:
         return node
-    known = state.constant(node.inputs[1])
     filters = (
         _computed_phases(state, node, axes, taps) if known is None
         else state.add_constant(_phases(known, axes, taps), f"{node.inputs[1]}.phases")
     )  # fmt: skip
     window = Window(tuple(taps), (1,) * w.rank, (1,) * w.rank, tuple(-a.reach[0] for a in axes))
+    if known is None and set(w.strides) == {1}:
+        conv = Conv(window, 1, op.epilogue)
+        return replace(node, op=conv, inputs=(node.inputs[0], filters, *node.inputs[2:]))
     shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
     conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
     inputs = (node.inputs[0], filters)
     z = state.emit(conv, inputs, TensorType(DType.FLOAT, shape), node, "phases")
     return _shuffled(state, replace(node, inputs=(z, *node.inputs[2:])), op, axes, shape)
+
+
+def _apart(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
+    """Return a transposed convolution of single taps: results of a Conv with zeros between them."""
+    w, y = state.types[node.inputs[1]], state.types[node.outputs[0]]
+    strides, outer, ones = op.window.strides, y.shape[:2], (1,) * op.window.rank
+    turned = Map((w.shape[1], w.shape[0]), Input(w.dtype, 0), (View((1, w.shape[1])),))
+    shape = (w.shape[1], w.shape[0], *ones)
+    filters = state.emit(turned, node.inputs[1:2], TensorType(w.dtype, shape), node, "filters")
+    window, inputs = Window(ones, ones, ones, (0,) * op.window.rank), (node.inputs[0], filters)
+    if set(strides) == {1}:
+        conv = Conv(window, 1, op.epilogue)
+        return replace(node, op=conv, inputs=(*inputs, *node.inputs[2:]))
+    counts = tuple(-(-n // s) for n, s in zip(y.shape[2:], strides, strict=True))
+    split = (*outer, *(n for count in counts for n in (count, 1)))
+    ends = (0, 0, *(n for s in strides for n in (0, s - 1)))
+    frame = Pad("constant", split, (0,) * len(split), ends)
+    whole = (*outer, *(n * s for n, s in zip(counts, strides, strict=True)))
+
+    def emit(op: Op, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        return state.emit(op, inputs, TensorType(y.dtype, shape), node, "apart")
+
+    taps = emit(Conv(window, 1, identity_epilogue(y.dtype)), inputs, (*outer, *counts))
+    framed = emit(frame, (emit(Reshape(), (taps,), split),), frame.extents)
+    if whole == y.shape and op.epilogue == identity_epilogue(y.dtype):
+        return replace(node, op=Reshape(), inputs=(framed,))
+    kept = Map(y.shape, op.epilogue.expr, (View(dense(whole).strides), *op.epilogue.views))
+    return replace(node, op=kept, inputs=(emit(Reshape(), (framed,), whole), *node.inputs[2:]))
 
 
 def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:

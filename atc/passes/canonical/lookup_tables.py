@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atc.dims import is_dynamic
 from atc.ir.expr import Call, Expr, Input, call, functions_of, walk
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import Map, Reshape
@@ -34,7 +33,7 @@ LONGEST = 40
 def build_lookup_table(state: Rewriting, node: Node) -> Node:
     """Replace a Map of bytes, with all that leads to it from one tensor of bytes, by a table."""
     op = node.op
-    if not isinstance(op, Map) or op.expr.dtype not in BYTES or is_dynamic(op.shape):
+    if not isinstance(op, Map) or op.expr.dtype not in BYTES:
         return node
     chain = _Chain(state, state.types[node.outputs[0]].size)
     values = None if reads_lookup_table(op.expr) else chain.values(node)

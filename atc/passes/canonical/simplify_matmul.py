@@ -116,6 +116,17 @@ def _split_batch(op: MatMul, split: Split) -> MatMul:
     )  # fmt: skip
 
 
+def split_rows(op: MatMul, rows: int) -> MatMul:
+    """Return a product of so many rows, a divisor of those that there are; others are a batch."""
+    axis, b = len(op.batch), op.b_view
+    extra = tuple(split_loop(v, axis, rows) for v in op.epilogue.views)
+    return replace(
+        op, batch=(*op.batch, op.m // rows), m=rows, a_view=split_loop(op.a_view, axis, rows),
+        b_view=View((*b.strides[:axis], 0, *b.strides[axis:]), b.offset),
+        epilogue=replace(op.epilogue, views=extra),
+    )  # fmt: skip
+
+
 def _scaled(expr: Expr) -> Call | None:
     """Return an expression that is its operand times, or divided by, a float number."""
     match expr:

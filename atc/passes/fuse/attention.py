@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
-from atc.dims import high
+from atc.dims import Undecided, high, low
 from atc.ir.expr import Input
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
 from atc.ir.view import View, dense, split_loop
+from atc.passes.canonical.simplify_matmul import split_rows
+from atc.passes.fuse.epilogue import fuse_positions
 from atc.passes.rewriting import Rewriting, merge_origin
 
 LEAST_QUERIES, LEAST_KEYS = 4, 8
 """Smaller matrices of scores aren't worth a kernel of their own."""
 
 
-def fuse_attention(state: Rewriting, node: Node) -> Node:
+def fuse_attention(state: Rewriting, node: Node, device: bool = False) -> Node:
     """Replace the second product by an Attention; a transpose of one by an Attention in its order.
 
-    Everything between must be read by nothing else.
+    Everything between must be read by nothing else. On a `device` that may be masks of positions,
+    and any number of queries.
     """
     match node.op:
         case MatMul():
-            return _attention(state, node, node.op) or node
+            with suppress(Undecided):
+                return _attention(state, node, node.op, device) or node
+            return node
         case Map() if node.op.is_movement:
             return _in_order(state, node, node.op) or node
         case _:
@@ -41,20 +47,26 @@ def _source(state: Rewriting, name: str) -> Node | None:
     return None
 
 
-def _attention(state: Rewriting, node: Node, second: MatMul) -> Node | None:
+def _attention(state: Rewriting, node: Node, second: MatMul, device: bool) -> Node | None:
     weights = _source(state, node.inputs[0])
     if weights is None or not isinstance(weights.op, Softmax) or not _plain(weights.op):
         return None
     scores = _source(state, weights.inputs[0])
+    if scores is not None and isinstance(scores.op, Map) and device:
+        scores = fuse_positions(state, scores, scores.op)
     if scores is None or not isinstance(scores.op, MatMul):
         return None
     first, keys = scores.op, weights.op.axis
+    if device and first.m != second.m:  # heads that share keys may be rows of one of them
+        first, second = _of_rows(first, second.m), _of_rows(second, first.m)
     if first.n != keys or second.k != keys or first.m != second.m:
         return None
     parts = (node.inputs[0], node.inputs[1])
     if any(state.types[name].dtype is not DType.FLOAT for name in parts):
         return None
-    if prod((*first.batch, first.m)) != weights.op.outer or not _worthwhile(state, scores, first):
+    if prod((*first.batch, first.m)) != weights.op.outer:
+        return None
+    if not _worthwhile(state, scores, first, device):
         return None
     batch = _refined(first.batch, second.batch)
     if batch is None or not second.a_view.is_dense((*second.batch, second.m, keys)):
@@ -72,15 +84,15 @@ def _plain(op: Softmax) -> bool:
     return op.inner == 1 and not op.log and isinstance(op.epilogue.expr, Input)
 
 
-def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
-    """Return whether rows are long, and scores computed from floats that lie along them."""
+def _worthwhile(state: Rewriting, scores: Node, op: MatMul, device: bool) -> bool:
+    """Return whether rows are long, and scores computed from floats, elsewhere also along them."""
     if op.accumulator is not DType.FLOAT:
         return False
-    if high(op.m) < LEAST_QUERIES or high(op.n) < LEAST_KEYS:
+    if high(op.m) < (1 if device else LEAST_QUERIES) or high(op.n) < LEAST_KEYS:
         return False
-    names = (*scores.inputs, *scores.outputs)
-    floats = all(state.types[name].dtype is DType.FLOAT for name in names)
-    return floats and all(v.strides[-1] in (0, 1) for v in op.epilogue.views)
+    read = scores.inputs[:2] if device else scores.inputs
+    floats = all(state.types[name].dtype is DType.FLOAT for name in (*read, *scores.outputs))
+    return floats and (device or all(v.strides[-1] in (0, 1) for v in op.epilogue.views))
 
 
 def _refined(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
@@ -120,6 +132,13 @@ def _without_batch(op: MatMul, axis: int) -> MatMul:
         op, batch=(*op.batch[:axis], *op.batch[axis + 1 :]), a_view=view(op.a_view),
         b_view=view(op.b_view), epilogue=Epilogue(op.epilogue.expr, extra),
     )  # fmt: skip
+
+
+def _of_rows(op: MatMul, rows: int) -> MatMul:
+    """Return a product of so many rows, of which others are a batch; itself where they aren't."""
+    if low(rows) < 1 or op.m == rows or op.m % rows != 0:
+        return op
+    return split_rows(op, rows)
 
 
 def _split_batch(op: MatMul, axis: int, inner: int) -> MatMul:

@@ -8,10 +8,11 @@ from math import prod
 
 from atc.ir.expr import Expr, Input, cost, operands_of, substitute
 from atc.ir.graph import DType, Node, Op, TensorType
-from atc.ir.ops import Epilogue, Map, Normalize, Reduce, Reshape
+from atc.ir.ops import Epilogue, Map, MatMul, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import Split, View, compose, compose_refining, dense
 from atc.passes.canonical.lookup_tables import reads_lookup_table
+from atc.passes.canonical.simplify_matmul import split_rows
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 
 MAX_OPERANDS = 6
@@ -44,9 +45,20 @@ def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
     return fuse_epilogue(state, node) if len(computed) == 1 else node
 
 
-def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
+def fuse_positions(state: Rewriting, node: Node, op: Map) -> Node | None:
+    """Return a heavy op with a Map of its result and of indices as epilogue; None where none fits.
+
+    Indices are operands '' of it: views of no tensor. No kernel but those of Attention takes such.
+    """
+    found = (_fuse(state, node, op, index, positions=True) for index in range(len(node.inputs)))
+    return next(filter(None, found), None)
+
+
+def _fuse(
+    state: Rewriting, node: Node, op: Map, index: int, positions: bool = False
+) -> Node | None:
     heavy = _maker(state, node.inputs[index])
-    if heavy is None or op.coordinates:
+    if heavy is None or (op.coordinates and not positions):
         return None
     epilogue: Epilogue = heavy.op.epilogue  # type: ignore[attr-defined]
     view = op.views[index]
@@ -61,20 +73,23 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     reshaped = space is result.shape and state.types[node.outputs[0]].shape != result.shape
     if reshaped and not _sums_integers(heavy):
         return None  # a Conv keeps its shape, whatever reshape follows
-    others = [k for k in range(len(node.inputs)) if k != index]
-    if any(node.inputs[k] == node.inputs[index] for k in others):
+    own_views = (*op.views, *op.coordinates)
+    own_names = (*node.inputs, *[""] * len(op.coordinates))
+    others = [k for k in range(len(own_views)) if k != index]
+    if any(own_names[k] == node.inputs[index] for k in others):
         return None
-    found = _read_over(heavy.op, space, op.shape, [op.views[k] for k in others])
+    found = _read_over(heavy.op, space, op.shape, [own_views[k] for k in others], positions)
     if found is None:
         return None
     target, views = found
     epilogue = target.epilogue  # type: ignore[attr-defined]
     fused = _joined(epilogue, op, index, others)
     first = len(heavy.inputs) - len(epilogue.views)
-    names = (*heavy.inputs[first:], *(node.inputs[k] for k in others))
+    names = (*heavy.inputs[first:], *(own_names[k] for k in others))
     expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
     if len(extra) > MAX_OPERANDS or cost(expr) > MAX_COST:
         return None
+    extra += ("",) * (len(all_views) - len(extra))
     new_op = replace(target, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
     fused_node = Node(
         new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node)
@@ -90,17 +105,24 @@ def _reshaped(state: Rewriting, node: Node, shape: tuple[int, ...]) -> Node:
 
 
 def _read_over(
-    op: Op, space: tuple[int, ...], shape: tuple[int, ...], views: Sequence[View]
-) -> tuple[Op, tuple[View, ...]] | None:
+    op: Op, space: tuple[int, ...], shape: tuple[int, ...], views: Sequence[View],
+    positions: bool,
+) -> tuple[Op, tuple[View, ...]] | None:  # fmt: skip
     """Return the views of a Map's operands over the space of an epilogue, and the op with that.
 
-    Only Normalize may have its loops split for them.
+    Only Normalize may have its loops split for them, and a product its rows where `positions` are
+    wanted.
     """
     if not views:
         return op, ()
     found = compose(space, dense(space), shape, views)
+    if isinstance(found, Split) and isinstance(op, Normalize):
+        return _split(op, shape, views)
     if isinstance(found, Split):
-        return _split(op, shape, views) if isinstance(op, Normalize) else None
+        if not (positions and isinstance(op, MatMul) and found.axis == len(op.batch)):
+            return None
+        rows = split_rows(op, found.inner)
+        return _read_over(rows, rows.loops, shape, views, positions)
     return None if found is None else (op, found)
 
 

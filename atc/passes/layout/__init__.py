@@ -41,6 +41,8 @@ class Layouts:
     """Forms that cost up to so many times the best one are reported as near-optimal."""
     bytes_last: bool = False
     """Whether kernels sum bytes with their channels last, as those for small cores do."""
+    integers: bool = False
+    """Whether functions between bytes, Softmax, are computed without floats."""
 
 
 def choose_layouts(

@@ -13,9 +13,18 @@ import numpy as np
 from atc.dims import Undecided, concrete, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import DType, Graph, Node, TensorType, reads
-from atc.ir.ops import Conv, Map, MatMul, Normalize, Pool, Reduce, Reshape
+from atc.ir.ops import (
+    Conv,
+    ConvFilterGradient,
+    Map,
+    MatMul,
+    Normalize,
+    Pool,
+    Reduce,
+    Reshape,
+)  # fmt: skip
 from atc.ir.ops.data import Concat, Pad
-from atc.passes.layout.conv_forms import conv_forms, pool_forms
+from atc.passes.layout.conv_forms import conv_forms, filter_gradient_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
 from atc.passes.layout.forms import (
     LAID_OUT,
@@ -157,8 +166,9 @@ def choices(scene: Scene, price: Price) -> Choices:
     wanted = _wanted(scene)
     found: list[tuple[Form, ...]] = []
     for node in scene.graph.nodes:
-        forms = tuple(_ranged_forms(scene, node) if is_dynamic(_shapes(scene, node))
-                      else _forms(scene, node, able, wanted))  # fmt: skip
+        inner = tuple(shape[1:] for shape in _shapes(scene, node))
+        forms = tuple(_ranged_forms(scene, node) if is_dynamic(inner)
+                      else _decided(_forms(scene, node, able, wanted)))  # fmt: skip
         found.append(forms)
         for name in node.outputs:
             able[name] = frozenset(f.layout for f in forms)
@@ -166,10 +176,12 @@ def choices(scene: Scene, price: Price) -> Choices:
 
 
 def _wanted(scene: Scene) -> set[str]:
-    """Return the values that a convolution or pooling reads."""
-    return {
+    """Return the values that a convolution, its gradient or pooling reads."""
+    read = {
         node.inputs[0] for node in scene.graph.nodes if isinstance(node.op, Conv | Pool)
     }
+    slopes = (n.inputs for n in scene.graph.nodes if isinstance(n.op, ConvFilterGradient))
+    return read.union(*slopes)
 
 
 def _shapes(scene: Scene, node: Node) -> tuple[tuple[int, ...], ...]:
@@ -177,16 +189,21 @@ def _shapes(scene: Scene, node: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
-    """Yield the forms of a node with extents that are known only when the network runs."""
+    """Yield the forms of a node with extents beside the batch that only a run knows."""
     yield plain_form(node)
     type_ = scene.type(node.outputs[0]) if len(node.outputs) == 1 else None
     if type_ is None or is_dynamic(type_.shape[1:2]) or not _layable(type_):
         return
     x = scene.type(node.inputs[0]) if node.inputs and node.inputs[0] else type_
-    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape) and x.dtype is not DType.FLOAT:
+    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape[1:]) and x.dtype is not DType.FLOAT:
         return
-    with suppress(Undecided):  # what suits some shapes of a range only
-        yield from tuple(_laid_out(scene, node, Layout.BLOCKS))
+    yield from _decided(_laid_out(scene, node, Layout.BLOCKS))
+
+
+def _decided(forms: Iterator[Form]) -> Iterator[Form]:
+    """Yield forms up to one that suits only some shapes of a range."""
+    with suppress(Undecided):
+        yield from forms
 
 
 def _forms(
@@ -198,6 +215,8 @@ def _forms(
         yield from plain_loops(scene, node)
     elif isinstance(node.op, Conv):
         yield from conv_forms(scene, node, node.op, Layout.PLAIN)
+    elif isinstance(node.op, ConvFilterGradient):
+        yield from filter_gradient_forms(scene, node, node.op)
     else:
         yield plain_form(node)
     if len(node.outputs) != 1 or not _layable(scene.type(node.outputs[0])):

@@ -9,7 +9,15 @@ from math import prod
 import numpy as np
 
 from atc.ir.graph import DType, Node, row_major
-from atc.ir.ops import Conv, ConvBlocked, Epilogue, MatMul, Pool, Window
+from atc.ir.ops import (
+    Conv,
+    ConvBlocked,
+    ConvFilterGradient,
+    Epilogue,
+    MatMul,
+    Pool,
+    Window,
+)  # fmt: skip
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View
 from atc.passes.canonical.simplify_matmul import merged
@@ -26,7 +34,8 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
     """Yield the forms of a convolution whose result lies in a layout."""
     if layout is Layout.PLAIN:
         yield plain_form(node)
-    if scene.constant(node.inputs[1]) is None or op.window.rank > 2:
+    known = scene.constant(node.inputs[1]) is not None
+    if op.window.rank > 2 or not known and (op.group > 1 or not _is_float(scene, node, op)):
         return
     match layout:
         case Layout.PLAIN:
@@ -65,12 +74,11 @@ def _bytes(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     x, w = scene.type(node.inputs[0]), scene.constant(node.inputs[1])
     y = scene.type(node.outputs[0])
-    assert w is not None
     floats = _is_float(scene, node, op)
     if op.zero_points and node.inputs[3]:
         return
     point = scene.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
-    zero = 0 if floats else integer_zero(op, x, w, y, point, scene.width)
+    zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
     wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
     if zero is None or wasteful:  # most of the lanes would be of no use
         return
@@ -158,6 +166,20 @@ def _depthwise(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     result = ConvBlocked(op.window, op.group, Epilogue(op.epilogue.expr, found[1]))
     first, weights = node.inputs[:2]
     yield Form(Layout.LAST, result, (Read(first, Layout.LAST), Read(weights), *found[0]))
+
+
+def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> Iterator[Form]:
+    """Yield the forms of a gradient of filters: its operands plain, or in blocks."""
+    yield plain_form(node)
+    x, g = node.inputs
+    types = [scene.type(name) for name in (x, g, node.outputs[0])]
+    if op.group > 1 or op.window.rank > 2 or any(t.dtype is not DType.FLOAT for t in types):
+        return
+    if any(0 in t.shape for t in types):
+        return
+    few = types[0].shape[1] <= PLAIN_CHANNELS
+    source = Read(x) if few else Read(x, Layout.BLOCKS)
+    yield Form(Layout.PLAIN, op, (source, Read(g, Layout.BLOCKS)))
 
 
 def pool_forms(scene: Scene, node: Node, op: Pool, layout: Layout) -> Iterator[Form]:

@@ -16,6 +16,7 @@ from atc.ir.ops import (
     Block,
     Conv,
     ConvBlocked,
+    ConvFilterGradient,
     Map,
     MatMul,
     Normalize,
@@ -80,6 +81,11 @@ def estimate(task: Task, width: int) -> float:
             w = _shape(task, 1)
             wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)
             return moved + y.size * prod(w[1:]) / wide
+        case ConvFilterGradient(window=window):
+            g = _shape(task, 1)
+            pixels = g[0] * prod(g[2 : 2 + window.rank])
+            wide = VECTOR_SHARE * width if len(g) > window.rank + 2 else 1
+            return moved + y.size * pixels / wide
         case MatMul():
             columns = -(-op.n // width) * width
             return moved + prod(op.batch) * op.m * op.k * columns / (VECTOR_SHARE * width)

@@ -74,6 +74,29 @@ def plain_loops(scene: Scene, node: Node) -> Iterator[Form]:
                 if isinstance(new, Map):
                     new = _tidied(scene, new, arguments)
                 yield Form(Layout.PLAIN, new, arguments)
+    yield from _all_through(scene, node, own)
+
+
+def _all_through(scene: Scene, node: Node, own: int) -> Iterator[Form]:
+    """Yield the forms of a Reduce that read all operands of one shape through another layout."""
+    computed = [
+        (k, scene.type(name)) for k, name in enumerate(node.inputs[:own])
+        if scene.constant(name) is None and len(scene.type(name).shape) >= 3
+    ]  # fmt: skip
+    if not isinstance(node.op, Reduce) or not computed:
+        return
+    largest = max((type_ for _, type_ in computed), key=lambda type_: type_.size)
+    alike = [k for k, type_ in computed if type_ == largest]
+    for layout in (Layout.BLOCKS, Layout.LAST) if len(alike) > 1 else ():
+        inner = unlaid(scene, largest, layout)
+        op: Op | None = node.op if inner is not None else None
+        for k in alike:
+            op = None if op is None or inner is None else _read_through(op, k, *inner)
+        if op is not None:
+            arguments = tuple(
+                Read(n, layout if k in alike else Layout.PLAIN) for k, n in enumerate(node.inputs)
+            )
+            yield Form(Layout.PLAIN, op, arguments)
 
 
 def _read_through(op: Op, k: int, shape: tuple[int, ...], view: View) -> Op | None:

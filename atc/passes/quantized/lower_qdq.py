@@ -77,7 +77,7 @@ def _moved(state: Rewriting, node: Node) -> Node | None:
     if first is None or any(f is None or f.numbers != first.numbers for f in found):
         return None
     result = state.types[node.outputs[0]]
-    if is_dynamic(result.shape):
+    if is_dynamic(result.shape[1:]):
         return None
     op = node.op
     if isinstance(op, Map):
@@ -117,7 +117,7 @@ def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     """Return the convolution of integers, if x and w are dequantized."""
     x, grid = dequantized(state, node.inputs[0]), state.graph.quantization.get(node.inputs[1])
     result = state.types[node.outputs[0]]
-    if x is None or grid is None or is_dynamic(result.shape) or 0 in result.shape:
+    if x is None or grid is None or is_dynamic(result.shape[1:]) or 0 in result.shape:
         return None
     filters = result.shape[1]
     scales = _per_filter(grid.scale, filters)
@@ -150,7 +150,7 @@ def _conv_of_integers(state: Rewriting, node: Node, op: Conv) -> Node | None:
     plain = not (op.zero_points and node.inputs[3])
     if w is None or point is None or point.size != 1 or not plain or x.dtype not in BYTES:
         return None
-    if is_dynamic((*x.shape, *state.types[node.outputs[0]].shape)):
+    if is_dynamic((*x.shape[1:], *state.types[node.outputs[0]].shape[1:])):
         return None
     given = Dequantized(node.inputs[0], int(point.reshape(())), 1.0, x.dtype, node)
     padded, window = _source(state, node, op, given)
@@ -182,7 +182,7 @@ def _in_bytes(
         return source, w.astype(np.int16)
     n = len(parts)
     joined = TensorType(x.dtype, (x.shape[0], n * x.shape[1], *x.shape[2:]))
-    concat = Concat(x.shape[0], (x.size // x.shape[0],) * n)
+    concat = Concat(x.shape[0], (prod(x.shape[1:]),) * n)
     again = state.emit(concat, [source] * n, joined, node, "q")
     return again, np.concatenate(parts, 1).astype(np.int8)
 

@@ -36,7 +36,7 @@ def reduced_integers(state: Rewriting, node: Node, op: Reduce) -> Node | None:
     count = prod(op.reduced)
     if x is None or own != 1 or len(op.views) != 1 or op.expr != Input(DType.FLOAT, 0):
         return None
-    if is_dynamic((*op.shape, *op.reduced)) or not count:
+    if is_dynamic(op.reduced) or not count:
         return None
     match op.how:
         case "Sum" if largest_sum(x, count) <= SUM_LIMIT:
@@ -90,7 +90,7 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
     """
     x = dequantized(state, node.inputs[0])
     shape, result = state.types[node.inputs[0]].shape, state.types[node.outputs[0]].shape
-    if x is None or len(node.outputs) > 1 or is_dynamic((*shape, *result)) or 0 in result:
+    if x is None or len(node.outputs) > 1 or is_dynamic((*shape[1:], *result[1:])) or 0 in result:
         return None
     taps = prod(op.window.kernel)
     if x.dtype not in BYTES or largest_sum(x, taps) > SUM_LIMIT:

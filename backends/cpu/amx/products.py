@@ -12,6 +12,12 @@ TILE = 1024
 """Bytes of a tile."""
 
 
+class Product(str):
+    """The line of a product; other lines load."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
@@ -35,9 +41,9 @@ class Step:
         at = 16 * k * self.pixel + self.apart * part
         return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
 
-    def product(self, total: int, a: int, b: int) -> str:
+    def product(self, total: int, a: int, b: int) -> Product:
         """Return the product of tiles a and b, added to a sum."""
-        return f"{self.dot}({total}, {a}, {b});"
+        return Product(f"{self.dot}({total}, {a}, {b});")
 
 
 def step_lines(s: Step) -> list[str]:
@@ -82,11 +88,11 @@ def _tall(s: Step) -> list[str]:
 
 def _with_prefetches(s: Step, lines: list[str]) -> list[str]:
     """Spread the prefetches over the products: in bursts they would only queue before the loads."""
-    products = sum(line.startswith(s.dot) for line in lines)
+    products = sum(isinstance(line, Product) for line in lines)
     found, done, asked = [], 0, 0
     for line in lines:
         found.append(line)
-        done += line.startswith(s.dot)
+        done += isinstance(line, Product)
         while asked < s.lines * done // products:
             found.append(f"v_prefetch_l2(next{f' + {64 * asked}' if asked else ''});")
             asked += 1

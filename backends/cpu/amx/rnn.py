@@ -31,7 +31,7 @@ from atc.backends.cpu.rnn.portable import Cut, padded
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import concrete
+from atc.dims import concrete, is_dynamic
 from atc.ir.graph import Array
 from atc.ir.ops import Recurrent
 
@@ -53,8 +53,9 @@ class RecurrentAmx(RecurrentTogether[GroupParams]):
     planes = 1
 
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
-        """Accept the workloads of the vector kernel."""
-        return {"amx_tile", "amx_bf16"} <= target.features and super().accepts(w, target)
+        """Accept the workloads of the vector kernel with a known number of rows."""
+        able = {"amx_tile", "amx_bf16"} <= target.features and not is_dynamic(w.op.batch)
+        return able and super().accepts(w, target)
 
     def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[GroupParams]:
         """Tiles of units of a group, the best first."""

@@ -1,6 +1,7 @@
 """Convolutions and pooling, portable and in channel blocks.
 
-Kernels of Conv, ConvTranspose and Pool. May import `render`, `map` and `matmul`.
+Kernels of Conv, the gradient of its filters, ConvTranspose and Pool. May import `render`, `map` and
+`matmul`.
 """
 
 from atc.backends.cpu.conv import (
@@ -10,6 +11,7 @@ from atc.backends.cpu.conv import (
     depthwise_looped,
     depthwise_nhwc,
     dynamic_shape,
+    filter_gradient,
     first_layer,
     int8,
     nchw_rows,
@@ -25,5 +27,5 @@ KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *bf16.KERNELS,
     *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
     *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS,
-    *pool_int8.KERNELS, *depthwise_nhwc.KERNELS,
+    *pool_int8.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
 )  # fmt: skip

@@ -83,6 +83,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
     op = ConvBlocked
     template = "cpu/conv/bf16.c.j2"
     portable = False
+    batches = True
     bitwise_reproducible = True
     headers = ("bf16",)
     precision = "bf16"

@@ -1,4 +1,7 @@
-"""Direct convolution in channel blocks: register tiles of pixels x vectors of output channels."""
+"""Direct convolution in channel blocks: register tiles of pixels x vectors of output channels.
+
+Constant filters are packed when compiling, others in scratch at the begin of each call.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ from atc.backends.render.tile_geometry import (
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
 WIDE = (
@@ -186,6 +189,15 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
     return result
 
 
+PACKING = 1.0
+"""Cycles to pack a filter's number."""
+
+
+def filter_scratch(w: Workload[ConvBlocked], g: Geometry) -> int:
+    """Return the bytes of packed filters that only the run knows."""
+    return 0 if w.constant[1] else 4 * g.supers * g.mb * g.block * g.depth
+
+
 def cheapest(
     kernel: AnyKernel, sets: Sequence[ParamsT], w: Workload, target: Target, most: int
 ) -> list[ParamsT]:
@@ -212,10 +224,11 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
     accepts_16_bit_weights = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Two spatial axes or one, known weights, blocks as wide as vectors."""
+        """Two spatial axes or one, blocks as wide as vectors, groups of known weights only."""
         op = w.op
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
-        return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
+        able = w.constant[1] or (op.group == 1 and w.input(1).dtype is DType.FLOAT)
+        return wide and op.window.rank <= 2 and able and not is_depthwise(w)
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[DirectParams]:
         """Return the most promising sets."""
@@ -238,11 +251,15 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
-        return packed_panels(w, params)
+        return packed_panels(w, params) if w.constant[1] else {}
+
+    def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
+        """Reserve what filters take that only the run knows, packed."""
+        return filter_scratch(w, geometry(w, params.p))
 
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Of panels."""
-        return name_of_panels(w, params)
+        return name_of_panels(w, params) if w.constant[1] else ""
 
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
@@ -272,6 +289,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
             "share": _share(g, lines * weights.line, u),
             "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
             "part": _part(g) if params.exact else 0, "places": (),
+            "filters": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv,
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
@@ -289,6 +307,8 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         """Tiles of rows and columns; weights stay in the cache from band to band."""
         op = w.op
         if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).deferred:
+            return None
+        if not w.constant[1]:  # each band would pack them anew
             return None
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
@@ -312,7 +332,8 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         p, nv = params.p, params.nv
         g = _cut(w, params)
         tiles = image_cycles(target.machine, g, p, nv, g.depth, stored_weights(w).widening(target))
-        return g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
+        packing = PACKING * filter_scratch(w, g) / 4
+        return packing + g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
 
 
 def _cut(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:

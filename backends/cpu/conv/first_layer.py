@@ -121,6 +121,7 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
 
     op = ConvBlocked
     portable = False
+    batches = True
     bitwise_reproducible = True
     per: int
     itemsize: int

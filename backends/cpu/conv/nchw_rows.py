@@ -27,6 +27,7 @@ from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
+from atc.dims import is_dynamic, maximum, minimum, most
 from atc.ir.graph import DType
 from atc.ir.ops import Conv, Epilogue, Window
 from atc.ir.view import View
@@ -92,8 +93,15 @@ class Planes:
         return -(-self.cols.out // self.lanes) * self.lanes
 
     @property
+    def open(self) -> bool:
+        """Whether only the run knows the extents of a plane."""
+        return is_dynamic((self.rows, self.cols))
+
+    @property
     def direct(self) -> bool:
         """Whether vectors are read from the operand itself."""
+        if self.open:
+            return False
         whole = self.cols.inside and self.cols.out % self.lanes == 0
         return whole and self.rows.inside and self.cols.stride == 1
 
@@ -117,9 +125,9 @@ class Planes:
         """The rows of outputs computed from one copy."""
         if self.direct:
             return self.rows.out
-        line = self.channels * self.pitch * 4
-        most = (self.near // line - self.rows.reach - 1) // self.rows.stride + 1
-        return -(-self.rows.out // ceil(self.rows.out / max(1, most)))
+        line, rows = self.channels * most(self.pitch) * 4, most(self.rows.out)
+        fitting = (self.near // line - self.rows.reach - 1) // self.rows.stride + 1
+        return -(-rows // ceil(rows / max(1, fitting)))
 
     def place(self, column: int) -> int:
         """Return where a tap of the row begins."""
@@ -132,8 +140,8 @@ class Planes:
         for p in range(self.cols.stride):
             shift = p - self.cols.pad
             low = max(0, -(shift // self.cols.stride))
-            high = min(self.phase, -((shift - self.cols.size) // self.cols.stride))
-            found.append((low, max(low, high), shift))
+            high = minimum(self.phase, -((shift - self.cols.size) // self.cols.stride))
+            found.append((low, maximum(low, high), shift))
         return found
 
 
@@ -163,11 +171,14 @@ class ConvLines(Kernel[Conv, TileParams]):
     op = Conv
     template = "cpu/conv/nchw_rows.c.j2"
     portable = False
+    dynamic = True
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[Conv], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
         op = w.op
+        if is_dynamic((op.window, op.group, w.input(1).shape)):
+            return False
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
         some = all(prod(t.shape) for t in (*operand_types(w), w.outputs[0]))
         fits = op.window.rank <= 2 and not op.zero_points and floats and some
@@ -179,14 +190,14 @@ class ConvLines(Kernel[Conv, TileParams]):
         sets: list[TileParams] = []
         for nv in VECTORS:
             high = min((target.vector_registers - 1 - nv) // nv, p.filters)
-            if high >= 1 and nv <= p.whole // p.lanes:
+            if high >= 1 and nv <= most(p.whole) // p.lanes:
                 sets.append(TileParams(mr=row_tiles(p.filters, high)[0].rows, nv=nv))
         return cheapest(self, sets, w, target, 3)
 
     def scratch(self, w: Workload[Conv], params: TileParams, target: Target) -> int:
         """Reserve a band of all channels of a group."""
         p = planes_of(w, target)
-        return 0 if p.direct else p.channels * p.plane * 4
+        return 0 if p.direct else most(p.channels * p.plane * 4)
 
     def values(self, w: Workload[Conv], params: TileParams, target: Target) -> dict[str, object]:
         """Return the planes, the tiles and how they are called."""
@@ -194,7 +205,7 @@ class ConvLines(Kernel[Conv, TileParams]):
         p = planes_of(w, target)
         tiles = row_tiles(p.filters, params.mr)
         panels = column_panels(p.cols.out, params.nv, p.lanes)
-        finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands)
+        finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands, open=p.open)
         whole = any(c.vectors > 1 or not c.part for c in panels)
         filters = p.group * p.filters
         row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"

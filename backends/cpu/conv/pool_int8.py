@@ -8,7 +8,7 @@ from math import prod
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, low, maximum, minimum, most
 from atc.ir.graph import DType
 from atc.ir.ops import Pool
 
@@ -27,13 +27,14 @@ class Span:
     def covered(self) -> bool:
         """Whether every window meets the input."""
         last = (self.out - 1) * self.stride - self.pad
-        return self.pad < self.kernel and last < self.size
+        return self.pad < self.kernel and low(self.size - last) > 0
 
     def reached(self, tap: int) -> tuple[int, int]:
         """Return the outputs [first, last) whose tap lies inside the input."""
         first = max(0, -((tap - self.pad) // self.stride))
         last = (self.size - 1 - tap + self.pad) // self.stride + 1
-        return min(first, self.out), max(min(first, self.out), min(last, self.out))
+        first = minimum(first, self.out)
+        return first, maximum(first, minimum(last, self.out))
 
 
 class PoolBytes(Kernel[Pool]):
@@ -43,21 +44,23 @@ class PoolBytes(Kernel[Pool]):
     op = Pool
     template = "cpu/conv/pool_int8.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Bytes, one or two axes to pool over, no dilation, no indices, no empty window."""
         op, y = w.op, w.outputs[0]
         if op.how != "Max" or len(w.outputs) > 1 or y.dtype not in BYTES or lanes(target) < 2:
             return False
-        if is_dynamic((*w.input(0).shape, *y.shape)) or set(op.window.dilations) != {1}:
+        if is_dynamic(y.shape[1:2]) or set(op.window.dilations) != {1}:
             return False
         axes, _ = _axes(w)
-        return 0 < len(axes) <= 2 and y.size > 0 and all(a.covered for a in axes)
+        some = is_dynamic(y.size) or y.size > 0
+        return 0 < len(axes) <= 2 and some and all(a.covered for a in axes)
 
     def scratch(self, w: Workload[Pool], params: Params, target: Target) -> int:
         """Reserve a row of maxima."""
         axes, inner = _axes(w)
-        return axes[-1].size * inner
+        return most(axes[-1].size * inner)
 
     def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Rows and columns, and the outputs that each tap across reaches."""
@@ -67,6 +70,7 @@ class PoolBytes(Kernel[Pool]):
         return {
             "outer": prod(y.shape[:2]), "down": down, "across": across, "inner": inner,
             "taps": [(k, *across.reached(k)) for k in range(across.kernel)],
+            "open": is_dynamic(across.out),
             "element": y.dtype.c, "lowest": "0" if y.dtype is DType.UINT8 else "INT8_MIN",
         }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Portable kernels of Conv, ConvTranspose and Pool for any number of spatial axes."""
+"""Portable kernels of Conv, its gradient, ConvTranspose and Pool for any number of axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
 from atc.ir.graph import TensorType
-from atc.ir.ops import Conv, ConvTranspose, Pool, Window
+from atc.ir.ops import Conv, ConvFilterGradient, ConvTranspose, Pool, Window
 from atc.ir.view import View, dense
 
 ROW, PRODUCTS = 4.0, 0.8
@@ -184,6 +184,40 @@ def _plane_indices(y: TensorType) -> list[str]:
     return ["n", "m", *[f"p{d}" for d in range(len(y.shape) - 2)]]
 
 
+class FilterGradientDots(Kernel[ConvFilterGradient]):
+    """Any ConvFilterGradient in plain C: a sum for each number of each filter."""
+
+    name = "conv_filter_gradient"
+    op = ConvFilterGradient
+    template = "cpu/conv/filter_gradient.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload[ConvFilterGradient], target: Target) -> bool:
+        """Both operands plain."""
+        return not w.op.blocked(w.input(1))
+
+    def values(
+        self, w: Workload[ConvFilterGradient], params: Params, target: Target
+    ) -> dict[str, object]:
+        """Loop bounds, the tables of the last axis and where both rows begin."""
+        x, g, y = w.input(0), w.input(1), w.outputs[0]
+        axes = axes_of(w.op.window, x.shape[2:], g.shape[2:])
+        outer, last = axes[:-1], axes[-1]
+        taps = [*[a.tap for a in outer], "k"]
+        return {
+            "batch": x.shape[0], "filters": y.shape[0], "channels": y.shape[1],
+            "group": w.op.group, "each": y.shape[0] // w.op.group, "outer": outer, "last": last,
+            "ranges": tap_ranges(last), "dynamic": is_dynamic(last), "type": x.dtype.c,
+            "x": address(View(x.strides[:-1]), ["n", "(first + c)", *[a.inp for a in outer]]),
+            "g": address(View(g.strides[:-1]), ["n", "m", *[a.out for a in outer]]),
+            "y": address(dense(y.shape), ["m", "c", *taps]),
+        }  # fmt: skip
+
+    def cost(self, w: Workload[ConvFilterGradient], params: Params, target: Target) -> float:
+        """Return a cycle for each multiplication."""
+        return float(w.input(1).size * prod(w.outputs[0].shape[1:]))
+
+
 class PoolWindows(Kernel[Pool]):
     """Any Pool in plain C, one window at a time."""
 
@@ -225,4 +259,4 @@ def _times(index: str, factor: int) -> str:
     return index if factor == 1 else f"{index} * {factor}"
 
 
-KERNELS = (ConvRows(), ConvTransposeScatter(), PoolWindows())
+KERNELS = (ConvRows(), ConvTransposeScatter(), FilterGradientDots(), PoolWindows())

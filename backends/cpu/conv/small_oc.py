@@ -31,13 +31,13 @@ class ConvFew(ConvDirect):
     accepts_16_bit_weights = False
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Accept ConvDirect's workloads, from blocks, in one group, to few channels."""
+        """Accept ConvDirect's workloads, known filters, from blocks, in one group, to few."""
         if not super().accepts(w, target):
             return False
         op, x, weights = w.op, w.input(0), w.input(1)
         y = w.outputs[0]
         few = 4 * weights.shape[0] <= y.shape[-1] and y.dtype is x.dtype
-        return few and op.group == 1 and len(x.shape) > op.plain
+        return few and w.constant[1] and op.group == 1 and len(x.shape) > op.plain
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[DirectParams]:
         """Return the most promising sets."""

@@ -24,6 +24,7 @@ from atc.backends.cpu.conv.blocked import (
     packed_panels,
 )
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
+from atc.backends.cpu.conv.dynamic_shape import rests
 from atc.backends.cpu.conv.winograd_matrices import (
     by_points,
     combinations,
@@ -44,6 +45,7 @@ from atc.backends.render.tile_geometry import (
 )
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 
@@ -56,21 +58,33 @@ NARROW = ((6, 2), (4, 3), (12, 1))
 
 @dataclass(frozen=True)
 class Grid:
-    """The tiles of an image: `down` rows of `across` tiles, `rows` of them at a time."""
+    """The tiles of an image: `down` rows of `across` tiles, `rows` of them at a time.
+
+    Or `counted` tiles one after the other, where only the run knows how many a row has.
+    """
 
     down: int
     across: int
     rows: int
+    counted: int = 0
 
     @property
     def block(self) -> int:
         """Tiles transformed and multiplied together."""
-        return self.rows * self.across
+        return self.counted or self.rows * self.across
 
     @property
     def rest(self) -> int:
         """Tiles of a last, smaller block; 0 where all are equal."""
+        if self.counted:
+            return self.down * self.across % self.counted
         return self.down % self.rows * self.across
+
+    @property
+    def blocks(self) -> list[int]:
+        """The tiles of each block of an image of known size."""
+        whole = self.down * self.across // self.block
+        return [self.block] * whole + ([self.rest] if self.rest else [])
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,8 @@ class WinogradParams(PanelParams):
     """Whether the next panel is prefetched."""
     raw: bool = False
     """Whether each run transforms the filters, so that they take no more memory than they do."""
+    counted: int = 0
+    """Tiles that are transformed at a time where only the run knows how many a row has; else 0."""
 
 
 class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
@@ -134,13 +150,15 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
     op = ConvBlocked
     template = "cpu/conv/winograd.c.j2"
     portable = False
-    batches = True
+    dynamic = True
     accepts_16_bit_weights = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""
         op, x = w.op, w.input(0)
         window = op.window
+        if is_dynamic(window):
+            return False
         square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
         wide = wide and sums_floats(w)
@@ -159,16 +177,23 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         Filters of 16 bits are transformed in the run: transformed, 16 bits no longer hold them.
         """
         g = geometry(w, 1)
-        shapes = WIDE if target.vector_registers >= 32 else NARROW
+        wide = WIDE if target.vector_registers >= 32 else NARROW
+        shapes = [(p, nv) for p, nv in wide if nv <= g.mb]
         found: list[WinogradParams] = []
-        for m in SIZES:
+        if is_open(g):
+            found = [
+                WinogradParams(m=m, rows=0, p=p, nv=nv, u=4, pf=True, counted=-(-n // p) * p)
+                for m in SIZES for n in (12, 24, 48) for p, nv in shapes
+            ]  # fmt: skip
+        for m in SIZES if not found else ():
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
             for rows in wanted:
                 for p, nv in shapes:
-                    if nv <= g.mb:
-                        found.append(WinogradParams(m=m, rows=rows, p=p, nv=nv, u=4, pf=True))
+                    found.append(WinogradParams(m=m, rows=rows, p=p, nv=nv, u=4, pf=True))
         raw: list[WinogradParams] = [replace(p, raw=True) for p in found]
+        if is_open(g) and not weight_type(w):  # small images wouldn't be worth transforming them
+            return found
         return raw if weight_type(w) else [*found, *raw]
 
     def exact(self, params: WinogradParams) -> bool:
@@ -213,8 +238,10 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         g = geometry(w, 1)
         tiles = grid(g, params)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
-        cuts = {n: cut_columns(Axis(n, n, 1, 1, 1, 0), p) for n in (tiles.block, tiles.rest) if n}
+        counts = (tiles.block,) if tiles.counted else (tiles.block, tiles.rest)
+        cuts = {n: cut_columns(Axis(n, n, 1, 1, 1, 0), p) for n in counts if n}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
+        sizes = [p, *rests(p)] if tiles.counted else sizes
         products = [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})]
         whole, rest = divmod(g.ic, g.block)
         bodies = [
@@ -235,6 +262,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             "groups": [(n, count, widths[0][0] * widths[0][1] * k)
                        for k, (n, count) in enumerate(widths)],
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
+            "sizes": sizes, "open": is_open(g),
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
@@ -256,7 +284,12 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
 def grid(g: Geometry, params: WinogradParams) -> Grid:
     """Return the tiles of an image."""
     m = params.m
-    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), params.rows)
+    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), params.rows, params.counted)
+
+
+def is_open(g: Geometry) -> bool:
+    """Return whether only the run knows how large an image is."""
+    return is_dynamic((g.rows, g.cols))
 
 
 def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
@@ -273,7 +306,7 @@ def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
     if not params.raw:
         return None
     m, nv, tiles = params.m, params.nv, grid(g, params)
-    once = g.batch == 1 and tiles.rows >= tiles.down
+    once = not tiles.counted and g.batch == 1 and tiles.rows >= tiles.down
     stride = g.ic * nv * g.block + LINE
     return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, _filter_lines(m))
 
@@ -316,8 +349,7 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
     again = filters if filters > machine.l2.size / 2 and not raw else 0.0
     rate = FAR if again else NEAR
-    blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
-    for count in blocks:
+    for count in tiles.blocks:
         cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
         widths = panels(g.mb, nv)
         tiles_of = [

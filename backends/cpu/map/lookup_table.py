@@ -13,7 +13,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, low
 from atc.ir.expr import Call, Input
 from atc.ir.graph import DType
 from atc.ir.ops import Map
@@ -41,7 +41,7 @@ def _loops(op: Map) -> dict[str, object]:
     to = View(dense(op.shape).strides[:depth])
     source = View(op.views[0].strides[:depth], op.views[0].offset)
     return {
-        "outer": outer, "run": run,
+        "outer": outer, "run": run, "open": is_dynamic(run),
         "source": address(source, indices), "target": address(to, indices),
     }  # fmt: skip
 
@@ -53,15 +53,16 @@ class MapCopy(Kernel[Map]):
     op = Map
     template = "cpu/map/copy.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """One operand that nothing is computed of, of a type that map_simd hasn't."""
         op = w.op
-        moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op.shape)
+        moves = op.is_movement and len(w.inputs) == 1
         if not moves or lanes(target) < 2 or prod(op.shape) == 0:
             return False
         dtype = w.outputs[0].dtype
-        return dtype is not DType.FLOAT and run_of(op)[1] * dtype.itemsize >= SHORTEST
+        return dtype is not DType.FLOAT and low(run_of(op)[1]) * dtype.itemsize >= SHORTEST
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, and where a run is read and written."""
@@ -79,6 +80,7 @@ class MapTable(Kernel[Map]):
     op = Map
     template = "cpu/map/lookup_table.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Bytes to bytes, read in runs, by a known table."""
@@ -88,9 +90,9 @@ class MapTable(Kernel[Map]):
                 bytes_ = table.dtype in BYTES and x.dtype in BYTES
             case _:
                 return False
-        if is_dynamic(op.shape) or prod(op.shape) == 0 or any(op.views[1].strides):
+        if prod(op.shape) == 0 or any(op.views[1].strides):
             return False
-        return bytes_ and run_of(op)[1] >= SHORTEST and w.constant[1] and lanes(target) > 1
+        return bytes_ and low(run_of(op)[1]) >= SHORTEST and w.constant[1] and lanes(target) > 1
 
     def packs(self, w: Workload[Map], params: Params, target: Target) -> Mapping[int, Pack]:
         """Return the table in the order of the bits that stand for a byte."""

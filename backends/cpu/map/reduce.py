@@ -22,11 +22,11 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )
 from atc.backends.target import Target
-from atc.dims import most
+from atc.dims import is_dynamic, most
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
 from atc.ir.graph import DType
 from atc.ir.ops import Reduce
-from atc.ir.view import View, dense, simplify_loops
+from atc.ir.view import View, dense, simplify_loops, split_loop
 
 STEPS = {"Sum": "v_add", "Prod": "v_mul", "Max": "v_max", "Min": "v_min"}
 VECTORS = 4
@@ -176,6 +176,10 @@ def _bodies(
     return bodies
 
 
+LONG, RUN = 1 << 12, 128
+"""Numbers of a sum from which on it is made of sums of runs, to err less, and those of a run."""
+
+
 class ReduceColumns(Kernel[Reduce]):
     """A Reduce whose operands are dense or constant along the last kept loop."""
 
@@ -200,11 +204,15 @@ class ReduceColumns(Kernel[Reduce]):
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, and element, epilogue and place of each stretch of columns."""
         op, width = merged(w.op), lanes(target)
+        long = op.how == "Sum" and len(op.reduced) > 1 and op.shape[-1] <= width
+        runs = long and not is_dynamic(op.reduced) and prod(op.reduced) >= LONG
+        op = in_runs(op) if runs else op
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
         parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
         return {
             "outer": outer, "inner": inner, "step": STEPS[op.how],
+            "runs": runs,
             "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
             "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
         }  # fmt: skip
@@ -213,6 +221,14 @@ class ReduceColumns(Kernel[Reduce]):
         """Return a part of the scalar loops' cycles."""
         part = 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
         return part * loop_cycles(w)
+
+
+def in_runs(op: Reduce) -> Reduce:
+    """Return the op with its last reduced loop cut into runs of equal length, if it can be."""
+    extent, last = op.reduced[-1], len(op.shape) + len(op.reduced) - 1
+    run = max(k for k in range(1, min(extent, RUN) + 1) if extent % k == 0)
+    views = tuple(split_loop(v, last, run) for v in op.views)
+    return replace(op, reduced=(*op.reduced[:-1], extent // run, run), views=views)
 
 
 def _column_views(op: Reduce) -> list[View]:

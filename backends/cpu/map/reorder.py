@@ -10,7 +10,6 @@ from math import prod
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Block, Unblock
 
@@ -74,6 +73,7 @@ class _Bytes(Kernel[Relayout]):
 
     template = "cpu/map/reorder_int8.c.j2"
     portable = False
+    dynamic = True
     pixel = 2.2
     byte = 0.0
 
@@ -81,7 +81,7 @@ class _Bytes(Kernel[Relayout]):
         """Bytes in blocks as wide as vectors, of whole words."""
         plain, blocked = _sides(w)
         lane = blocked.shape[-1] == lanes(target) > 1 and lanes(target) % WORD == 0
-        return blocked.dtype in BYTES and lane and not is_dynamic(plain.shape)
+        return blocked.dtype in BYTES and lane
 
     def values(self, w: Workload[Relayout], params: Params, target: Target) -> dict[str, object]:
         """Extents; the blocks by how many channels they have: (first, last, channels)."""

@@ -9,7 +9,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import high, low
 from atc.ir.graph import DType
 from atc.ir.ops import Map
 from atc.ir.view import View, dense
@@ -22,11 +22,12 @@ class MapTurn(Kernel[Map]):
     op = Map
     template = "cpu/map/transpose.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """One operand of floats that nothing is computed of, at least a square of it."""
         op = w.op
-        moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op)
+        moves = op.is_movement and len(w.inputs) == 1
         if not moves or prod(op.shape) == 0 or lanes(target) < 2:
             return False
         floats = w.outputs[0].dtype is DType.FLOAT
@@ -43,6 +44,7 @@ class MapTurn(Kernel[Map]):
         variables = [names[k][0] for k in kept]
         return {
             "outer": [names[k] for k in kept], "rows": op.shape[d], "columns": op.shape[-1],
+            "short": min(low(op.shape[d]), low(op.shape[-1])) < lanes(target),
             "row_step": steps[d], "column_step": view.strides[-1], "lanes": lanes(target),
             "source": address(View(tuple(view.strides[k] for k in kept), view.offset), variables),
             "target": address(View(tuple(steps[k] for k in kept)), variables),
@@ -54,13 +56,13 @@ class MapTurn(Kernel[Map]):
 
 
 def turned_loop(op: Map, width: int) -> int | None:
-    """Return the loop that reads neighbours, if the last one doesn't and both fill a vector."""
+    """Return the loop that reads neighbours, if the last one doesn't and both may fill a vector."""
     strides = op.views[0].strides
-    if not strides or strides[-1] in (0, 1) or strides[-1] < 0 or op.shape[-1] < width:
+    if not strides or strides[-1] in (0, 1) or low(strides[-1]) < 0 or high(op.shape[-1]) < width:
         return None
     found = [d for d, (s, n) in enumerate(zip(strides, op.shape, strict=True))
-             if s == 1 and n >= width]  # fmt: skip
-    return max(found, key=lambda d: op.shape[d], default=None)
+             if s == 1 and high(n) >= width]  # fmt: skip
+    return max(found, key=lambda d: high(op.shape[d]), default=None)
 
 
 KERNELS = (MapTurn(),)

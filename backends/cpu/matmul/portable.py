@@ -65,6 +65,10 @@ class MatMulRows(Kernel[MatMul]):
             return {}
         return {1: lambda b: pack_columns(op, b, COLUMNS)}
 
+    def panel_columns(self, w: Workload[MatMul], params: Params, target: Target) -> int:
+        """Return as many as are accumulated at a time."""
+        return COLUMNS if w.constant[1] else 0
+
     def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Addresses of both operands and the epilogue."""
         op = w.op

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from atc.backends.render.expr import address
 from atc.backends.render.vector_expr import read_at, read_views, vector_finish
-from atc.dims import Dim, is_dynamic, is_open
+from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.ops import Epilogue
 
@@ -72,8 +72,8 @@ class TileFinish:
     @property
     def reads_extents(self) -> bool:
         """Whether the epilogue depends on extents known only at run time."""
-        lines, value = self._body("")
-        return is_open("".join((*lines, value)))
+        read = read_views(self.epilogue.expr, self.epilogue.views)
+        return is_dynamic((self.epilogue.expr, *read.values()))
 
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
@@ -112,7 +112,8 @@ class TileFinish:
         return places, ["float *y", *(f"const float *{x}" for x in self.operands), *extents]
 
     def _function(self, name: str, count: str) -> dict[str, object]:
-        lines, value = self._body(count)
+        indices = [*self.outer, "i", "j"]
+        lines, value = vector_finish(self.epilogue, "result", indices, self.first, count)
         parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
         parameters += ["size_t count"] if count else []
         parameters += [f"const float *{x}" for x in self.operands]
@@ -120,7 +121,3 @@ class TileFinish:
         unused = count and "j" not in self.places
         head = wrapped(f"static inline vf32 {name}(", parameters)
         return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
-
-    def _body(self, count: str) -> tuple[list[str], str]:
-        indices = [*self.outer, "i", "j"]
-        return vector_finish(self.epilogue, "result", indices, self.first, count)

@@ -126,9 +126,12 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
 
     def packing(self, w: Workload[MatMul], params: TiledParams, target: Target) -> str:
         """Panels of as many columns are the same for any rows."""
-        op = w.op
-        width = params.nv * lanes(target)
-        return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if w.constant[1] else ""
+        op, width = w.op, self.panel_columns(w, params, target)
+        return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if width else ""
+
+    def panel_columns(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
+        """Return the columns of a panel, nv vectors."""
+        return params.nv * lanes(target) if w.constant[1] else 0
 
     def scratch(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         """One panel of B where it has to be packed at run time."""

@@ -141,7 +141,7 @@ class NormalizeRows(Kernel[Normalize]):
         return {
             "op": op, "type": x.dtype.c, "size": prod(op.axis),
             "length": real(prod(op.axis), as_float), "single": as_float, "columns": prod(op.inner),
-            "outer": outer, "nest": nest, "statistics": len(w.outputs) > 1, "centred": centred,
+            "outer": outer, "inner": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
             "term": (f"x[{place}] * unit{at}" if as_float else f"x[{place}]")
                     + _centre(at, as_float) * centred,

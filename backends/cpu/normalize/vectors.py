@@ -142,7 +142,7 @@ class NormalizeRowVectors(Kernel[Normalize]):
         return {
             "op": op, "size": size, "length": real(size), "short_length": _float(size),
             "flat": size // step * step, "flat_rest": size % step,
-            "outer": outer, "nest": axis, "whole": whole, "rest": last - whole, "body": body,
+            "outer": outer, "inner": axis, "whole": whole, "rest": last - whole, "body": body,
             "tail": tail, "row": address(dense(op.outer), [v for v, _ in outer]),
             "statistics": len(w.outputs) > 1, "centred": op.how == "Variance",
             "scale": _scale(op),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atc.backends.cpu.rnn.portable import LINE, Cut
 from atc.backends.render.expr import address, behind
@@ -30,6 +29,36 @@ class Phase:
     def passes(self) -> int:
         """The number of passes over a group's rows."""
         return self.vectors // self.width
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units from i on in C, of a group of so many: a vector, or `count` of them if not empty.
+
+    It keeps which elements behind i have been used, of which pointers.
+    """
+
+    group: int
+    count: str
+    used: set[tuple[str, int]] = field(default_factory=set)
+
+    def load(self, pointer: str, offset: int = 0) -> str:
+        """Return the C of a vector of what a pointer has for the units."""
+        self.used.add((pointer, offset))
+        place = f"{pointer} + i{f' + {offset}' if offset else ''}"
+        return f"v_load_n({place}, {self.count})" if self.count else f"v_load({place})"
+
+    def load_sums(self, gate: int) -> str:
+        """Return the C of a vector of the sums of a phase's gate."""
+        at = gate * self.group
+        return f"v_load(sums{f' + {at}' if at else ''})"
+
+    def store(self, pointer: str, value: str) -> str:
+        """Return the C that stores a vector of results."""
+        self.used.add((pointer, 0))
+        if self.count:
+            return f"v_store_n({pointer} + i, {value}, {self.count});"
+        return f"v_store({pointer} + i, {value});"
 
 
 def size_of(op: Recurrent) -> int:
@@ -94,22 +123,23 @@ def cells_of(
     """Return the cells of a phase: of a whole vector of units, of the last ones, and pointers."""
     rest = op.hidden % lane
     last = number == int(op.cells[0].reset is not None)
-    body = _cell(op, cell, phase, last, u, cut, lane, "")
-    tail = _cell(op, cell, phase, last, u, cut, lane, str(rest)) if rest else []
-    names = {n for line in body for n in re.findall(r"\b\w+\b", line)}
-    places = {n: text for n, text in _places(op).items() if n in names}
+    units = Units(u * lane, "")
+    body = _cell(op, cell, phase, last, cut, units)
+    tail = _cell(op, cell, phase, last, cut, Units(u * lane, str(rest))) if rest else []
+    pointers = {name for name, _ in units.used}
     return {
-        "body": body, "tail": tail, "places": [*places.values()], "last": last,
-        "over": _over(op, cut, last), "timed": not names.isdisjoint({"given", "out"}),
-        "given": _given(op, "at"), "asks": _asked(op, body, u * lane),
+        "body": body, "tail": tail,
+        "places": [text for name, text in _places(op).items() if name in pointers], "last": last,
+        "over": _over(op, cut, last), "timed": not pointers.isdisjoint({"given", "out"}),
+        "given": _given(op, "at"), "asks": _asked(op, units),
     }  # fmt: skip
 
 
-def _asked(op: Recurrent, body: list[str], units: int) -> list[int]:
+def _asked(op: Recurrent, units: Units) -> list[int]:
     """Return where the lines of a group's inputs lie, from the group's first unit on."""
-    read = {found for line in body for found in re.findall(r"\bgiven \+ i(?: \+ (\d+))?", line)}
-    inside = units if op.hidden % units == 0 else 1
-    return sorted(int(at or 0) + k for at in read for k in range(0, inside, LINE // 4))
+    read = {offset for name, offset in units.used if name == "given"}
+    inside = units.group if op.hidden % units.group == 0 else 1
+    return sorted(at + k for at in read for k in range(0, inside, LINE // 4))
 
 
 def _over(op: Recurrent, cut: Cut, last: bool) -> list[str]:
@@ -127,42 +157,31 @@ def _over(op: Recurrent, cut: Cut, last: bool) -> list[str]:
 
 
 def _cell(
-    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, last: bool, u: int, cut: Cut,
-    lane: int, count: str,
+    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, last: bool, cut: Cut, units: Units
 ) -> list[str]:  # fmt: skip
-    """Return the C lines of the units from i on: a whole vector, or `count` of them."""
+    """Return the C lines of some units."""
     hidden, memory, reset = cell
-    share = u * lane
-
-    def load(array: str, offset: int) -> str:
-        place = f"{array} + i{f' + {offset}' if offset else ''}"
-        return f"v_load_n({place}, {count})" if count else f"v_load({place})"
 
     def read(k: int) -> str:
-        gate = k - op.gates
+        gate, own = k - op.gates, k - op.state
         if k < op.gates:
-            return load("given", k * op.hidden)
-        if gate < op.gates and gate < phase.first:
-            return load(f"sums{gate}", 0)
+            return units.load("given", k * op.hidden)
+        if gate < phase.first:
+            return units.load(f"sums{gate}")
         if gate < op.gates:
-            at = (gate - phase.first) * share
-            return f"v_load(sums{f' + {at}' if at else ''})"
-        if k == op.state + 2:
+            return units.load_sums(gate - phase.first)
+        if own == 2:
             return "memory"
-        names = ("before", "c")
-        own = k - op.state
-        return load(names[own], 0) if own < 2 else load("l->vectors", (own - 3) * op.hidden)
-
-    def store(array: str, value: str) -> str:
-        if count:
-            return f"v_store_n({array} + i, {value}, {count});"
-        return f"v_store({array} + i, {value});"
+        if own < 2:
+            return units.load(("before", "c")[own])
+        return units.load("l->vectors", (own - 3) * op.hidden)
 
     if not last:
         assert reset is not None
         lines, value = render_vector(reset, read, "r")
-        kept = [store(f"sums{g}", read(op.gates + g)) for g in waiting_gates(op, op.gates - 1)]
-        return [*lines, store("reset", value), *kept]
+        waiting = waiting_gates(op, op.gates - 1)
+        kept = [units.store(f"sums{g}", read(op.gates + g)) for g in waiting]
+        return [*lines, units.store("reset", value), *kept]
     lines = []
     if memory is not None:
         lines, value = render_vector(memory, read, "m")
@@ -171,5 +190,5 @@ def _cell(
     shared, value = render_vector(hidden, read, "v")
     results = ["h", *["after"] * (cut.units > 1), *["out"] * op.sequence]
     lines += [*shared, f"const vf32 next = {value};"]
-    lines += [store("c", "memory")] if memory is not None else []
-    return [*lines, *(store(name, "next") for name in results)]
+    lines += [units.store("c", "memory")] if memory is not None else []
+    return [*lines, *(units.store(name, "next") for name in results)]

@@ -5,6 +5,9 @@ That is one sum of integers, in steps of a small part of a byte. Such a step err
 and so do the floats; only where both together may reach the middle between two bytes, which
 decides what is rounded to, is the definition itself computed. So all targets have the same bits,
 and cores without hardware for floats hardly ever compute one.
+
+Two bytes have 65,536 values in all. Where some weights and a start give the definition's result
+for each of them, which is found out when compiling, nothing else is computed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from fractions import Fraction
 from itertools import product
 from math import ceil, floor
 
+from atc.backends.cpu.small.exact_weights import exact_steps
 from atc.backends.cpu.small.rounded import Rounded, rounded_byte
+from atc.backends.cpu.small.steps import FACTOR, Steps, plus
 from atc.backends.render.expr import render_expr
 from atc.ir.expr import Call, Const, Expr, Input, cast, walk
 from atc.ir.graph import DType
@@ -27,8 +32,6 @@ FINEST = 20
 """A byte has at most 2^20 steps."""
 COARSEST = 8
 """With fewer steps than 2^8, too much would be near a middle."""
-FACTOR = 13
-"""Bits by which a product of two bytes is shifted up before its high word is taken."""
 FEWEST = Fraction(1, 1 << 100)
 
 Interval = tuple[int, int]
@@ -52,43 +55,61 @@ class FixedPoint:
     near: int
     """Steps from a middle within which the definition is computed."""
     rounded: Rounded
+    ranges: tuple[Interval, ...]
+    """Between which numbers each atom lies."""
+
+    @property
+    def steps(self) -> Steps:
+        """How the byte is computed: by weights that always do, or with a look at the middles."""
+        start, zeros, scales = self._parts
+        exact = exact_steps(
+            self.value, scales, start, zeros, self.bits, self.near, self.ranges, self.rounded
+        )
+        return exact or self._guarded()
+
+    @property
+    def _parts(self) -> tuple[Fraction, tuple[int, ...], tuple[Fraction, ...]]:
+        """The constant, the zero points of a product's factors, and the scales."""
+        start, pair = self.terms.get((), Fraction(0)), _pair(self.terms)
+        if pair is not None:
+            _, scale, zeros, rest = pair
+            return rest, zeros, (scale,)
+        scales = (self.terms.get((k,), Fraction(0)) for k in range(len(self.atoms)))
+        return start, (), tuple(scales)
 
     def lines(self, names: Sequence[str], prefix: str) -> tuple[list[str], str]:
         """Return the C lines and the stored value, of atoms in INT32 variables."""
+        steps = self.steps
+        if not steps.guard:
+            return steps.lines(names, prefix)
         fine, whole = f"{prefix}_fine", f"{prefix}_whole"
         own, text = render_expr(self.value, lambda k: f"(float){names[k]}", f"{prefix}_f")
-        zero, r = self.rounded.zero, self.rounded
-        text = f"q_round({text})" + (f" + {zero}" if zero > 0 else f" - {-zero}" if zero else "")
-        down = self.offset - zero
-        shifted = f"(int32_t)({fine} >> {self.bits})"
+        text = f"q_round({text}){plus(self.rounded.zero)}"
         turned = [line.replace("rintf(", "q_rounded(") for line in (*own, text)]
         lines = [
-            f"const uint32_t {fine} = {self._sum(names)};",
-            f"int32_t {whole} = {shifted} {'-' if down >= 0 else '+'} {abs(down)};",
-            f"if ((({fine} + {self.near}u) & {(1 << self.bits) - 1}u) < {2 * self.near}u) {{",
+            f"const int32_t {fine} = {steps.total(names)};",
+            f"int32_t {whole} = q_down({fine}, {self.bits}){plus(steps.zero)};",
+            f"if (((uint32_t){fine} & {steps.guard}u) == 0) {{",
             *(f"  {line}" for line in turned[:-1]),
             f"  {whole} = {turned[-1]};",
             "}",
         ]
-        return lines, f"({r.dtype.c})q_clamp({whole}, {r.low + zero}, {r.high + zero})"
+        return lines, steps.byte(whole)
 
-    def _sum(self, names: Sequence[str]) -> str:
-        """Return the C of the value in steps, half a byte and the offset added."""
-        start = self.terms.get((), Fraction(0)) + self.offset + Fraction(1, 2)
-        pair = _pair(self.terms)
-        if pair is None:
-            factors = [
-                (names[key[0]], round(c * (1 << self.bits))) for key, c in self.terms.items() if key
-            ]
-            parts = [f"{name} * {m}" for name, m in factors if m > 0]
-            parts += [f"{name} * ({m})" for name, m in factors if m < 0]
-            return f"(uint32_t)({' + '.join((*parts, str(round(start * (1 << self.bits)))))})"
-        (i, j), scale, zeros, rest = pair
-        start += rest - self.terms.get((), Fraction(0))
-        a, b = (_less(names[k], z) for k, z in zip((i, j), zeros, strict=True))
-        m = round(scale * (1 << (self.bits + 32 - FACTOR)))
-        c = round(start * (1 << self.bits)) << 32
-        return f"(uint32_t)((uint64_t)((int64_t)({a} * {b} * {1 << FACTOR}) * {m} + {c}) >> 32)"
+    def _guarded(self) -> Steps:
+        """Return rounded weights, with the definition near a middle.
+
+        What lies within `near` of one lies in the first steps of a byte, of a power of two.
+        """
+        start, zeros, scales = self._parts
+        shift = 32 - FACTOR if zeros else 0
+        bits, ahead = self.bits, 1 << (self.near - 1).bit_length()
+        weights = tuple(round(c * (1 << (bits + shift))) for c in scales)
+        whole = self.offset + abs(self.rounded.zero) + 2
+        folds = whole << bits < 1 << 31
+        first = round((start + Fraction(1, 2)) * (1 << bits)) + ahead
+        guard = (1 << bits) - 2 * ahead
+        return Steps(weights, first, bits, zeros, 0, guard, folds, self.rounded)
 
 
 def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedPoint | None:
@@ -144,7 +165,7 @@ def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedP
     if near * 16 > 1 << bits:
         return None
     value = _of_atoms(found.value, atoms)
-    return FixedPoint(tuple(atoms), value, terms, bits, offset, near, found)
+    return FixedPoint(tuple(atoms), value, terms, bits, offset, near, found, tuple(ranges))
 
 
 def _polynomial(
@@ -235,10 +256,6 @@ def _of_atoms(value: Expr, atoms: Sequence[Expr]) -> Expr:
                 Call(e.dtype, e.fn, tuple(done[a] for a in e.args)) if isinstance(e, Call) else e
             )
     return done[value]
-
-
-def _less(name: str, zero: int) -> str:
-    return f"({name} - {zero})" if zero > 0 else f"({name} + {-zero})" if zero else name
 
 
 def byte_bounds(e: Expr) -> Interval | None:

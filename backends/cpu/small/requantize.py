@@ -123,6 +123,9 @@ def _requantized(known: Requantize, total: str, column: str) -> str:
     if known.bias is not None:
         total = f"{total} + x{known.bias}[{column}]"
     scale = known.factor or f"x{known.scale}[{column}]"
+    whole = (known.low + known.zero, known.high + known.zero) == (-128, 127)
+    if whole and known.zero not in (0, -128):  # there compilers saturate in one instruction
+        return f"q_requantize_s({total}, {scale}, {known.zero})"
     value = f"q_requantize({total}, {scale}, {known.low}, {known.high})"
     zero = f" + {known.zero}" if known.zero > 0 else f" - {-known.zero}" if known.zero else ""
     return value + zero

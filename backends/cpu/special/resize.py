@@ -1,4 +1,4 @@
-"""Portable kernel of Resample: weighted sums of rows by constant tables."""
+"""Portable kernel of Resample: weighted sums of rows by tables."""
 
 from __future__ import annotations
 

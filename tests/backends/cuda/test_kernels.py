@@ -9,7 +9,7 @@ import pytest
 from cuda_cases import CASES, DEFAULT, TARGET, Lowered, choose_exact, expected, lowered, program_of
 
 from atc.onnx_backend import compile_networks
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.network import Network
 
 

@@ -29,19 +29,20 @@ from atc.ir.graph import Graph
 from atc.lower import lower_model
 from atc.onnx_backend import compile_networks
 from atc.options.values import shapes
-from atc.program.build import calls
+from atc.program.steps import calls
 from atc.runtime.network import Network
 
 FIXED = {
     "map of one element", "map of pairs", "transposed operands", "reflected pad",
     "scatter that replaces", "grid sample", "nearest of a grid", "maxima of regions", "spectrum",
-    "determinant",
+    "determinant", "attention of a word",
 }  # fmt: skip
 """Cases with no such extent: they have none, or it is bound to others, or no kernel takes it."""
 
 AXES = {
     "conv of groups": 2, "depthwise conv": 3, "conv of volumes": 4, "transposed conv": 2,
-    "transposed conv of groups": 2, "max pool": 2, "resized": 1, "attention": 2, "lstm": 1,
+    "transposed conv of groups": 2, "max pool": 2, "resized": 1, "attention": 2,
+    "causal attention of words": 2, "lstm": 1,
     "concat": 1, "regions": 2,
 }  # fmt: skip
 """Which axis of the first input varies, where that isn't the first one."""

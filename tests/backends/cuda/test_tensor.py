@@ -93,6 +93,13 @@ CASES = {
                                   (("softcap", 3.0),)),
     "attention, rounded": Case("cuda_attention_bf16", "Attention", (F32, F32, F32),
                                ((1, 1, 65, 100), (1, 1, 40, 100), (1, 1, 40, 128))),
+    "causal attention": Case("cuda_attention_bf16x3", "Attention", (F32, F32, F32),
+                             ((1, 2, 150, 32), (1, 2, 170, 32), (1, 2, 170, 32)),
+                             (("is_causal", 1),)),
+    "halves of long sums": Case("cuda_matmul_bf16x3", "Gemm", (F32, F32, F32),
+                                ((600, 40), (72, 600), (72,)), (("transA", 1), ("transB", 1))),
+    "bytes of long sums": Case("cuda_matmul_tensor", "MatMulInteger", (np.uint8, np.int8),
+                               ((40, 1700), (1700, 72))),
     "conv in floats": Case("cuda_conv_tiles", "Conv", (F32, F32, F32),
                            ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
 }  # fmt: skip
@@ -112,7 +119,10 @@ class Lowered:
 
 @cache
 def lowered(name: str) -> Lowered:
-    case = CASES[name]
+    return lowered_case(CASES[name])
+
+
+def lowered_case(case: Case) -> Lowered:
     arrays = [numbers(d, *s) for d, s in zip(case.dtypes, case.shapes, strict=True)]
     model = node_model(case.op, arrays, opset=23, **dict(case.attributes))
     feeds = {f"x{k}": a for k, a in enumerate(arrays)}
@@ -203,6 +213,37 @@ def test_what_is_not_finite_is_as_in_floats() -> None:
         np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
         np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
     assert np.isfinite(found[3:]).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), [("cuda_matmul_bf16x3", F32), ("cuda_matmul_tensor", F16)]
+)
+def test_blocks_share_long_sums_of_few_tiles(kernel: str, dtype: Any) -> None:
+    own = lowered_case(Case(kernel, "MatMul", (dtype, dtype), ((100, 20000), (20000, 90))))
+    assert own.candidates(kernel)[0].params.blocks
+    wide = lowered_case(Case(kernel, "MatMul", (dtype, dtype), ((4000, 64), (64, 4000))))
+    assert not any(c.params.blocks for c in wide.candidates(kernel))
+
+
+def test_blocks_share_tiles_evenly_or_begin_in_the_middle_of_one() -> None:
+    """Both ways are among those whose products are compared."""
+    found = lowered("halves of long sums").candidates("cuda_matmul_bf16x3")
+    params = [c.params for c in found if c.params.blocks]
+    rests = {p.blocks % (-(-40 // p.m) * -(-72 // p.n)) == 0 for p in params}
+    assert rests == {True, False}
+
+
+@pytest.mark.slow
+def test_keys_that_no_query_sees_are_left_out() -> None:
+    """Weights of 0 would make NaN of what isn't finite."""
+    network = next(w for (n, _), w in compiled(False).items() if n == "causal attention")
+    q, k, v = lowered("causal attention").feeds.values()
+    right = next(iter(network.run({"x0": q, "x1": k, "x2": v}).values()))
+    v = v.copy()
+    v[:, :, 128:] = np.nan  # the first 128 queries' tiles end before
+    found = next(iter(network.run({"x0": q, "x1": k, "x2": v}).values()))
+    np.testing.assert_array_equal(found[:, :, :128], right[:, :, :128])
+    assert np.isnan(found[:, :, 128:]).all()
 
 
 def test_tiles_are_chosen_by_what_they_cost() -> None:

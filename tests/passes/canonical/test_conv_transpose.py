@@ -36,7 +36,8 @@ CASES = (
     Case(3, 2, 1), Case(4, 4), Case(3, 1, 1), Case(5, 3, 2, 1, channels=8, filters=40), Case(2, 3),
     Case(4, 2, filters=33), Case(2, 2, batch=2), Case(6, 2, 2, size=(1, 9)),
     Case(3, 2, known=False), Case(4, 2, 1, known=False), Case(5, 3, 2, 1, batch=2, known=False),
-    Case(3, 1, known=False),
+    Case(3, 1, known=False), Case(1, 1, known=False), Case(1, 2, known=False, batch=2),
+    Case(1, 3, more=1, filters=24, known=False), Case(1, 2, more=1, channels=24, known=False),
 )  # fmt: skip
 
 

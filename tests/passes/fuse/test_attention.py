@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from atc.ir.ops import Attention
+from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
-from support import assert_close, compile_graph, compile_models, runnable
+from support import assert_close, compile_graph, compile_models, node_model, runnable
 
 F32 = TensorProto.FLOAT
 TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
@@ -163,3 +164,23 @@ def test_a_row_without_any_key_is_nan_as_for_single_operators() -> None:
     (y,) = run(list(arrays.values()))
     assert np.isnan(y[:, :, 2]).all()
     assert np.isfinite(y[:, :, [0, 1, 3, 4]]).all()
+
+
+POSITIONS = {
+    "causal": ((1, 2, 9, 16), (1, 2, 20, 16), {"is_causal": 1}, True),
+    "heads that share keys": ((1, 4, 9, 16), (1, 2, 20, 16), {"is_causal": 1}, True),
+    "one query": ((1, 4, 1, 16), (1, 2, 20, 16), {}, True),
+    "few keys": ((1, 2, 9, 16), (1, 2, 7, 16), {"is_causal": 1}, False),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_masks_of_positions_and_single_queries_are_fused_for_a_gpu(name: str) -> None:
+    rows, keys, attributes, fused = POSITIONS[name]
+    arrays = [np.zeros(s, np.float32) for s in (rows, keys, keys)]
+    model = node_model("Attention", arrays, opset=23, **attributes)
+    feeds = {f"x{k}": a for k, a in enumerate(arrays)}
+    lowered = AtcBackendRep(model, "cuda-emulated").lower(feeds)
+    for device in (True, False):
+        nodes = run_passes(lowered, device=device).nodes
+        assert any(isinstance(n.op, Attention) for n in nodes) == (fused and device)

@@ -328,10 +328,15 @@ def test_a_convolution_too_small_to_pay_stays_plain() -> None:
     assert found["ConvBlocked"] == 0
 
 
-def test_weights_computed_at_run_time_stay_plain() -> None:
+@pytest.mark.parametrize(("group", "blocked_ones"), [(1, 1), (2, 0)])
+def test_weights_computed_at_run_time_are_blocked_of_one_group(
+    group: int, blocked_ones: int
+) -> None:
     net = Net((16, 16, 3, 3))
-    y = net.op("Conv", "x", net.op("Relu", "x"), pads=[1] * 4)
-    assert kinds(run_passes(compile_graph(net.model(y)), width=WIDTH))["ConvBlocked"] == 0
+    filters = net.op("Relu", "x" if group == 1 else net.op("Split", "x", axis=1, num_outputs=2))
+    y = net.op("Conv", "x", filters, pads=[1] * 4, group=group)
+    found = kinds(run_passes(compile_graph(net.model(y)), width=WIDTH))
+    assert found["ConvBlocked"] == blocked_ones
 
 
 def test_a_plain_reader_and_a_blocked_one_share_the_value() -> None:

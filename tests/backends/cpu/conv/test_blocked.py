@@ -43,17 +43,19 @@ TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 
 
 def check(
-    kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float, most: int, every: int = 1
-) -> None:
+    kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float, most: int,
+    every: int = 1, computed: bool = False,
+) -> None:  # fmt: skip
     """Compile all cases at once, each with up to `most` parameter sets, run and compare them.
 
-    Only `every` so many cases has sets beside that of the lowest cost.
+    Only `every` so many cases has sets beside that of the lowest cost. With `computed`, filters are
+    known only at run time.
     """
     record = get_target(target)
     block = record.vector_bytes // 4
     jobs, wanted = [], []
     for turn, case in enumerate(cases):
-        graph, feeds, expected = build(case, block)
+        graph, feeds, expected = build(case, block, computed=computed)
         w = workload_of(graph, graph.nodes[0], graph.constants)
         assert kernel.accepts(w, record), case
         assert kernel.parameters(w, record)[0] in kernel.sets(w, record)
@@ -104,6 +106,26 @@ def test_every_parameter_set_against_numpy(kernel: str, name: str, target: str) 
         pytest.skip(f"this CPU can't run {target}")
     subject, cases, tolerance = KERNELS[kernel]
     check(subject, [cases[name]], target, tolerance, 1 << 30)
+
+
+ALONE = {n: c for n, c in DIRECT.items() if c.group == 1}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_filters_of_the_run_against_numpy(target: str) -> None:
+    """Filters that aren't constants are packed in the call."""
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    check(ConvDirect(), list(ALONE.values()), target, 2e-6, 2, every=4, computed=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ALONE)
+def test_every_parameter_set_with_filters_of_the_run(name: str, target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    check(ConvDirect(), [ALONE[name]], target, 2e-6, 1 << 30, computed=True)
 
 
 @pytest.mark.parametrize("name", ["one dimension, in rows", "one dimension, in strided rows"])

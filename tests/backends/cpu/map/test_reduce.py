@@ -124,6 +124,18 @@ def test_strides_offsets_and_many_loops(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_long_sums_of_a_vector_of_columns(target: str) -> None:
+    """Sums of images' pixels, channel by channel, of large numbers: each image has its own sum."""
+    width = vector_target(target).vector_bytes // 4
+    expr, _, truth = EXPRESSIONS["difference"]
+    views = [View((5000 * width, 1, 15000 * width, width)), View((width, 1, 0, 0))]
+    check([
+        (ReduceColumns(), workload(how, expr, (3, columns), (4, 5000), views), truth)
+        for how, columns in (("Sum", width), ("Sum", width - 1), ("Max", width))
+    ], target)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_epilogues(target: str) -> None:
     record = vector_target(target)
     mean = call("Add", call("Div", X, const(20, F)), Y)

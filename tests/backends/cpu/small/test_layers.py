@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from small_cores import on_host, under_qemu
 from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
+from atc.backends.cpu.small.softmax import SoftmaxTable
 from atc.backends.kernel import StripedParams, Workload
 from atc.backends.target import Target
 from atc.ir.expr import Input, call, cast, const
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Block, Epilogue, MatMul, Pool, Unblock, Window
+from atc.ir.ops import Block, Epilogue, MatMul, Pool, Softmax, Unblock, Window, identity_epilogue
 from atc.ir.view import View
+from atc.passes.quantized.softmax import MOST, integer_softmax
 
 Array = NDArray[Any]
 KINDS = ("cortex-m3", "cortex-m4f", "cortex-m55")
@@ -77,6 +80,59 @@ def product(m: int, k: int, n: int, dtype: DType, clamp: bool) -> tuple[Call, Ar
     real = np.maximum(real, 0) if clamp else real
     want = np.clip(np.rint(real) - 11, -128, 127).astype(np.int8)
     return Call(MatMulRuns(), {}, w, [a, b, bias, scale]), want
+
+
+def softmax(
+    shape: tuple[int, int, int], source: DType, scale: float, y_scale: float, zero: int
+) -> tuple[Call, Array]:
+    """Return a Softmax between bytes over the middle axis, and its quantized results unrounded."""
+    dtype = I8 if zero < 0 else U8
+    info = np.iinfo(source.numpy)
+    x = np.random.default_rng(prod(shape)).integers(info.min, info.max + 1, shape)
+    made = integer_softmax(Softmax(*shape, False, identity_epilogue(F32)), scale, y_scale, zero)
+    assert made is not None
+    op, table = made
+    types = TensorType(source, shape), TensorType(DType.UINT32, (256,)), TensorType(dtype, shape)
+    e = np.exp(scale * (x - x.max(1, keepdims=True)))
+    want = e / e.sum(1, keepdims=True) / y_scale + zero
+    info = np.iinfo(dtype.numpy)
+    call_ = Call(SoftmaxTable(), {}, Workload(op, types[:2], types[2:], (False, True)),
+                 [x.astype(source.numpy), table])  # fmt: skip
+    return call_, np.clip(want, info.min, info.max)
+
+
+def check_softmax(target: Target) -> None:
+    made = [
+        softmax((5, 12, 1), I8, 0.1, 1 / 256, -128), softmax((3, 10, 1), U8, 0.05, 1 / 255, 0),
+        softmax((2, 7, 6), I8, 0.7, 1 / 256, -128), softmax((1, 1000, 1), I8, 0.02, 1 / 256, -128),
+        softmax((4, 1, 1), U8, 0.1, 1 / 256, 0), softmax((9, 2, 1), I8, 1e-3, 0.01, 7),
+        softmax((2, 30, 1), I8, 40.0, 1 / 400, -128), softmax((64, 3, 1), U8, 0.03, 0.7, -5),
+    ]  # fmt: skip
+    for (_, want), (got,) in zip(made, run_calls([c for c, _ in made], target), strict=True):
+        assert np.abs(got - want).max() <= 0.5 + MOST
+        assert np.mean(np.rint(want) != got) < 0.01
+
+
+@pytest.mark.few(1)
+def test_softmax_is_within_its_bound_of_the_exact_one() -> None:
+    check_softmax(on_host("cortex-m3"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cortex-m0plus", "cortex-m55"])
+def test_softmax_is_so_under_qemu(name: str) -> None:
+    check_softmax(under_qemu(name))
+
+
+def test_softmax_of_long_rows_and_fine_steps_is_left_to_floats() -> None:
+    def made(count: int, y_scale: float) -> object:
+        return integer_softmax(
+            Softmax(1, count, 1, False, identity_epilogue(F32)), 0.1, y_scale, 0
+        )
+
+    assert made(1024, 1 / 256) is not None
+    assert made(4096, 1 / 256) is None
+    assert made(12, 1 / 60000) is None
 
 
 def check_layers(target: Target) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from projects import build_shared, write_project
@@ -71,6 +72,22 @@ def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_pat
     got = result(tmp_path / "small", model, target, x)
     assert len(np.unique(want)) > 4
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -> None:
+    net = Net(True)
+    x = net.conv(net.input(1, 4, 9, 9), 12, (1, 1), relu=False)
+    model = net.model(net.softmax(x, axis))
+    given = np.random.default_rng(2).integers(-128, 128, (1, 4, 9, 9)).astype(np.int8)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, {"x": given})
+    got = result(tmp_path / "small", model, "cortex-m3", given)
+    assert len(np.unique(want)) > 20
+    assert np.abs(got.astype(int) - want).max() <= 1
+    assert np.mean(got != want) < 0.01
 
 
 @pytest.mark.slow

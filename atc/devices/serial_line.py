@@ -1,0 +1,216 @@
+"""A network on a board at the other end of a serial line: the host's side of starter/serial.c."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from atc.errors import OptionError, ToolchainError, one_line, reason_of
+
+BAUD = 115200
+CHUNK = 512
+"""Bytes of a tensor that are sent or asked for at a time."""
+TRIES = 3
+"""How often what has no answer, or a damaged one, is asked."""
+PATIENCE = 5.0
+"""Seconds for an answer beside those that its bytes take."""
+RUNNING = 600.0
+"""Seconds that a run may take."""
+_HEAD = struct.Struct("<3sB3I")
+_ANSWER = struct.Struct("<3sBiI")
+_SUM = struct.Struct("<I")
+
+
+def line_of(text: str) -> tuple[str, int]:
+    """Return device and speed of `DEVICE` or `DEVICE:BAUD`; OptionError for none."""
+    device, _, baud = text.rpartition(":")
+    if not device or not (baud.isascii() and baud.isdigit()):
+        device, baud = text, str(BAUD)
+    if not device or not 0 < int(baud) < 10**8:
+        raise OptionError(f"'{one_line(text, 60)}' is no serial line", where="--runner",
+                          hint="the form is serial:/dev/ttyACM0, or serial:/dev/ttyACM0:115200"
+                          )  # fmt: skip
+    return device, int(baud)
+
+
+@dataclass
+class SerialLine:
+    """An open serial line, by its file descriptor, and what is sent and received over it."""
+
+    descriptor: int
+    name: str
+    baud: int
+
+    def ask(
+        self, command: str, index: int = 0, offset: int = 0, size: int = 0, data: bytes = b""
+    ) -> tuple[int, bytes]:
+        """Send a request and return the answer's status and data; ToolchainError for none."""
+        request = _HEAD.pack(b"atc", ord(command), index, offset, size)
+        sent = _summed(request) + (_summed(data) if data else b"")
+        for _ in range(TRIES):
+            self._drain()
+            self._write(sent)
+            until = time.monotonic() + PATIENCE + 20 * (len(sent) + size) / self.baud
+            answer = self._answer(command, until)
+            if answer is not None:
+                return answer
+        raise ToolchainError(
+            f"nothing answers on {one_line(self.name, 60)} at {self.baud} baud", where="--runner",
+            hint="write the starter's serial program to the board (make flash-serial, see "
+            "starter/Makefile), with its uart.c for that board",
+        )  # fmt: skip
+
+    def run(self) -> int:
+        """Let the network run and return its status."""
+        self.ask("r")
+        done = self._answer("d", time.monotonic() + RUNNING)
+        return (self.ask("s") if done is None else done)[0]
+
+    def _answer(self, command: str, until: float) -> tuple[int, bytes] | None:
+        """Return the next answer to a command; None if it is late or damaged."""
+        met = b""
+        while met != b"ATC":
+            byte = self._read(1, until)
+            if byte is None:
+                return None
+            met = (met + byte)[-3:]
+        rest = self._read(_ANSWER.size - 3 + _SUM.size, until)
+        if rest is None or _SUM.unpack(rest[-4:])[0] != zlib.crc32(met + rest[:-4]):
+            return None
+        _, given, status, size = _ANSWER.unpack(met + rest[:-4])
+        if given != ord(command) or size > 1 << 16:
+            return None
+        if not size:
+            return status, b""
+        data = self._read(size + _SUM.size, until + 20 * size / self.baud)
+        if data is None or _SUM.unpack(data[-4:])[0] != zlib.crc32(data[:-4]):
+            return None
+        return status, data[:-4]
+
+    def _read(self, size: int, until: float) -> bytes | None:
+        found = b""
+        while len(found) < size:
+            ready, _, _ = select.select([self.descriptor], [], [], max(until - time.monotonic(), 0))
+            more = self._some(size - len(found)) if ready else b""
+            if not more:
+                return None
+            found += more
+        return found
+
+    def _some(self, size: int) -> bytes:
+        try:
+            return os.read(self.descriptor, size)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _write(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            _, ready, _ = select.select([], [self.descriptor], [], PATIENCE)
+            if not ready:
+                raise ToolchainError(f"{one_line(self.name, 60)} takes nothing", where="--runner")
+            try:
+                at += os.write(self.descriptor, data[at : at + 64])
+            except OSError as error:
+                raise self._lost(error) from None
+
+    def _drain(self) -> None:
+        """Take what is left of earlier answers."""
+        while select.select([self.descriptor], [], [], 0)[0] and self._some(4096):
+            pass
+
+    def _lost(self, error: OSError) -> ToolchainError:
+        reason = one_line(reason_of(error), 100)
+        return ToolchainError(f"{one_line(self.name, 60)} was lost: {reason}", where="--runner")
+
+
+def _summed(data: bytes) -> bytes:
+    return data + _SUM.pack(zlib.crc32(data))
+
+
+@contextmanager
+def open_line(text: str) -> Iterator[SerialLine]:
+    """Open the serial line that a runner names, raw, at its speed; OptionError if it can't be."""
+    name, baud = line_of(text)
+    try:
+        termios: Any = importlib.import_module("termios")
+    except ImportError:
+        raise OptionError("serial lines are opened on Linux and macOS only", where="--runner",
+                          hint="run atc verify there") from None  # fmt: skip
+    speed = getattr(termios, f"B{baud}", None)
+    if speed is None:
+        raise OptionError(f"{baud} is no speed of serial lines here", where="--runner",
+                          hint=f"use {BAUD}") from None  # fmt: skip
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError as error:
+        reason = one_line(reason_of(error), 100)
+        raise OptionError(
+            f"{one_line(name, 60)} can't be opened: {reason}", where="--runner"
+        ) from None
+    try:
+        try:
+            _make_raw(termios, descriptor, speed)
+        except termios.error:
+            raise OptionError(
+                f"{one_line(name, 60)} is no serial line", where="--runner"
+            ) from None
+        yield SerialLine(descriptor, name, baud)
+    finally:
+        os.close(descriptor)
+
+
+def _make_raw(termios: Any, descriptor: int, speed: int) -> None:
+    """Let bytes through as they are: eight bits, no parity, no flow control, no echo."""
+    settings = termios.tcgetattr(descriptor)
+    settings[0] = settings[1] = settings[3] = 0
+    settings[2] = termios.CS8 | termios.CREAD | termios.CLOCAL
+    settings[4] = settings[5] = speed
+    settings[6][termios.VMIN], settings[6][termios.VTIME] = 0, 0
+    termios.tcsetattr(descriptor, termios.TCSANOW, settings)
+
+
+def run_over(
+    line: SerialLine, known: Callable[[str], bool], inputs: Sequence[bytes], sizes: Sequence[int]
+) -> list[bytes]:
+    """Run the network on the board once on inputs; returns outputs of `sizes` bytes.
+
+    `known` tells whether a network is the one that is meant, by its build information. Raises
+    ToolchainError for a board that doesn't answer, runs another network, or whose run fails.
+    """
+    told = line.ask("?")[1].decode(errors="replace")
+    if not known(told):
+        raise ToolchainError(
+            f"another network answers on {one_line(line.name, 60)}: {one_line(told, 120)}",
+            where="--runner",
+            hint="write the serial program of this folder's starter to the board",
+        )  # fmt: skip
+    for index, data in enumerate(inputs):
+        for at in range(0, len(data), CHUNK):
+            part = data[at : at + CHUNK]
+            _good(line, line.ask("w", index, at, len(part), part)[0], f"input {index}")
+    _good(line, line.run(), "the run")
+    outputs = []
+    for index, size in enumerate(sizes):
+        found = b""
+        while len(found) < size:
+            count = min(CHUNK, size - len(found))
+            status, part = line.ask("g", index, len(found), count)
+            _good(line, status if len(part) == count else 1, f"output {index}")
+            found += part
+        outputs.append(found)
+    return outputs
+
+
+def _good(line: SerialLine, status: int, what: str) -> None:
+    if status:
+        raise ToolchainError(f"{what} failed on {one_line(line.name, 60)}: status {status}",
+                             where="--runner")  # fmt: skip

@@ -1,0 +1,169 @@
+"""`atc verify --runner=serial:DEVICE`: the starter's serial program at the other end of a line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from projects import affine_model, require
+
+import atc
+from atc.backends.targets import get_target
+from atc.cli.main import main
+from atc.devices import serial_line
+from atc.devices.network import Device, DeviceNetwork
+from atc.devices.serial_line import line_of, open_line
+from atc.errors import OptionError, ToolchainError
+
+ROOT = Path(__file__).parents[2]
+UART = """#include "uart.h"
+#include <stdlib.h>
+#include <unistd.h>
+static unsigned long count;
+void uart_open(void) {}
+unsigned char uart_read(void)
+{
+  unsigned char byte;
+  if (read(0, &byte, 1) != 1) exit(0);
+  return ++count % NOISE == NOISE - 1 ? (unsigned char)(byte ^ 0x10) : byte;
+}
+void uart_write(unsigned char byte) { if (write(1, &byte, 1) != 1) exit(1); }
+"""
+"""A line of this machine, which damages one byte of so many."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a starter for a Cortex-M, whose serial program other tests build for this machine."""
+    require("arm-none-eabi-gcc")
+    place = tmp_path_factory.mktemp("serial")
+    onnx.save(affine_model(), place / "affine.onnx")
+    return atc.compile(
+        place / "affine.onnx", place / "net", target="cortex-m4f", starter=True
+    ).folder
+
+
+@contextmanager
+def board(folder: Path, place: Path, noise: int = 1 << 30) -> Iterator[str]:
+    """Yield the device of a terminal behind which a folder's serial program runs."""
+    (place / "uart.c").write_text(UART)
+    words = [require("cc"), "-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror",
+             f"-DNOISE={noise}ul", "-D_POSIX_C_SOURCE=200809L"]  # fmt: skip
+    folders = ["-Istarter", "-Iinclude", "-I."]
+    sources = ["starter/serial.c", str(place / "uart.c"), *map(str, folder.glob("src/**/*.c"))]
+    program = [*words, *folders, *sources, "net_weights.S", "-lm", "-o", str(place / "serial")]
+    subprocess.run(program, cwd=folder, check=True)
+    with ExitStack() as stack:
+        near, far = os.openpty()
+        stack.callback(os.close, far)
+        stack.callback(os.close, near)
+        name = os.ttyname(far)
+        with open_line(name):  # raw from the beginning: nothing is echoed
+            pass
+        process = subprocess.Popen([str(place / "serial")], stdin=near, stdout=near)
+        try:
+            yield name
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_outputs_come_over_the_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = folder.parent / "affine.onnx"
+    with board(folder, tmp_path) as device:
+        words = ["verify", str(folder), f"--model={model}", f"--runner=serial:{device}"]
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert "2 of 2 outputs agree" in said
+        assert "rmse" in said
+        other = tmp_path / "other.onnx"
+        onnx.save(affine_model(seed=1), other)
+        assert main(["verify", str(folder), f"--model={other}", *words[3:]]) != 0
+
+
+@pytest.mark.slow
+def test_damaged_bytes_are_asked_for_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serial_line, "PATIENCE", 0.1)
+    monkeypatch.setattr(serial_line, "TRIES", 8)
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    found = []
+    for noise in (1 << 30, 90):
+        place = tmp_path / str(noise)
+        place.mkdir()
+        with board(folder, place, noise) as device:
+            net = DeviceNetwork(folder, Device(get_target("cortex-m4f"), f"serial:{device}"), {})
+            found.append(net.run({"x": x}))
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value)
+
+
+@pytest.mark.slow
+def test_another_network_is_refused(folder: Path, tmp_path: Path) -> None:
+    onnx.save(affine_model(seed=2), tmp_path / "a.onnx")
+    require("arm-none-eabi-gcc")
+    other = atc.compile(tmp_path / "a.onnx", tmp_path / "net", target="cortex-m4f").folder
+    with board(folder, tmp_path) as device:
+        net = DeviceNetwork(other, Device(get_target("cortex-m4f"), f"serial:{device}"), {})
+        with pytest.raises(ToolchainError, match="another network answers"):
+            net.run({"x": np.zeros((2, 5), np.float32)})
+
+
+def test_a_silent_line_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serial_line, "PATIENCE", 0.01)
+    near, far = os.openpty()
+    device = Device(get_target("cortex-m4f"), f"serial:{os.ttyname(far)}")
+    with pytest.raises(ToolchainError, match="nothing answers on"):
+        DeviceNetwork(folder, device, {}).run({"x": np.zeros((2, 5), np.float32)})
+    os.close(near)
+    os.close(far)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("/dev/ttyACM0", ("/dev/ttyACM0", 115200)), ("/dev/ttyS1:9600", ("/dev/ttyS1", 9600)),
+     ("/dev/by:path", ("/dev/by:path", 115200))],
+)  # fmt: skip
+def test_lines_have_a_speed(text: str, line: tuple[str, int]) -> None:
+    assert line_of(text) == line
+
+
+def test_what_is_no_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for text, said in (("/dev/ttyS0:0", "no serial line"), (f"{tmp_path}/none", "can't be opened"),
+                       (f"{tmp_path}/file", "no serial line"), (f"{tmp_path}/file:7", "no speed")):
+        with pytest.raises(OptionError, match=said), open_line(text):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m33", "cortex-m55"])
+def test_qemus_boards_answer(target: str, tmp_path: Path) -> None:
+    for tool in ("make", "arm-none-eabi-gcc", "qemu-system-arm"):
+        require(tool)
+    model = ROOT / "samples/keywords.onnx"
+    made = atc.compile(model, tmp_path / "net", target=target, starter=True).folder
+    subprocess.run(["make", "-s", "-C", str(made / "starter"), "serial"], check=True,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        ["make", "-s", "-C", str(made / "starter"), "run-serial"], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        device = next(m[1] for line in process.stdout if (m := re.search(r"(/dev/pts/\d+)", line)))
+        words = ["verify", str(made), f"--model={model}", f"--runner=serial:{device}"]
+        assert main(words) == 0
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()

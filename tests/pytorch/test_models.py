@@ -1,0 +1,59 @@
+"""Twenty public modules behind torch.compile, against eager PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
+pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
+
+from benchmarks.architectures import Architecture, module, named  # noqa: E402
+
+from atc.pytorch import backend  # noqa: E402
+
+SMALLER = {"images": 64, "text": 16}
+"""Pixels of a side or words, where a module takes them: less to compute for the same code."""
+
+FIXED = ["MobileViT-XS", "DeiT-Tiny", "EdgeNeXt-XXS", "MLP-Mixer-S/32", "SegFormer-B0"]
+"""Those whose code or weights depend on the size of what they see."""
+
+NAMES = [
+    "ResNet-18", "MobileNetV2", "MobileNetV3-Small", "ShuffleNetV2 x1.0", "SqueezeNet 1.1",
+    "RegNetY-400MF", "Swin-T", "GhostNet 1.0", "MobileViT-XS", "DeiT-Tiny", "RepVGG-A0",
+    "PoolFormer-S12", "MLP-Mixer-S/32", "DLA-34", "BERT, 4 layers of 256",
+    "RoBERTa, 4 layers of 256", "DistilBERT, 3 layers of 256", "GPT-2, 4 layers of 256",
+    "ALBERT, 4 layers of 256", "SegFormer-B0",
+]  # fmt: skip
+
+
+def small(name: str) -> Architecture:
+    """Return an architecture as small as it may be."""
+    found = named(name)
+    size = SMALLER[found.kind]
+    if name in FIXED:
+        return found
+    return replace(found, shape=(1, size) if found.kind == "text" else (1, 3, size, size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_the_eager_ones(name: str) -> None:
+    a = small(name)
+    if find_spec(a.package) is None:
+        pytest.skip(f"{a.package} isn't installed")
+    made = module(a)
+    torch._dynamo.reset()
+    run = torch.compile(made, backend=backend, options={"freeze": True})
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = torch.randint(0, a.vocabulary, a.shape) if a.vocabulary else torch.randn(a.shape)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="atc runs a graph eagerly")
+            wanted, found = made(x), run(x)
+        scale = float(wanted.abs().max())
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * scale)
