@@ -174,7 +174,9 @@ def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
     model.graph.input.extend(
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
-    assert {*chosen(model, ranges)} == {"conv_lines"}
+    kernels = {*chosen(model, ranges)}
+    assert kernels & {"conv_lines", "conv_direct", "conv_winograd"}
+    assert "conv_rows" not in kernels
 
 
 def test_a_residual_may_be_large_or_not() -> None:
