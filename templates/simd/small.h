@@ -473,6 +473,28 @@ static inline q_sums q_requantize4_by(q_sums x, float s, int32_t low, int32_t hi
 
 #endif
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* y[k] = table[x[k]]; y may be x. */
+static inline void q_lookup(uint8_t *y, const uint8_t *x, ptrdiff_t size, const uint8_t *table) {
+#if defined(__ARM_FEATURE_MVE) && !defined(ATC_EMULATE_MVE)
+  for (ptrdiff_t k = 0; k < size; k += 16) {
+    const mve_pred16_t p = vctp8q((uint32_t)(size - k));
+    vstrbq_p_u8(y + k, vldrbq_gather_offset_z_u8(table, vldrbq_z_u8(x + k, p), p), p);
+  }
+#else
+  ptrdiff_t k = 0;
+  for (; k + 4 <= size; k += 4) {
+    const uint8_t a = table[x[k]], b = table[x[k + 1]], c = table[x[k + 2]], d = table[x[k + 3]];
+    y[k] = a;
+    y[k + 1] = b;
+    y[k + 2] = c;
+    y[k + 3] = d;
+  }
+  for (; k < size; k++) y[k] = table[x[k]];
+#endif
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Short ones, word by word; `word = ...` keeps compilers from calling the library for them. */

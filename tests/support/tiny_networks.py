@@ -292,6 +292,19 @@ def dense_layer(depth: int, units: int) -> Callable[[bool], onnx.ModelProto]:
     return made
 
 
+def function_layer(operator: str, *shape: int) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of one function of one operand."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        x, y = net.input(1, *shape), net._name("function")
+        net.nodes.append(helper.make_node(operator, [x], [y]))
+        net.shapes[y] = net.shapes[x]
+        return net.model(net._activated(y, False))
+
+    return made
+
+
 def softmax_layer(*shape: int) -> Callable[[bool], onnx.ModelProto]:
     """Return a network of one Softmax over the last axis."""
 
@@ -311,6 +324,8 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "fully connected 128->128": dense_layer(128, 128),
     "sum of 16 at 32x32": elementwise("Add", 16, 32, 32),
     "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
+    "relu of 16 at 32x32": function_layer("Relu", 16, 32, 32),
+    "sigmoid of 16 at 32x32": function_layer("Sigmoid", 16, 32, 32),
     "softmax of 12": softmax_layer(1, 12),
     "softmax of 10, 32 rows": softmax_layer(32, 10),
 }

@@ -81,9 +81,15 @@ class MapTable(Kernel[Map]):
     template = "cpu/map/lookup_table.c.j2"
     portable = False
     dynamic = True
+    look_up = "v_lookup"
+    """The C function of a run."""
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Bytes to bytes, read in runs, by a known table."""
+        return self.is_table(w) and lanes(target) > 1
+
+    def is_table(self, w: Workload[Map]) -> bool:
+        """Return whether bytes become bytes by a known table, in runs."""
         op = w.op
         match op.expr:
             case Call(fn="Lookup", args=(Input(index=1) as table, Input(index=0) as x)):
@@ -92,7 +98,7 @@ class MapTable(Kernel[Map]):
                 return False
         if prod(op.shape) == 0 or any(op.views[1].strides):
             return False
-        return bytes_ and low(run_of(op)[1]) >= SHORTEST and w.constant[1] and lanes(target) > 1
+        return bytes_ and low(run_of(op)[1]) >= SHORTEST and w.constant[1]
 
     def packs(self, w: Workload[Map], params: Params, target: Target) -> Mapping[int, Pack]:
         """Return the table in the order of the bits that stand for a byte."""
@@ -100,8 +106,8 @@ class MapTable(Kernel[Map]):
         return {1: lambda table: np.roll(table, turn)}
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
-        """Loops, and where a run is read and written."""
-        return _loops(w.op)
+        """Loops, where a run is read and written, and the function that does one."""
+        return {**_loops(w.op), "look_up": self.look_up}
 
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Let the result overwrite the operand."""

@@ -1,10 +1,11 @@
-"""Elementwise arithmetic of bytes, rounded to bytes again, in fixed point."""
+"""Elementwise arithmetic of bytes, rounded to bytes again, in fixed point, and tables of bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
 
+from atc.backends.cpu.map.lookup_table import MapTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
 from atc.backends.cpu.small.runs import instructions
@@ -65,6 +66,21 @@ class MapFixedPoint(Kernel[Map]):
         return 0.4 * loop_cycles(w)
 
 
+class MapTableBytes(MapTable):
+    """A table of a byte's results, some bytes or a vector of them at a time."""
+
+    name = "map_table_bytes"
+    look_up = "q_lookup"
+    headers = ("small",)
+    portable = True
+    dynamic = False
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Bytes to bytes, read in runs, by a known table."""
+        return target.bytes_last and self.is_table(w)
+
+
 def _at(index: str) -> Callable[[int], str]:
     return lambda k: f"x{k}[{index}]"
 
@@ -97,4 +113,4 @@ def _found(w: Workload[Map]) -> FixedPoint | None:
     return fixed_point(w.op.expr, byte_bounds)
 
 
-KERNELS = (MapFixedPoint(),)
+KERNELS = (MapFixedPoint(), MapTableBytes())

@@ -12,6 +12,7 @@ from kernel_program import Call, run_calls
 from numpy.typing import NDArray
 from small_cores import on_host, under_qemu
 
+from atc.backends.cpu.small.map import MapTableBytes
 from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
@@ -20,7 +21,17 @@ from atc.backends.kernel import StripedParams, Workload
 from atc.backends.target import Target
 from atc.ir.expr import Input, call, cast, const
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Block, Epilogue, MatMul, Pool, Softmax, Unblock, Window, identity_epilogue
+from atc.ir.ops import (
+    Block,
+    Epilogue,
+    Map,
+    MatMul,
+    Pool,
+    Softmax,
+    Unblock,
+    Window,
+    identity_epilogue,
+)
 from atc.ir.view import View
 from atc.passes.quantized.softmax import MOST, integer_softmax
 
@@ -135,10 +146,28 @@ def test_softmax_of_long_rows_and_fine_steps_is_left_to_floats() -> None:
     assert made(12, 1 / 60000) is None
 
 
+def table(size: int, source: DType, dtype: DType) -> tuple[Call, Array]:
+    """Return a function of a byte, and its results."""
+    rng = np.random.default_rng(size)
+    info = np.iinfo(source.numpy)
+    x = rng.integers(info.min, info.max + 1, size).astype(source.numpy)
+    values = rng.integers(0, 256, 256).astype(np.uint8).view(dtype.numpy)
+    expr = call("Lookup", Input(dtype, 1), Input(source, 0))
+    op = Map((size,), expr, (View((1,)), View((0,), -info.min)))
+    types = TensorType(source, (size,)), TensorType(dtype, (256,)), TensorType(dtype, (size,))
+    w = Workload(op, types[:2], types[2:], (False, True))
+    return Call(MapTableBytes(), {}, w, [x, values]), values[x.astype(int) - info.min]
+
+
 def check_layers(target: Target) -> None:
     rng = np.random.default_rng(1)
     calls: list[Call] = []
     wanted: list[Array] = []
+    for size, source, dtype_ in ((8, I8, I8), (37, U8, I8), (128, I8, U8), (303, U8, U8)):
+        one, want = table(size, source, dtype_)
+        assert one.kernel.accepts(one.workload, target)
+        calls.append(one)
+        wanted.append(want)
     for dtype, channels, kernel, stride, pads in (
         (np.int8, 16, (2, 2), 2, (0, 0)), (np.uint8, 21, (3, 3), 2, (1, 1)),
         (np.int8, 3, (3, 2), 1, (2, 1)), (np.uint8, 32, (5, 1), 3, (0, 0)),
