@@ -1,9 +1,9 @@
 """`torch.compile(model, backend="atc")`: graphs that Dynamo finds run in compiled libraries.
 
-A graph is compiled for the shapes that it is called with; with the option `dynamic` one library
-takes ranges of the extents that Dynamo leaves open. Parameters are read anew by each call; with
-the option `freeze` they are packed into the library as constants. What can't be compiled runs
-eagerly, and a warning says why.
+A graph is compiled for the shapes that it is called with; where Dynamo leaves extents open, one
+library takes ranges of them. Parameters are read anew by each call; with the option `freeze` they
+are packed into the library as constants. What can't be compiled runs eagerly, and a warning says
+why.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def backend(
     """Return what runs a graph: the entry point `torch_dynamo_backends` of the name `atc`.
 
     `options` are `torch.compile`'s: keywords of `atc.compile`; `freeze`, for parameters that don't
-    change any more; `dynamic`, for libraries that take ranges of open extents: True, or the
-    `(lowest, largest)` of them. Raises OptionError.
+    change any more; `dynamic`, the `(lowest, largest)` extents of libraries for ranges, or False
+    for a library for each shape. Raises OptionError.
     """
     keywords = {"op_compiler_cache_mode": "enable", **(options or {})}
-    limits = limits_of(keywords.pop("dynamic", False))
+    limits = limits_of(keywords.pop("dynamic", "input_shape" not in keywords))
     return _Graph(graph, bool(keywords.pop("freeze", False)), limits, keywords)
 
 

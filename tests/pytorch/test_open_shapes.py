@@ -61,7 +61,7 @@ def check(run: Callable[..., Any], function: Callable[..., Any], *inputs: Any) -
 def test_a_marked_batch_is_a_range_of_one_library(compiled: list[Any]) -> None:
     module, first = layer(), batch(3)
     torch._dynamo.mark_dynamic(first, 0, min=2, max=16)
-    run = torch.compile(module, backend=backend, options={"dynamic": True})
+    run = torch.compile(module, backend=backend)
     for x in (first, batch(5), batch(16), batch(2)):
         check(run, module, x)
     (shapes,) = compiled
@@ -74,10 +74,10 @@ def test_a_marked_batch_is_a_range_of_one_library(compiled: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "dynamic", "batches", "libraries"),
     [
-        ({"dynamic": True}, None, (3, 5, 7, 64), 2),  # Dynamo opens the batch when it changes
-        ({"dynamic": True}, True, (5, 100, 7, 128), 2),  # the second one ends at 128
+        (None, None, (3, 5, 7, 64), 2),  # Dynamo opens the batch when it changes
+        (None, True, (5, 100, 7, 128), 2),  # the second one ends at 128
         ({"dynamic": (1, 8)}, True, (3, 8, 9, 10), 3),
-        (None, True, (3, 5, 3), 2),
+        ({"dynamic": False}, True, (3, 5, 3), 2),
     ],
     ids=["automatic", "growing", "limited", "single"],
 )
@@ -97,7 +97,7 @@ def test_numbers_that_follow_from_extents_are_those_of_the_call(compiled: list[A
         torch._dynamo.graph_break()
         return doubled, number
 
-    run = torch.compile(function, backend=backend, dynamic=True, options={"dynamic": True})
+    run = torch.compile(function, backend=backend, dynamic=True)
     for count in (3, 5):
         with torch.no_grad():
             doubled, number = run(batch(count))
@@ -137,7 +137,7 @@ def test_what_takes_no_range_is_compiled_for_each_shape(
 
     monkeypatch.setattr(dynamo, "compile_file", refusing)
     module = layer()
-    run = torch.compile(module, backend=backend, dynamic=True, options={"dynamic": True})
+    run = torch.compile(module, backend=backend, dynamic=True)
     with torch.no_grad(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for count in (3, 5):
