@@ -151,6 +151,7 @@ def compile(
     host_compute: bool = True,
     fused_code: str = "auto",
     gpu_streams: int = 4,
+    gpu_copy_streams: int = 1,
     gpu_pool: str = "",
     gpu_kept_free: int = 0,
     tensor_cores: bool = True,

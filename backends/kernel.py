@@ -369,7 +369,7 @@ class Candidate:
         """Headers beside the vocabulary."""
         return (*self.kernel.headers, *["exact"] * bool(shown_params(self.params).get("exact")))
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The candidate in reports, e.g. `conv_nchwc(nv=2, p=14)`."""
         inner = ", ".join(f"{k}={v}" for k, v in sorted(shown_params(self.params).items()))

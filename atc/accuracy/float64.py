@@ -15,15 +15,7 @@ import onnx
 import onnx.version_converter
 import onnx_ir
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from atc.accuracy.float64_ops import (
-    BatchNormalization,
-    Conv,
-    GatherElements,
-    OneHalf,
-    TwoHalves,
-)
 from atc.errors import UnsupportedError, one_line
 from atc.ir.graph import Array
 
@@ -53,6 +45,17 @@ def run_in_double(
     The nodes named in `split` read their operands rounded to the bits of two bfloat16, those in
     `rounded` to one.
     """
+    # Late: onnx.reference takes a while to import, and few compilations evaluate anything.
+    from onnx.reference import ReferenceEvaluator
+
+    from atc.accuracy.float64_ops import (
+        BatchNormalization,
+        Conv,
+        GatherElements,
+        OneHalf,
+        TwoHalves,
+    )
+
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
     for op, names in ((TwoHalves, split), (OneHalf, rounded)):
         if names:

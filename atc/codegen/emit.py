@@ -93,6 +93,7 @@ def emit(
     device_id: int = 0,
     gpu_pool: str = "",
     gpu_kept_free: int = 0,
+    gpu_copy_streams: int = 1,
     before: Blob = NO_WEIGHTS,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
@@ -110,7 +111,8 @@ def emit(
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
-    reserves a `gpu_pool` of so many bytes (or "all") and leaves others `gpu_kept_free` percent. A
+    reserves a `gpu_pool` of so many bytes (or "all"), leaves others `gpu_kept_free` percent, and
+    copies inputs and outputs on up to `gpu_copy_streams` streams. A
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
@@ -146,8 +148,8 @@ def emit(
     has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
     if any(map(uses_device, programs)):
-        parts = map(Plan, programs, planned, places)
-        gpu = make_gpu(tuple(parts), kernels, name, target.device == EMULATED, profile)
+        plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
+        gpu = make_gpu(plans, kernels, name, emulated, profile, gpu_copy_streams)
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None

@@ -50,7 +50,7 @@ class GpuRun:
     hybrid: bool
     """Whether the host computes with values of its own."""
     streams: int
-    """Those that branches run on beside the run's own."""
+    """Those beside the run's own that branches run on, or copies."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,12 @@ class Plan:
 
 def make_gpu(
     plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
-    timed: bool = False,
+    timed: bool = False, copy_streams: int = 1,
 ) -> Gpu:  # fmt: skip
     """Write the calls of programs some of whose steps a GPU runs; with `timed` it times each.
 
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
+    Inputs and outputs are copied on at most `copy_streams`.
     """
     launched = tuple(k for k in kernels if k.launch)
     segments: list[Segment] = []
@@ -116,21 +117,21 @@ def make_gpu(
     for k, plan in enumerate(plans):
         several = "run_ranges" if plan.program.dims else f"run_shape{k}"
         function = several if len(plans) > 1 else "run_on_gpu"
-        runs.append(_make_run(plan, launched, segments, function, network, timed))
+        runs.append(_make_run(plan, launched, segments, function, network, timed, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
     return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
 
 
 def _make_run(
     plan: Plan, kernels: Sequence[KernelSource], segments: list[Segment], function: str,
-    network: str, timed: bool,
+    network: str, timed: bool, copy_streams: int,
 ) -> GpuRun:  # fmt: skip
     """Write one program's calls, and add its segments to those there are."""
     program, arena, weights = plan.program, plan.arena, plan.weights
     hosted, resident = place(program, resident=False), place(program, resident=True)
     writer = partial(
         _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident,
-        segments=segments, function=function,
+        segments=segments, function=function, copy_streams=copy_streams,
     )  # fmt: skip
     whole = make_schedule(program, arena, weights, network, timed, writer=writer)
     used = whole.uses.pointers
@@ -145,11 +146,13 @@ def _make_run(
     hosted_calls = calls(s for s in program.steps if not on_device(s))
     touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
     ports = (*program.inputs, *program.output_homes)
+    inputs = [m for moves in hosted.before for m in moves if m.home in program.inputs]
+    copied = max(len(inputs), len(hosted.after))
     forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
     return GpuRun(
         function, schedule, 1 + max((s.index for s in program.dims), default=-1),
         tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena,
-        max((len(s.branches) for s in forks), default=1) - 1,
+        max((min(copied, copy_streams), 1, *(len(s.branches) for s in forks))) - 1,
     )  # fmt: skip
 
 
@@ -167,6 +170,7 @@ class _GpuWriter(StepWriter):
         observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
         weights: Mapping[str, int], kernels: Sequence[KernelSource],
         hosted: Placement, resident: Placement, segments: list[Segment], function: str,
+        copy_streams: int,
     ) -> None:  # fmt: skip
         super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
         self.weights = weights
@@ -175,6 +179,7 @@ class _GpuWriter(StepWriter):
         self.resident = resident
         self.segments = segments
         self.function = function
+        self.copy_streams = copy_streams
         self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {
@@ -192,7 +197,7 @@ class _GpuWriter(StepWriter):
         # Inputs are never written: all of them can be moved before anything runs.
         sides = (self.hosted, self.resident)
         early, there = (self._of_inputs(each.before) for each in sides)
-        yield from self._moves(early, there, waits=False)
+        yield from self._transfers(early, there)
         pairs = zip(self.hosted.before, self.resident.before, strict=True)
         pending: list[Call | Fork] = []
         for step, moves in zip(steps, pairs, strict=True):
@@ -208,7 +213,7 @@ class _GpuWriter(StepWriter):
             else:
                 yield from self.steps((step,))
         yield from self._segment(pending)
-        yield from self._moves(self.hosted.after, self.resident.after, waits=False)
+        yield from self._transfers(self.hosted.after, self.resident.after)
 
     def _of_inputs(self, before: Sequence[Sequence[Move]]) -> list[Move]:
         """Return the moves of the network's inputs."""
@@ -313,6 +318,21 @@ class _GpuWriter(StepWriter):
         self.tables.add(table)
         return f"{table}[{number}]" + (f" + {self._within(begin)}" if begin else "")
 
+    def _transfers(self, hosted: Sequence[Move], resident: Sequence[Move]) -> Iterator[str]:
+        """Yield the moves at a run's begin or end: of the host's tensors on several streams."""
+        own = [m for m in hosted if m not in resident]
+        streams = min(self.copy_streams, len(own))
+        failed = f"return {self.upper}_ERROR_GPU;"
+        if streams < 2:
+            yield from self._moves(hosted, resident, waits=False)
+            return
+        yield f"if (hosted && !gpu_fork(gpu, stream, {streams - 1})) {failed}"
+        for k, move in enumerate(own):
+            stream = f"gpu->sides[{k % streams - 1}]" if k % streams else "stream"
+            yield f"if (hosted && !{self._move(move, stream)}) {failed}"
+        yield f"if (hosted && !gpu_join(gpu, stream, {streams - 1})) {failed}"
+        yield from self._moves([m for m in hosted if m in resident], resident, waits=False)
+
     def _moves(
         self, hosted: Sequence[Move], resident: Sequence[Move], waits: bool = True
     ) -> Iterator[str]:
@@ -329,7 +349,7 @@ class _GpuWriter(StepWriter):
                 done = f"({done} || !gpu_wait(gpu, stream))"
             yield f"if ({asked}{done}) return {self.upper}_ERROR_GPU;"
 
-    def _move(self, move: Move) -> str:
+    def _move(self, move: Move, stream: str = "stream") -> str:
         home, size = move.home, self._within(move.end - move.begin)
         if home in self.program.inputs or home in self.outputs:
             device, host = self._port(home, move.begin), self.pointers[home]
@@ -348,5 +368,5 @@ class _GpuWriter(StepWriter):
             at = self.begins[home] + move.begin
             device, host = plus("gpu->arena", at), plus("arena", at)
         if move.to_device:
-            return f"gpu_to_device(gpu, stream, {device}, {host}, {size})"
-        return f"gpu_to_host(gpu, stream, {host}, {device}, {size})"
+            return f"gpu_to_device(gpu, {stream}, {device}, {host}, {size})"
+        return f"gpu_to_host(gpu, {stream}, {host}, {device}, {size})"

@@ -71,7 +71,7 @@ def write_project(
         threads=max(plans.threads, most_branches(shown.program.steps)),
         device_id=options.device_id,
         gpu_pool=options.gpu_pool,
-        gpu_kept_free=options.gpu_kept_free,
+        gpu_kept_free=options.gpu_kept_free, gpu_copy_streams=options.gpu_copy_streams,
         before=request.decisions.before,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter, step=options.step,

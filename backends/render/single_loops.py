@@ -10,7 +10,7 @@ what their loops turn out to be. Where the text is less regular than this the lo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 _LOOP = re.compile(
@@ -68,7 +68,7 @@ def without_single_loops(text: str) -> str:
 
 def _single_loop(lines: Sequence[str], at: int) -> _Loop | None:
     """Return the loop that begins at a line, None if it isn't one of one iteration."""
-    head = _LOOP.fullmatch(lines[at])
+    head = _LOOP.fullmatch(lines[at]) if "for (" in lines[at] else None
     if head is None:
         return None
     first, end, step = int(head["first"]), int(head["end"]), int(head["step"] or 1)
@@ -147,7 +147,8 @@ def _function(lines: Sequence[str], at: int) -> tuple[int, int]:
 
 def _statements(loop: _Loop, others: str, before: str) -> list[str]:
     """Return what a loop does, in a block of its own where it declares what others call so."""
-    body = [_without_term(line, loop, others) for line in loop.body]
+    narrow = {*_NARROW.findall(others), *_NARROW.findall("\n".join(loop.body))}
+    body = [_without_term(line, loop, narrow) for line in loop.body]
     if any(re.search(rf"\b{loop.name}\b", line) for line in body):
         body.insert(0, f"{loop.indent}  const {loop.type} {loop.name} = {loop.value};")
     if loop.comment:
@@ -165,16 +166,17 @@ def _statements(loop: _Loop, others: str, before: str) -> list[str]:
     return [line.removeprefix("  ") for line in body]
 
 
-def _without_term(line: str, loop: _Loop, others: str) -> str:
+def _without_term(line: str, loop: _Loop, narrow: Set[str]) -> str:
     """Return a line without a variable that is 0 where it is a term of an index.
 
-    Not beside variables of fewer bits, whose sum would then be of fewer bits, too.
+    Not beside `narrow` variables, of fewer bits, whose sum would then be of fewer bits, too.
     """
+    if loop.name not in line:  # as in most lines
+        return line
     line = re.sub(rf"(?<=\w\[){loop.name}(?=\])", str(loop.value), line)
     if loop.value or not re.search(rf"\b{loop.name}\b", line):
         return line
-    narrow = {*_NARROW.findall(others), *_NARROW.findall("\n".join(loop.body))}
-    if narrow & set(re.findall(r"\w+", line)):
+    if not narrow.isdisjoint(re.findall(r"\w+", line)):
         return line
     term = rf"{loop.name}\b(?: \* (?:\d+|dim\d+))*"
     line = re.sub(rf"(?<![\w)\]])\((?:(\w+) \+ {term}|{term} \+ (\w+))\)", r"\1\2", line)

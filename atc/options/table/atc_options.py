@@ -329,6 +329,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("gpu_streams", "Optimisation", "the most streams of a GPU on which branches of a "
             "network run at the same time, where that is estimated to gain; "
             "--parallel_branches=N: wherever it is possible", "N", integer(1, 16), 4),
+    Setting("gpu_copy_streams", "Optimisation", "the most streams of a GPU on which inputs are "
+            "copied there, and outputs back", "N", integer(1, 16), 1),
     Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
             "reserves, for its weights and for what all contexts need, or all that is free; by "
             "default each takes what it needs", "all|BYTES", pool),

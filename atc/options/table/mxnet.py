@@ -10,7 +10,6 @@ from functools import partial
 from atc.options.table.setting import Setting
 from atc.options.values import choice, integer, path, switch
 
-_GPU = "CUDA targets make no use of it yet"
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
 _STATIC = "all memory is planned when compiling, nothing is allocated"
@@ -38,8 +37,9 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_GPU_WORKER_NTHREADS", row="X-02", values="N", parse=integer(1, 16),
           default="2", meaning="operators that run on one GPU at a time, as --gpu_streams",
           gives={"gpu_streams": int}),
-    _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", default="2",
-          meaning="threads that copy to and from a GPU", accepted=_GPU),
+    _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", parse=integer(1, 16),
+          default="2", meaning="streams that copy to and from a GPU, as --gpu_copy_streams",
+          gives={"gpu_copy_streams": int}),
     _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", parse=integer(1, 1024),
           default="1", meaning="operators that run at the same time, as --parallel_branches",
           documentation="They are whatever is independent, however small, each in one thread. "

@@ -18,7 +18,7 @@ import numpy as np
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
-from atc.ir.graph import Array, DType, Node, Op, TensorType
+from atc.ir.graph import Array, DType, Node, Op, TensorType, row_major
 from atc.ir.ops import Conv, ConvTranspose, Map, Reshape, Window, identity_epilogue
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense, split_loop
@@ -58,7 +58,7 @@ class _Axis:
 def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too."""
     op = node.op
-    if not isinstance(op, ConvTranspose) or op.group != 1 or max(op.window.dilations) > 1:
+    if not isinstance(op, ConvTranspose):
         return node
     x, weights = (state.types[name] for name in node.inputs[:2])
     y = state.types[node.outputs[0]]
@@ -67,6 +67,11 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
         return node
     w = op.window
     known = state.constant(node.inputs[1])
+    dense_taps = op.group == 1 and max(w.dilations) == 1
+    if known is None and not dense_taps and set(w.strides) == {1} and x.size:
+        return _of_groups(state, node, op)
+    if not dense_taps:
+        return node
     if known is None and set(w.kernel) == {1} and not any(w.pads) and x.size:
         return _apart(state, node, op)
     axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
@@ -86,6 +91,22 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     inputs = (node.inputs[0], filters)
     z = state.emit(conv, inputs, TensorType(DType.FLOAT, shape), node, "phases")
     return _shuffled(state, replace(node, inputs=(z, *node.inputs[2:])), op, axes, shape)
+
+
+def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
+    """Return one without strides, of groups or with dilations, as a Conv with turned filters."""
+    w = state.types[node.inputs[1]]
+    each, filters, taps = w.shape[0] // op.group, w.shape[1], prod(w.shape[2:])
+    view = View((
+        each * filters * taps, taps, filters * taps, *(-s for s in row_major(w.shape[2:])),
+    ), taps - 1)  # fmt: skip
+    turned = Map((op.group, filters, each, *w.shape[2:]), Input(w.dtype, 0), (view,))
+    shape = TensorType(w.dtype, (op.group * filters, each, *w.shape[2:]))
+    flipped = state.emit(turned, node.inputs[1:2], shape, node, "filters")
+    sizes = zip(op.window.kernel, op.window.dilations, op.window.pads, strict=True)
+    pads = tuple((k - 1) * d - p for k, d, p in sizes)
+    conv = Conv(replace(op.window, pads=pads), op.group, op.epilogue)
+    return replace(node, op=conv, inputs=(node.inputs[0], flipped, *node.inputs[2:]))
 
 
 def _apart(state: Rewriting, node: Node, op: ConvTranspose) -> Node:

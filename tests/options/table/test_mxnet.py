@@ -42,7 +42,7 @@ from atc.tools.check import check_model
 ROWS = [f"X-{k:02}" for k in range(1, 43)]
 
 VALUES = {
-    "X-03": "1", "X-07": "2", "X-08": "0",
+    "X-07": "2", "X-08": "0",
     "X-13": "Round", "X-14": "20", "X-15": "1",
     "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
     "X-25": "1", "X-26": "0.5", "X-27": "0",
@@ -421,6 +421,29 @@ def test_x_35_models_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_x_02_operators_that_run_on_a_gpu_at_a_time() -> None:
     assert options({}).gpu_streams == 4
     assert options({"MXNET_GPU_WORKER_NTHREADS": "2"}).gpu_streams == 2
+
+
+def test_x_03_streams_that_copy_to_and_from_a_gpu(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Mul", ["s", "c"], ["p"]),
+    ]  # fmt: skip
+    shapes = {name: [3, 50] for name in "abcsp"}
+    model = save(
+        nodes, {n: shapes[n] for n in "abc"}, {n: shapes[n] for n in "sp"}, tmp_path / "m.onnx"
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+    a, b, c = (rng.normal(size=(3, 50)).astype(np.float32) for _ in range(3))
+    for given, streams in (({}, 1), ({"MXNET_GPU_COPY_NTHREADS": "2"}, 2)):
+        chosen = options(given, model, target="cuda-emulated")
+        assert chosen.gpu_copy_streams == streams
+        compile_model(replace(chosen, output=tmp_path / str(streams) / "net"))
+        source = (tmp_path / str(streams) / "net/src/net.c").read_text()
+        for copy, on_side in (("gpu_to_device(gpu, ", 1), ("gpu_to_host(gpu, ", 1)):
+            assert source.count(f"{copy}gpu->sides[0]") == (streams - 1) * on_side
+        assert source.count("gpu_join(gpu, stream, 1)") == 2 * (streams - 1)
+        found = load(tmp_path / str(streams) / "net").run({"a": a, "b": b, "c": c})
+        np.testing.assert_array_equal(found["s"], a + b)
+        np.testing.assert_array_equal(found["p"], (a + b) * c)
 
 
 @pytest.mark.slow
