@@ -354,9 +354,10 @@ def test_smaller_shapes_take_less_memory(
     network, expected = everything
     c = Interface(network)
     size = c.call("arena_size_for")(c.shapes(shape))
-    whole = c.call("arena_size")()
-    assert 0 < size <= whole
-    assert (size == whole) == (shape == (3, 4, 9, 11))
+    whole, largest = c.call("arena_size")(), c.call("arena_size_for")(c.shapes((3, 4, 9, 11)))
+    assert 0.99 * whole <= largest <= whole  # extents that follow from others are bounded roughly
+    assert 0 < size <= largest
+    assert (size == largest) == (shape == (3, 4, 9, 11))
     assert c.init(size) == 0
     assert c.call("set_input_shapes")(c.context, c.shapes(shape)) == 0
     wanted = expected[SHAPES.index(shape)]
