@@ -162,6 +162,18 @@ def listed(kernel: KernelSource) -> GpuKernel:
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
 
+def launches(
+    launch: Launch, blocks: str, pointers: Sequence[str], dims: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the C of how many blocks run, `blocks` in the first phase, and of a kernel's arguments.
+
+    These are `pointers` and `dims`, and between them the phase where there are two.
+    """
+    phases = [(blocks, ("0",)), (str(launch.merge), ("1",))] if launch.merge else [(blocks, ())]
+    for some, phase in phases:
+        yield some, f"(const CUdeviceptr[]){{{', '.join((*pointers, *phase, *dims))}}}"
+
+
 class _GpuWriter(StepWriter):
     """Writes launches where a GPU computes, and the moves before them."""
 
@@ -267,13 +279,11 @@ class _GpuWriter(StepWriter):
         assert launch is not None
         number = self.kernels.index(call.source)
         blocks = self._extent(launch.wanted) if isinstance(launch.wanted, Dim) else ""
-        phases = [(blocks, ["0"]), (str(launch.merge), ["1"])] if launch.merge else [(blocks, [])]
         if self.timed:
             self.uses.times = self.uses.device_times = True
             yield "begin = nanoseconds();"
             yield "took = 0;"
-        for some, phase in phases:
-            table = f"(const CUdeviceptr[]){{{', '.join((*at, *phase, *dims))}}}"
+        for some, table in launches(launch, blocks, at, dims):
             if self.timed:
                 given = f"{number}, {some or 'INT64_MAX'}, {table}"
                 yield f"if (!gpu_timed_launch(gpu, stream, {given}, &took)) {failed}"

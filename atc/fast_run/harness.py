@@ -10,7 +10,7 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
-from atc.codegen.gpu import listed
+from atc.codegen.gpu import launches, listed
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Recurrent
 
@@ -77,7 +77,7 @@ def device_harness_of(
     size = 0
     for array in operands(w):
         data = b"" if array is None else np.ascontiguousarray(array).tobytes()
-        padded = -(-max(len(data), 1) // ROOM) * ROOM
+        padded = _with_room(len(data))
         parts.append(data + bytes(padded - len(data)))
         at.append(size)
         size += padded
@@ -85,7 +85,7 @@ def device_harness_of(
     end = size
     for t in w.outputs:
         places.append(end)
-        end += -(-max(t.nbytes, 1) // ROOM) * ROOM
+        end += _with_room(t.nbytes)
     begins = [b for b, t in zip(at, w.inputs, strict=True) if t is not None]
     calls = []
     for candidate, source in zip(chosen, sources, strict=True):
@@ -93,15 +93,10 @@ def device_harness_of(
         assert launch is not None
         pointers = [*begins, *places, *([end] if source.scratch else [])]
         own = [f"gpu->arena + {b}" for b in pointers]
-        phases = [("INT64_MAX", ["0"]), (str(launch.merge), ["1"])] if launch.merge else [
-            ("INT64_MAX", list[str]())
-        ]  # fmt: skip
-        launches = [
-            (blocks, f"(const CUdeviceptr[]){{{', '.join((*own, *phase))}}}")
-            for blocks, phase in phases
-        ]
-        tolerance = TOLERANCE[candidate.kernel.precision]
-        calls.append({"launches": launches, "tolerance": tolerance})
+        calls.append({
+            "launches": [*launches(launch, "INT64_MAX", own)],
+            "tolerance": TOLERANCE[candidate.kernel.precision],
+        })
     emulated = target.device == EMULATED
     values: dict[str, object] = {
         "kernels": tuple(map(listed, sources)), "emulated": emulated, "candidates": calls,
@@ -111,6 +106,11 @@ def device_harness_of(
         "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
+
+
+def _with_room(size: int) -> int:
+    """Return the bytes from a tensor of so many to where the next one may begin."""
+    return -(-max(size, 1) // ROOM) * ROOM
 
 
 def operands(w: Workload) -> list[Array | None]:
