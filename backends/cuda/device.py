@@ -15,12 +15,17 @@ _MAJOR, _MINOR = 75, 76
 def compute_capabilities() -> tuple[tuple[int, int], ...]:
     """Return the compute capability of each device; none without a driver."""
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        if driver.cuInit(0) != 0:
-            return ()
-        return tuple(_capabilities(driver))
+        return tuple(_capabilities(_driver()))
     except (OSError, AttributeError):  # no driver, or something else of its name
         return ()
+
+
+def _driver() -> ctypes.CDLL:
+    """Return the driver, ready for calls; OSError where there is none that is."""
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    if driver.cuInit(0) != 0:
+        raise OSError("the CUDA driver doesn't start")
+    return driver
 
 
 def _capabilities(driver: ctypes.CDLL) -> Iterator[tuple[int, int]]:
@@ -41,8 +46,8 @@ def device_name(number: int) -> str:
     """Return a device's name as the driver tells it; '' where there is none."""
     name, device = ctypes.create_string_buffer(256), ctypes.c_int()
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number)
+        driver = _driver()
+        failed = driver.cuDeviceGet(ctypes.byref(device), number)
         failed = failed or driver.cuDeviceGetName(name, len(name), device)
     except (OSError, AttributeError):
         return ""
