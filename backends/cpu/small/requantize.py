@@ -8,6 +8,7 @@ from math import frexp
 
 from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import MOST, Rounded, kept_byte, rounded_byte
+from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import literal
 from atc.backends.render.loops import finish, reader
@@ -126,9 +127,7 @@ def _requantized(known: Requantize, total: str, column: str) -> str:
     whole = (known.low + known.zero, known.high + known.zero) == (-128, 127)
     if whole and known.zero not in (0, -128):  # there compilers saturate in one instruction
         return f"q_requantize_s({total}, {scale}, {known.zero})"
-    value = f"q_requantize({total}, {scale}, {known.low}, {known.high})"
-    zero = f" + {known.zero}" if known.zero > 0 else f" - {-known.zero}" if known.zero else ""
-    return value + zero
+    return f"q_requantize({total}, {scale}, {known.low}, {known.high}){plus(known.zero)}"
 
 
 def _in_fixed_point(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -28,9 +29,9 @@ class SoftmaxTable(Kernel[SoftmaxBytes]):
         whole = 1 << (16 + op.shift)  # the least sum: the largest element's exponential
         half = 1 << (op.bits - 1)
         most = (65536 * ((op.numerator + whole // 2) // whole) + half) >> op.bits
-        zero = f" {'-' if op.zero < 0 else '+'} {abs(op.zero)}" if op.zero else ""
         return {
-            "op": op, "half": half, "zero": zero, "element": y.c, "source": w.input(0).dtype.c,
+            "op": op, "half": half, "zero": plus(op.zero), "element": y.c,
+            "source": w.input(0).dtype.c,
             "least": low - op.zero if op.zero < low else None,
             "most": high - op.zero if most + op.zero > high else None,
         }  # fmt: skip
