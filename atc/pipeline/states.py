@@ -70,13 +70,12 @@ def _told(type_: TensorType, symbols: Sequence[Symbol]) -> str:
 
 def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
     """Return how an input becomes an output by growing along its one open axis, if it does."""
-    if a.dtype is not b.dtype or a.dtype is DType.STRING or len(a.shape) != len(b.shape):
+    axis = _unlike_axis(a, b)
+    if a.dtype is not b.dtype or a.dtype is DType.STRING or axis is None:
         return None
-    unlike = [d for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n]
-    if len(unlike) != 1 or is_dynamic((*a.shape[: unlike[0]], *a.shape[unlike[0] + 1 :])):
+    if is_dynamic((*a.shape[:axis], *a.shape[axis + 1 :])):
         return None
-    past, more = a.shape[unlike[0]], b.shape[unlike[0]] - a.shape[unlike[0]]
-    own = next((s for s in symbols_of(past) if dim(s) == past), None)
+    more, own = b.shape[axis] - a.shape[axis], _symbol_of(a.shape[axis])
     if own is None or not own.given or own in symbols_of(more) or low(more) < 0:
         return None
     if any(not s.given for s in symbols_of(more)) or not isinstance(own.high, int):
@@ -87,7 +86,20 @@ def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
             f"has room for {own.high}", where="--state",
             hint=f"let the range end at {high(more)} or more, or runs be shorter",
         )  # fmt: skip
-    return Growth(unlike[0], own, more, own.high, output)
+    return Growth(axis, own, more, own.high, output)
+
+
+def _unlike_axis(a: TensorType, b: TensorType) -> int | None:
+    """Return the one axis along which shapes of one rank differ; None where that isn't so."""
+    if len(a.shape) != len(b.shape):
+        return None
+    unlike = [d for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n]
+    return unlike[0] if len(unlike) == 1 else None
+
+
+def _symbol_of(extent: int) -> Symbol | None:
+    """Return the symbol that an extent is; None where it is computed, or known."""
+    return next((s for s in symbols_of(extent) if dim(s) == extent), None)
 
 
 def _supposed_growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
@@ -97,13 +109,12 @@ def _supposed_growth(a: TensorType, b: TensorType, output: str) -> Growth | None
     supposed to grow by the other ranges that its extent depends on; lowering so tells whether it
     does.
     """
-    unlike = [d for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=False)) if m != n]
-    if len(unlike) != 1 or len(a.shape) != len(b.shape):
+    axis = _unlike_axis(a, b)
+    own = None if axis is None else _symbol_of(a.shape[axis])
+    if axis is None or own is None:
         return None
-    (axis,) = unlike
-    own = next((s for s in symbols_of(a.shape[axis]) if dim(s) == a.shape[axis]), None)
     more = sum(dim(s) for s in {*symbols_of(b.shape[axis])} if s.given and s != own)
-    if own is None or not more:
+    if not more:
         return None
     shape = (*a.shape[:axis], a.shape[axis] + more, *a.shape[axis + 1 :])
     return _growth(a, TensorType(b.dtype, shape), output)

@@ -96,19 +96,18 @@ def _packed(
     choice = selection[node.outputs[0]]
     kernel, params, w = choice.candidate.kernel, choice.candidate.params, choice.workload
     columns = kernel.panel_columns(w, params, target) if isinstance(kernel, PacksPanels) else 0
-    if not columns or graph.constants[node.inputs[1]].dtype != rows.dtype:
+    if not columns:
         return None
     b = graph.constants[node.inputs[1]]
     view = View(op.b_view.strides[-2:], op.b_view.offset)
-    if not np.array_equal(gather_view(b, (op.k, op.n), view).T, rows):
+    if b.dtype != rows.dtype or not np.array_equal(gather_view(b, (op.k, op.n), view).T, rows):
         return None
     panels = kernel.packs(w, params, target)[1](b)
     return _Table(op.k, op.n, columns, panels)
 
 
 def _in_panels(op: Gather, table: _Table) -> Gather:
-    """Return the gather of the same elements, one by one, out of panels [rows, depth, columns]."""
-
+    """Return the gather of the same elements out of panels [rows / columns, depth, columns]."""
     row = _row(op, op.address, table.depth)
     if not op.proven:
         row = call("Max", call("Min", row, _index(table.rows - 1)), _index(0))
