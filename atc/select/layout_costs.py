@@ -20,7 +20,6 @@ from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
 from atc.select.select import Limits, Measurement, Timings, consider
 
-
 GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32}
 """Layouts of bytes on a GPU, and the channels of their blocks."""
 

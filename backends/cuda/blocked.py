@@ -62,7 +62,7 @@ class BlockedTiles(ProductTiles):
         return _is_product(w) and super().accepts(w, target) and product_of(w).k >= 8
 
     def packs(self, w: Workload, params: SharedParams, target: Target) -> Mapping[int, Pack]:
-        """Filters as the sums run."""
+        """Return filters as the sums run."""
         return _packs(w)
 
 
@@ -73,11 +73,11 @@ class BlockedTensor(ConvTensor):
     op = ConvBlocked  # type: ignore[assignment]
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Filters that are known, of tiles that aren't nearly empty."""
+        """Accept filters that are known, and tiles that aren't nearly empty."""
         return _is_product(w) and super().accepts(w, target)
 
     def packs(self, w: Workload, params: TileParams, target: Target) -> Mapping[int, Pack]:
-        """Filters as the sums run."""
+        """Return filters as the sums run."""
         return _packs(w)
 
 
@@ -90,7 +90,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
     dynamic = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Sums of integers over windows of known extents."""
+        """Accept sums of integers over windows of known extents."""
         op, x = w.op, w.input(0)
         known = not is_dynamic((op.window.kernel, op.window.strides, w.input(1)))
         alike = len(x.shape) == op.plain or x.shape[-1] == w.outputs[0].shape[-1]

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quantized_convs
 from cuda_cases import TARGET
-from quantized_convs import CASES, Case, drawn, expected, model, network, parts
+from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.target import Target
@@ -98,7 +99,8 @@ def test_tensor_cores_multiply_blocks_without_zero_point() -> None:
 @pytest.mark.parametrize(("layout", "block"), GPU_BLOCKS.items())
 def test_bytes_between_convolutions_stay_in_blocks(layout: str, block: int) -> None:
     """Those with a filter for each channel, pooling and a residual, too: one reorder at the end."""
-    lowered = AtcBackendRep(network(2), TARGET.name).lower({"x": np.zeros((2, 3, 16, 20), "f")})
+    rep = AtcBackendRep(quantized_convs.network(2), TARGET.name)
+    lowered = rep.lower({"x": np.zeros((2, 3, 16, 20), np.float32)})
     layouts = LayoutCosts(TARGET, Limits()).layouts(layout)
     graph = run_passes(lowered, width=1, device=True, layouts=layouts)
     kinds = Counter(n.op.kind for n in graph.nodes)
