@@ -103,6 +103,10 @@ def layout_passes(
     narrow = Pass("store_bf16", partial(store_bf16, storing=storing))  # when no kernel changes
     if width > 1:
         return (*blocked, straight, in_place, narrow)
+    if layouts.block:
+        bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
+        again = _rule("cancel_movement_again", cancel_movement)
+        return (Pass("block_layout", bytes_), again, in_place)
     last = (
         _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),
