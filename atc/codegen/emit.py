@@ -149,7 +149,9 @@ def emit(
     gpu = None
     if any(map(uses_device, programs)):
         plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
-        gpu = make_gpu(plans, kernels, name, emulated, profile, gpu_copy_streams)
+        gpu = make_gpu(
+            plans, kernels, name, emulated, profile, hooks, log, gpu_copy_streams
+        )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None

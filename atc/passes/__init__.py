@@ -28,6 +28,7 @@ from atc.passes.fuse.attention import fuse_attention
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.fuse.fold_affine import fold_affine
+from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.merge_branches import merge_branches
 from atc.passes.fuse.merge_convolutions import sum_branches
 from atc.passes.fuse.read_halves import read_halves
@@ -127,6 +128,7 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 
 DEVICE_PASSES: tuple[Pass, ...] = (
     _rule("fuse_attention_again", partial(fuse_attention, device=True)),
+    _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
 """What runs behind all other passes where a GPU computes."""
