@@ -27,8 +27,9 @@ from atc.ir.ops import Block, ConvBlocked, Unblock
 from atc.ir.view import dense
 
 
-def _is_product(w: Workload[ConvBlocked]) -> bool:
+def _is_product(w: Workload) -> bool:
     """Whether filters, which are known, run along whole blocks of each group, or a plain x."""
+    assert isinstance(w.op, ConvBlocked)
     op, weights, block = w.op, w.input(1), w.outputs[0].shape[-1]
     if not w.constant[1] or op.accumulator is not DType.INT32:
         return False
@@ -37,7 +38,8 @@ def _is_product(w: Workload[ConvBlocked]) -> bool:
     return w.input(0).shape[-1] == block and (op.group == 1 or weights.shape[1] % block == 0)
 
 
-def _packs(w: Workload[ConvBlocked]) -> Mapping[int, Pack]:
+def _packs(w: Workload) -> Mapping[int, Pack]:
+    assert isinstance(w.op, ConvBlocked)
     plain = len(w.input(0).shape) == w.op.plain
     return {} if plain else {1: partial(_in_lanes, block=w.outputs[0].shape[-1])}
 
@@ -70,7 +72,7 @@ class BlockedTensor(ConvTensor):
     """A ConvBlocked of bytes without zero point on tensor cores."""
 
     name = "cuda_conv_blocked_tensor"
-    op = ConvBlocked  # type: ignore[assignment]
+    op = ConvBlocked
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept filters that are known, and tiles that aren't nearly empty."""
