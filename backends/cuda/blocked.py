@@ -72,7 +72,7 @@ class BlockedTensor(ConvTensor):
     """A ConvBlocked of bytes without zero point on tensor cores."""
 
     name = "cuda_conv_blocked_tensor"
-    op = ConvBlocked
+    op = ConvBlocked  # type: ignore[assignment]
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept filters that are known, and tiles that aren't nearly empty."""

@@ -72,8 +72,10 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
         ) if mask.index > 0:
             table, seen = _table(state, node, op, mask), True
             if table is not None:
-                hidden = table <= HIDDEN
-                table = ~hidden if (hidden | (table == 0)).all() else None
+                added = table.astype(np.float64)
+                table = added > HIDDEN
+                none = (added[table] == 0).all() and not np.isnan(added).any()
+                table = table if none else None
         case _:
             return None
     if table is None:
