@@ -107,7 +107,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
     def values(self, w: Workload[ConvBlocked], params: Params, target: Target) -> dict[str, object]:
         """Return indices, addresses of both operands and the epilogue.
 
-        What lies behind the last channel is the last one's.
+        What lies behind the last channel is 0.
         """
         op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
         axes, block = axes_of(op.window, x.shape[2 : op.plain]), y.shape[-1]
@@ -118,6 +118,8 @@ class BlockedElements(ElementKernel[ConvBlocked]):
         m, last = f"({places['mb']}) * {block} + {places['ml']}", weights.shape[0] - 1
         whole = weights.shape[0] % block == 0
         after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
+        if not whole:
+            value = f"{m} > {last} ? 0 : {value}"
         pixel = [a.inp for a in axes]
         blocked = len(x.shape) > op.plain
         at = ["n", f"((first + c) / {block})", *pixel, f"(first + c) % {block}"]
