@@ -41,7 +41,7 @@ program notebook
 memory
 codegen
 build onnx_backend
-starter packaging convert
+starter packaging convert exporters
 farm
 fast_run
 pipeline
