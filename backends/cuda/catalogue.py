@@ -11,12 +11,13 @@ from atc.backends.cuda import (
     recurrent,
     rows,
     tensor,
+    warpgroup,
     windows,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
-    *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS,
-    *attention.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
+    *windows.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS, *loops.KERNELS,
+    *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip
