@@ -11,32 +11,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import ml_dtypes
-import numpy as np
-
+from atc.backends.cuda.boxes import (
+    ATOM,
+    BFLOAT16,
+    ROW,
+    Form,
+    Matrix,
+    Side,
+    matrix_of,
+    pack,
+    packed_matrix,
+    packed_operand,
+    side_of,
+    turned_view,
+)
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products import (
-    Operand,
-    Product,
     epilogue_of,
     multiply_add,
     product_of,
     tiles_of,
 )
-from atc.backends.kernel import KernelParams, Launch, Pack, TensorMap, Workload
+from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array, DType, row_major
+from atc.ir.graph import DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, gather_view
-
-ROW, CHUNK = 128, 16
-"""Bytes of a tile's row, and those of which tensors' strides are multiples."""
-
-ATOM = 64
-"""Rows of a warpgroup, and neighbours in a row of a turned tile."""
 
 ROOM = 227 << 10
 """Bytes of shared memory that a block may ask for."""
@@ -46,9 +48,6 @@ STAGED = 40
 
 LEAST = 16
 """Rows, columns or depth below which most of a tile would be empty."""
-
-REGISTERS = 168
-"""Those of a thread at most, where a multiprocessor has two blocks."""
 
 SHARES = {2: (40, 232), 3: (56, 152)}
 """Registers of a thread that asks for tiles, and of one that multiplies, by warpgroups of these.
@@ -60,44 +59,9 @@ FED, REACHED, ALONE = 48, 0.8, 0.65
 warpgroups or more reach, and one."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """What is multiplied: the function that imitates it, the types as PTX names them, bytes.
-
-    `type` is the driver's number of what the first operand is stored as, of so many `stored` bytes.
-    Floats are made bfloat16 on their way through registers, `planes` of them; others are multiplied
-    as they are (0).
-    """
-
-    function: str
-    types: str
-    bytes: int
-    type: int
-    stored: int
-    planes: int = 0
-
-    @property
-    def deep(self) -> int:
-        """The depth of an instruction: 32 bytes."""
-        return 32 // self.bytes
-
-    @property
-    def depth(self) -> int:
-        """The depth of a step: a row of 128 bytes of the second operand, of all planes."""
-        return ROW // self.bytes // max(1, self.planes)
-
-    @property
-    def instructions(self) -> int:
-        """Those of a step, of one plane."""
-        return self.depth // self.deep
-
-
-_BFLOAT16 = 9
-"""A type as the driver numbers it."""
-
 _FORMS = {
     (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
-    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, _BFLOAT16, 2),
+    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
     (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
     (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
     (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
@@ -121,132 +85,6 @@ class WarpgroupParams(KernelParams):
     n: int
     stages: int
     blocks: int
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """An operand in memory: rows along the depth, or `turned`; elements of so many bytes.
-
-    `rows` and `step` are strides of rows, or of the depth where it is turned, `batch` those of the
-    batches that it has, by the number of the loop.
-    """
-
-    argument: int
-    rows: int
-    depth: int
-    step: int
-    begin: int
-    batch: tuple[tuple[int, int, int], ...]
-    turned: bool
-    type: int
-    bytes: int
-    packed: bool = False
-
-
-@dataclass(frozen=True)
-class Side:
-    """An operand's part of a stage: which boxes it is made of, and how an instruction finds it."""
-
-    name: str
-    bytes: int
-    map: TensorMap
-    loads: tuple[tuple[int, tuple[str, ...]], ...]
-    group: int
-    leading: int
-    along: int
-    turned: bool
-
-
-def _matrix(
-    op: MatMul, argument: int, view: View, rows: int, type_: int, size: int
-) -> Matrix | None:
-    """Return an operand as the copy engine can read it; None where it can't.
-
-    `view` is over (*batch, rows, depth).
-    """
-    *outer, across, along = view.strides
-    turned = across == 1 and size == 2 and along != 1
-    step, unit = (along, across) if turned else (across, along)
-    batch = [(k, s, n) for k, (s, n) in enumerate(zip(outer, op.batch, strict=True))
-             if s != 0 and n > 1]  # fmt: skip
-    steps = [step, *(s for _, s, _ in batch)]
-    aligned = all(s * size % CHUNK == 0 for s in (*steps, view.offset))
-    if unit != 1 or not aligned or min(steps) <= 0 or len(batch) > 3:
-        return None
-    return Matrix(
-        argument, rows, op.k, step * size, view.offset * size,
-        tuple((k, s * size, n) for k, s, n in batch), turned, type_, size,
-    )  # fmt: skip
-
-
-def _turned_view(op: MatMul) -> View:
-    """Return the second operand's view over (*batch, columns, depth)."""
-    return View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
-
-
-def _packed_depth(op: MatMul, form: Form) -> int:
-    """Return the numbers of a row of packed constants."""
-    each = {0: CHUNK // form.bytes, 1: 16, 2: 32}[form.planes]
-    return -(-op.k // each) * each * max(1, form.planes)
-
-
-def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
-    """Return the batches that packed constants have: loop by loop."""
-    outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
-    return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
-
-
-def _packed(op: MatMul, form: Form) -> Matrix:
-    """Return the second operand as `pack` arranges it."""
-    row, batch = _packed_depth(op, form), _packed_batch(op)
-    depth = row if form.planes else op.k
-    steps = row_major((*(n for _, n in batch), op.n, row))
-    size, type_ = form.bytes, form.type if not form.planes else _BFLOAT16
-    outer = tuple(
-        (k, s * size, n) for (k, n), s in zip(batch, steps[:-2], strict=True)
-    )
-    return Matrix(1, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
-
-
-LARGEST = np.float32((2 - 2**-7) * 2.0**127)
-"""Of finite bfloat16."""
-
-ORDER = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
-"""Which of 16 numbers is at each place; `w_position` in warpgroup.h is the inverse."""
-
-
-def pack(op: MatMul, form: Form, b: Array) -> Array:
-    """Return constant B as [*batch, n, depth]; floats in bfloat16, in the order of registers.
-
-    In planes of halves each 32 numbers' upper halves are followed by the lower ones.
-    """
-    kept = dict(_packed_batch(op))
-    batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view).reshape(-1, op.k, op.n)
-    row = _packed_depth(op, form) // max(1, form.planes)
-    rows = np.zeros((len(full), op.n, row), b.dtype)
-    rows[..., : op.k] = full.transpose(0, 2, 1)
-    if not form.planes:
-        return rows
-    upper = _rounded(rows)
-    parts = [upper]
-    if form.planes > 1:
-        with np.errstate(invalid="ignore", over="ignore"):
-            rest = rows - upper.astype(np.float32)
-        parts.append(_rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
-    ordered = [p.reshape(*p.shape[:2], -1, 16)[..., ORDER] for p in parts]
-    if form.planes > 1:
-        ordered = [p.reshape(*rows.shape[:2], -1, 32) for p in ordered]
-    whole = np.stack(ordered, 3).reshape(len(full), op.n, -1)
-    return np.ascontiguousarray(whole).view(np.float32)
-
-
-def _rounded(rows: Array) -> Array:
-    """Return floats as bfloat16; what is finite stays so."""
-    with np.errstate(over="ignore"):
-        found = rows.astype(ml_dtypes.bfloat16)
-        over = np.isinf(found.astype(np.float32)) & np.isfinite(rows)
-        return np.where(over, np.copysign(LARGEST, rows).astype(found.dtype), found)
 
 
 class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
@@ -280,12 +118,12 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         op, form = w.op, self.form(w)
         if form is None:
             return None
-        a = _matrix(op, 0, op.a_view, op.m, form.type, form.stored)
+        a = matrix_of(op, 0, op.a_view, op.m, form.type, form.stored)
         if a is None or (form.planes and a.turned):
             return None
-        b = _matrix(op, 1, _turned_view(op), op.n, form.type, form.stored)
+        b = matrix_of(op, 1, turned_view(op), op.n, form.type, form.stored)
         if w.constant[1] and (form.planes or b is None):
-            return a, _packed(op, form)
+            return a, packed_matrix(op, form)
         return None if form.planes or b is None else (a, b)
 
     def packs(
@@ -315,9 +153,9 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         return sorted(found, key=lambda params: self.cost(w, params, target))
 
     def resident(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> int:
-        """Return how many blocks a multiprocessor runs at a time: two, where both fit."""
+        """Return how many blocks a multiprocessor runs at a time: two small ones, or one."""
         fits = gpu_of(target.device).shared // (_shared(params, self._form(w)) + 1024)
-        return 2 if fits >= 2 and 2 * _threads(params) * REGISTERS <= 1 << 16 else 1
+        return 2 if fits >= 2 and params.m == ATOM else 1
 
     def launch(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> Launch:
         """Return blocks that take tiles in turn, of a warpgroup for each 64 rows and a warp."""
@@ -332,8 +170,8 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         batch = [name for name, _ in product_of(w).batch]
         a, b = found
         return [
-            _side("a", f"tile_i * {params.m}", params.m, a, batch, form.depth),
-            _side("b", f"tile_j * {params.n}", params.n, b, batch,
+            side_of("a", f"tile_i * {params.m}", params.m, a, batch, form.depth),
+            side_of("b", f"tile_j * {params.n}", params.n, b, batch,
                   form.depth * (max(1, form.planes) if b.packed else 1)),
         ]  # fmt: skip
 
@@ -345,7 +183,7 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         assert found is not None
         product = product_of(w)
         if found[1].packed:
-            product = replace(product, b=_of_packed(w.op, form, product))
+            product = replace(product, b=packed_operand(w.op, form, product))
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
         sides = self._sides(w, params)
@@ -374,55 +212,6 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         turns = -(-_tiles(w, params) // (gpu.multiprocessors * resident))
         spread = min(resident, -(-_tiles(w, params) // gpu.multiprocessors))
         return seconds(w, (turns * spread * own + 1000) / gpu.clock, gpu)
-
-
-def _of_packed(op: MatMul, form: Form, product: Product) -> Operand:
-    """Return the packed second operand as C of row j and depth p."""
-    row, batch = _packed_depth(op, form), _packed_batch(op)
-    steps = row_major((*(n for _, n in batch), op.n, row))
-    outer = [
-        f"{product.batch[k][0]} * {s}" for (k, _), s in zip(batch, steps[:-2], strict=True)
-    ]
-    begin = " + ".join((*outer, f"j * {row}"))
-    if not form.planes:
-        return replace(product.b, place=f"{begin} + p", indices=(), chunks=1)
-    words = "((const uint16_t *)(const void *)x1)"
-    within = "w_position(p)" if form.planes == 1 else "p / 32 * 64 + w_position(p % 32)"
-    value = f"k_load_bf16({words}[{begin} + {within}])"
-    if form.planes > 1:
-        value = f"({value} + k_load_bf16({words}[{begin} + {within} + 32]))"
-    return replace(product.b, place="j", computed=value)
-
-
-def _side(
-    name: str, first: str, rows: int, own: Matrix, batch: Sequence[str], depth: int
-) -> Side:  # fmt: skip
-    """Return how a tile of so many rows of an operand is brought, a depth of a step."""
-    each = ROW // own.bytes
-    outer = tuple(f"(int){batch[k]}" for k, _, _ in own.batch)
-    strides = (own.step, *(s for _, s, _ in own.batch))
-    extents = tuple(n for _, _, n in own.batch)
-    ones = (1,) * len(extents)
-    if own.turned:
-        box = depth * ROW
-        loads = [(k * box, (f"(int)({_plus(first, k * ATOM)})", f"step * {depth}", *outer))
-                 for k in range(rows // ATOM)]  # fmt: skip
-        shape, size = (own.rows, own.depth, *extents), (ATOM, depth, *ones)
-    else:
-        box = rows * ROW
-        loads = [(k * box, (_plus(f"step * {depth}", k * each), f"(int)({first})", *outer))
-                 for k in range(depth // each)]  # fmt: skip
-        shape, size = (own.depth, own.rows, *extents), (each, rows, *ones)
-    map_ = TensorMap(name, own.argument, own.begin, own.type, shape, strides, size)
-    return Side(
-        name, len(loads) * box, map_, tuple(loads), box if own.turned else ATOM * ROW,
-        box if own.turned else 0, 16 * ROW if own.turned else 32, own.turned,
-    )  # fmt: skip
-
-
-def _plus(text: str, more: int) -> str:
-    """Return C of a sum."""
-    return f"{text} + {more}" if more else text
 
 
 def _tiles(w: Workload[MatMul], params: WarpgroupParams) -> int:

@@ -401,7 +401,7 @@ def check_code(
         assert done.returncode == 0, said
         assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
         registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
-        threads = source.launch.threads if source.launch else 0
+        threads = -(-source.launch.threads // 128) * 128 if source.launch else 0  # one in four
         resident = 1  # blocks, where the cost model says so
         if isinstance(candidate.kernel, WarpgroupProduct):
             target = get_target(f"cuda-{device.replace('_', '')}")
