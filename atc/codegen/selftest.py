@@ -1,19 +1,41 @@
-"""The self-test of a library: inputs by a formula, and what elements of the outputs must be."""
+"""The self-test of a library: inputs by a formula, what nodes and outputs make of them.
+
+Of the outputs some elements are compared. Of the nodes' results there are sums with signs that a
+generator gives: of two results whose elements differ by e, such sums differ by about the root of
+the sum of e * e, so that the difference divided by the root of their number is about the RMSE.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.codegen.interface import Port
 from atc.errors import OptionError
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType, original
+from atc.memory.arena import Arena
+from atc.names import c_string
+from atc.program.steps import Call, CascadeLoop, Program, Step
 
-VALUES = 192
-"""Numbers that a self-test compares, in all outputs together: 768 bytes."""
+VALUES = 64
+"""Numbers that a self-test compares, in all outputs together: 256 bytes."""
+
+NODES = 1200
+"""Bytes that sums and names of nodes may take."""
+
+_LONGEST = 32
+"""Characters of a node's name; of a longer one these are the last."""
+
+_SUM = 28
+"""Bytes that a node takes besides its name, on a processor of 32 bits."""
+
+_SUMMED = (DType.FLOAT, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32)
+_A, _C = 1664525, 1013904223  # Numerical Recipes' generator
+_ROUNDING = 2.0**-23
 
 _INTEGERS = {"int8": "(int)({0} >> 24) - 128", "uint8": "{0} >> 24"}
 _OTHERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64", "bool")
@@ -48,6 +70,41 @@ class Golden:
         return _float(value) if self.is_float else str(int(value))
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a reference computes of the self-test's inputs."""
+
+    outputs: tuple[Golden, ...] = ()
+    values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    """The results of the model's nodes, by their names."""
+    tolerance: float = 0.0
+    """The error that floats may have, as a part of the largest magnitude."""
+
+
+@dataclass(frozen=True)
+class NodeSum:
+    """What a node's result must add up to after a step; numbers but `step` are C.
+
+    It lies `offset` bytes from the begin of the arena, or of an output: `buffer` - 1. The sum and
+    the tolerance are divided by the root of the number of elements, 1 / `scale`.
+    """
+
+    node: str
+    step: int
+    buffer: int
+    offset: int
+    count: int
+    type: str
+    sum: str
+    tolerance: str
+    scale: str
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return _SUM + len(self.node) - 1
+
+
 def _float(value: float) -> str:
     text = f"{value:.9g}"
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
@@ -76,6 +133,109 @@ def golden_of(outputs: Sequence[Array], tolerance: float) -> tuple[Golden, ...]:
     return tuple(found)
 
 
+def node_sums(program: Program, arena: Arena, expected: Expected) -> tuple[NodeSum, ...]:
+    """Return the sums of nodes' results, as many of them as there is room for, evenly spread.
+
+    A node has none whose result the model doesn't know, or has in another type.
+    """
+    found = [
+        each
+        for number, step in enumerate(program.steps)
+        for name in _results(step)
+        if (each := _node_sum(program, arena, expected, number, step, name)) is not None
+    ]
+    turns = 1
+    while sum(each.size for each in found[turns - 1 :: turns]) > NODES:
+        turns += 1
+    return tuple(found[turns - 1 :: turns])
+
+
+def _results(step: Step) -> Iterator[str]:
+    """Yield what is complete in memory after a step of the run."""
+    match step:
+        case Call(slot=None):
+            yield from step.node.outputs
+        case CascadeLoop():
+            yield from step.calls[-1].node.outputs
+
+
+def _node_sum(
+    program: Program, arena: Arena, expected: Expected, number: int, step: Step, name: str
+) -> NodeSum | None:
+    """Return the sum of a step's result; None where what it must be isn't known."""
+    last = step.calls[-1] if isinstance(step, CascadeLoop) else step
+    place = _place(program, arena, name)
+    known = _known(program, expected.values, name)
+    if not isinstance(last, Call) or place is None or known is None or not last.node.origin:
+        return None
+    type_ = last.choice.workload.outputs[last.node.outputs.index(name)]
+    values = _laid_out(known, type_.shape)
+    if values is None or type_.dtype not in _SUMMED or values.dtype != type_.dtype.numpy:
+        return None
+    wide = values.astype(np.float64)
+    most = float(np.abs(wide).max(initial=0))
+    if not wide.size or not np.isfinite(most) or wide.size * most >= 1e37:
+        return None
+    if place[0] > 255 or number >= 1 << 16 or place[1] + wide.nbytes >= 1 << 32:
+        return None  # more than the table has room for
+    root = sqrt(wide.size)
+    allowed = expected.tolerance * (most or 1.0) + _ROUNDING * root * float(wide.std())
+    if type_.dtype.numpy.itemsize == 1:
+        allowed = 0.5 + 1 / root  # some may be one step apart
+    sum_ = float(wide @ signs(wide.size))
+    origin = last.node.origin[-1]
+    shown = origin if len(origin) <= _LONGEST else f"..{origin[2 - _LONGEST :]}"
+    return NodeSum(
+        c_string(shown), number, *place, wide.size, type_.dtype.c, _float(sum_), _float(allowed),
+        _float(1 / root),
+    )  # fmt: skip
+
+
+def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
+    """Return the buffer and the offset in it of a value; None where it's in neither."""
+    home, shift = program.home(name), program.shift(name)
+    if home in program.output_homes:
+        return 1 + program.output_homes.index(home), shift
+    if name in arena.offsets:
+        return 0, arena.offsets[name]
+    return (0, arena.offsets[home] + shift) if home in arena.offsets else None
+
+
+def _known(program: Program, values: Mapping[str, Array], name: str) -> Array | None:
+    """Return what the model knows of a value, or of another one that is all of the same memory."""
+    same = [
+        v for v in program.storage
+        if program.home(v) == program.home(name) and program.shift(v) == program.shift(name)
+        and program.types[v].nbytes == program.types[name].nbytes
+    ] if program.home(name) == name else []  # fmt: skip
+    names = (original(v, program.aliases) for v in (name, *same))
+    return next((values[v] for v in names if v in values), None)
+
+
+def _laid_out(array: Array, shape: Sequence[int]) -> Array | None:
+    """Return the elements in the order of memory, where channels may be in blocks; None: unknown.
+
+    With blocks of b channels the shape is [N, C / b, *spatial, b].
+    """
+    if array.shape == (*shape,):
+        return array.ravel()
+    if array.ndim < 2 or len(shape) != array.ndim + 1 or array.size != prod(shape):
+        return array.ravel() if array.size == prod(shape) else None
+    batch, channels, *spatial = array.shape
+    if (*shape,) != (batch, channels // shape[-1], *spatial, shape[-1]):
+        return array.ravel()
+    split = array.reshape(batch, channels // shape[-1], shape[-1], *spatial)
+    return np.moveaxis(split, 2, -1).ravel()
+
+
+def signs(count: int) -> npt.NDArray[np.float64]:
+    """Return the signs that the generator's numbers have from 0 on: -1.0 for those from 2**31."""
+    powers = np.full(count, _A, np.uint32)
+    powers[:1] = 1
+    sums = np.add.accumulate(np.multiply.accumulate(powers, dtype=np.uint32), dtype=np.uint32)
+    return np.where(np.uint32(_C) * sums >> np.uint32(31), -1.0, 1.0)
+
+
 def formula(port: Port) -> str:
     """Return the C of an element of an input over the generator's next number."""
     name, word = port.dtype.numpy.name, "next(&state)"
@@ -99,7 +259,7 @@ def inputs_by_formula(shape: Sequence[int], dtype: np.dtype, number: int) -> Arr
                           )  # fmt: skip
     state, words = number + 1, np.empty(prod(shape), np.uint32)
     for k in range(words.size):
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
+        state = (state * _A + _C) & 0xFFFFFFFF
         words[k] = state
     values: Array
     if name.startswith("float"):

@@ -2,6 +2,7 @@
 
 from atc.backends.cuda import (
     attention,
+    blocked,
     data,
     elementwise,
     loops,
@@ -18,6 +19,6 @@ from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
-    *windows.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS, *loops.KERNELS,
-    *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
+    *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS,
+    *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip
