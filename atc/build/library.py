@@ -65,7 +65,7 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = (KERNEL_HEADER, *(VOCABULARY if kernel.vocabulary else ()))
     if kernel.launch:
-        headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
+        headers = (*headers, "src/device.h", "src/tensor.h", "src/warpgroup.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
 
