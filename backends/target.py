@@ -54,13 +54,19 @@ class Target:
     bytes_last: bool = False
     """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     own_math: bool = False
-    """Whether kernels call functions of floats that are ours, not those of a C library, and keep
-    sums in compensated floats, not in double. Its vectors must have one lane."""
+    """Whether portable kernels call functions of floats that are ours, not those of a C library,
+    and keep sums in compensated floats, not in double."""
     deterministic: bool = False
     """Whether results in float32 are to be the same bits as on all such targets; see
     `deterministic`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
+
+    @property
+    def link_flags(self) -> tuple[str, ...]:
+        """What links a program that brings its own startup, where there is no operating system."""
+        newlib = ("--specs=nano.specs", "--specs=nosys.specs") if self.arch == "arm" else ()
+        return ("-nostartfiles", *newlib)
 
     @property
     def includes_files(self) -> bool:
