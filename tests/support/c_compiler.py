@@ -36,7 +36,7 @@ def compile_command(target: Target, flags: Sequence[str] = ()) -> list[str]:
     command = [target.compiler, *target.compiler_words, level(), *CFLAGS, *target.cflags, *flags]
     folder = os.environ.get(_VARIABLE)
     vectors = _VECTORS.search(verbatim(f"simd/{target.simd}.h"))
-    if folder is None or (vectors is None and flags):
+    if folder is None or (vectors is None and (flags or target.runner)):
         return command
     system = vectors[0] if vectors else ""
     return [*command, "-include", _header(Path(folder), tuple(command), system)]
