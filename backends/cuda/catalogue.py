@@ -2,6 +2,7 @@
 
 from atc.backends.cuda import (
     attention,
+    blocked,
     data,
     elementwise,
     loops,
@@ -16,7 +17,7 @@ from atc.backends.cuda import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
-    *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS,
-    *attention.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *blocked.KERNELS,
+    *rows.KERNELS, *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS,
+    *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip

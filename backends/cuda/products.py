@@ -25,7 +25,7 @@ from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, high, is_dynamic
 from atc.ir.graph import DType, Op, row_major
-from atc.ir.ops import Conv, MatMul
+from atc.ir.ops import Conv, ConvBlocked, MatMul, Window
 from atc.ir.ops.elementwise import Epilogue
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View, dense
@@ -119,10 +119,12 @@ class Product:
 
 
 def product_of(w: Workload) -> Product:
-    """Return a MatMul, a MatMulPacked or a Conv as a product of matrices."""
+    """Return a MatMul, a MatMulPacked, a Conv or a ConvBlocked as a product of matrices."""
     match w.op:
         case Conv():
             return _of_conv(w, w.op)
+        case ConvBlocked():
+            return _of_blocked(w, w.op)
         case MatMulPacked():
             return _of_packed(w, w.op)
         case _:
@@ -191,19 +193,10 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     (x, weights), y = w.inputs[:2], w.outputs[0]
     assert x is not None
     assert weights is not None
-    window, rank = op.window, op.window.rank
     filters, channels = weights.shape[0] // op.group, weights.shape[1]
     outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
-    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(window.kernel))]
-    inputs, inside = list[tuple[str, str]](), list[str]()
-    for d in range(rank):
-        size, pad, out = x.shape[2 + d], window.pads[d], y.shape[2 + d]
-        reach = (window.kernel[d] - 1) * window.dilations[d]
-        place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
-        inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
-        last = (out - 1) * window.strides[d] + reach - pad
-        before, behind = high(pad) > 0, high(last - size) >= 0
-        inside += [f"i{d} >= 0"] * before + [f"i{d} < {size}"] * behind
+    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(op.window.kernel))]
+    inputs, inside = _met(op.window, x.shape[2:], y.shape[2:])
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()
     own, first = (f"g * {filters} + i", f"g * {channels} + c") if groups else ("i", "c")
@@ -224,6 +217,54 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     )  # fmt: skip
 
 
+def _met(
+    window: Window, size: Sequence[int], out: Sequence[int]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the pixel that a tap meets, i0, i1, ... of o0 and k0, and when it is in the image."""
+    inputs, inside = list[tuple[str, str]](), list[str]()
+    for d, (extent, pad) in enumerate(zip(size, window.pads, strict=True)):
+        reach = (window.kernel[d] - 1) * window.dilations[d]
+        place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
+        inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
+        last = (out[d] - 1) * window.strides[d] + reach - pad
+        before, behind = high(pad) > 0, high(last - extent) >= 0
+        inside += [f"i{d} >= 0"] * before + [f"i{d} < {extent}"] * behind
+    return inputs, inside
+
+
+def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
+    """Sum a block's channels one after the other, or those of a plain x as a Conv does.
+
+    Filters lie as their sums run then, see `blocked.py`.
+    """
+    x, weights, y = w.input(0), w.input(1), w.outputs[0]
+    rank, block = op.window.rank, y.shape[-1]
+    filters, channels = weights.shape[0] // op.group, weights.shape[1]
+    blocked = len(x.shape) > op.plain
+    outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:-1]))]
+    window = [(f"k{d}", n) for d, n in enumerate(op.window.kernel)]
+    around = -(-channels // block) if blocked else channels
+    taps = [("c", around), *window, *([("l", block)] if blocked else [])]
+    inputs, inside = _met(op.window, x.shape[2 : 2 + rank], y.shape[2:-1])
+    depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
+    groups = (("g", op.group),) if op.group > 1 else ()
+    own, first = (f"g * {filters} + i", f"g * {around} + c") if groups else ("i", "c")
+    pixels = [f"i{d}" for d in range(rank)]
+    lanes = ["l"] if blocked else []
+    loops = ["n", "mb", *(v for v, _ in outputs[1:]), "ml"]
+    return Product(
+        groups, filters, columns, depth,
+        Operand("x1", weights.dtype, f"({own}) * {depth} + p",
+                chunks=_chunks(View((depth, 1)), depth)),
+        Operand("x0", x.dtype, address(dense(x.shape), ["n", f"({first})", *pixels, *lanes]),
+                " && ".join(inside), (*unravel("j", outputs), *unravel("p", taps), *inputs),
+                str(op.zero) if op.zero else "", along_rows=not blocked,
+                chunks=_chunks(View((block, 1)), block) if blocked else 1),
+        op.accumulator, tuple(loops), 2, address(dense(y.shape), loops),
+        (*unravel("j", outputs), ("mb", f"({own}) / {block}"), ("ml", f"({own}) % {block}")),
+    )  # fmt: skip
+
+
 def _zero_point(op: Conv, w: Workload, index: int, filter_: str) -> str:
     """Return C of zero point `index`, one number, or one for each output channel."""
     point = w.inputs[index] if op.zero_points else None
@@ -240,7 +281,7 @@ def tiles_of(product: Product, rows: int, columns: int) -> list[tuple[str, int]]
 
 def epilogue_of(w: Workload) -> Epilogue:
     """Return the epilogue of a product."""
-    assert isinstance(w.op, MatMul | MatMulPacked | Conv)
+    assert isinstance(w.op, MatMul | MatMulPacked | Conv | ConvBlocked)
     return w.op.epilogue
 
 

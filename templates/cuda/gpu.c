@@ -331,6 +331,7 @@ void gpu_close(gpu_state *state)
     free(state->graphs[k].ports);
     free(state->graphs[k].dims);
   }
+  free(state->shown);
   free(state->ends);
   free(state->sides);
   free(state->graphs);
@@ -518,4 +519,33 @@ int gpu_follow(gpu_state *state, CUstream stream)
 int gpu_wait(gpu_state *state, CUstream stream)
 {
   return state->shared->driver.stream_wait(stream) == CUDA_SUCCESS;
+}
+
+/* A size with what is left of its last line of memory. */
+static size_t in_lines(size_t size)
+{
+  enum { LINE = 64 };
+  return (size + LINE - 1) / LINE * LINE;
+}
+
+const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count)
+{
+  const size_t table = in_lines(count * sizeof(void *));
+  size_t whole = table + 1;
+  for (size_t k = 0; k < count; k++) whole += in_lines(values[k].room);
+  if (whole > state->shown_size) {
+    free(state->shown);
+    state->shown = calloc(whole, 1);
+    state->shown_size = state->shown != NULL ? whole : 0;
+    if (state->shown == NULL) return NULL;
+  }
+  const void **const places = state->shown;
+  unsigned char *next = (unsigned char *)state->shown + table;
+  for (size_t k = 0; k < count; k++) {
+    const gpu_value *const own = &values[k];
+    if (own->size != 0 && !gpu_to_host(state, stream, next, own->at, own->size)) return NULL;
+    places[k] = next;
+    next += in_lines(own->room);
+  }
+  return gpu_wait(state, stream) ? places : NULL;
 }

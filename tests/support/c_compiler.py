@@ -27,7 +27,7 @@ _VECTORS = re.compile(r"#include <(immintrin|emmintrin|arm_neon)\.h>")
 
 def compile_command(target: Target, flags: Sequence[str] = ()) -> list[str]:
     """Return the compiler and its flags for a target, less the files and what is made of them."""
-    command = [target.compiler, level(), *CFLAGS, *target.cflags, *flags]
+    command = [target.compiler, *target.compiler_words, level(), *CFLAGS, *target.cflags, *flags]
     folder = os.environ.get(_VARIABLE)
     system = _VECTORS.search(verbatim(f"simd/{target.simd}.h"))
     if folder is None or system is None:

@@ -24,7 +24,7 @@ from atc.passes.canonical.simplify_matmul import merged
 from atc.passes.layout.forms import Form, Layout, Read, Scene, plain_form
 from atc.passes.layout.loop_forms import folded_pixels
 from atc.passes.layout.operands import operands
-from atc.passes.quantized.blocking import integer_zero
+from atc.passes.quantized.blocking import integer_zero, known_zero
 
 PLAIN_CHANNELS = 4
 """Up to so many channels a first convolution reads its operand as it is."""
@@ -38,7 +38,7 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
     if op.window.rank > 2 or not known and (op.group > 1 or not _is_float(scene, node, op)):
         return
     match layout:
-        case Layout.PLAIN:
+        case Layout.PLAIN if not scene.bytes_alone:
             yield from _pixels_as_columns(scene, node, op)
         case Layout.BLOCKS:
             yield from _blocked(scene, node, op)
@@ -78,7 +78,10 @@ def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     if op.zero_points and node.inputs[3]:
         return
     point = scene.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
-    zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
+    if scene.bytes_alone:
+        zero = None if w is None else known_zero(op, x, w, point)
+    else:
+        zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
     wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
     if zero is None or wasteful:  # most of the lanes would be of no use
         return
