@@ -248,6 +248,37 @@ def test_what_is_not_finite_is_as_in_floats() -> None:
     assert np.isfinite(found[3:]).all()
 
 
+def test_what_is_not_finite_is_as_in_floats_of_packed_constants() -> None:
+    network = next(w for (n, _), w in compiled(True).items() if n == "wgmma of halves")
+    a, b = (array.copy() for array in lowered("wgmma of halves").arrays)
+    a[0, 3], a[1, 5], a[2, 7], a[3, :] = np.inf, np.nan, 3.4e38, -3.4e38
+    found = next(iter(network.run({"x0": a}).values()))
+    with np.errstate(all="ignore"):
+        right = (a @ b).astype(np.float32)
+    assert not np.isfinite(right[0]).any()
+    for row in range(2):
+        np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
+        np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
+    some = np.isfinite(found[2]) & np.isfinite(right[2])
+    assert some.any()  # in halves all of them would be infinite
+    np.testing.assert_allclose(found[2][some], right[2][some], rtol=1e-4)
+    assert np.isfinite(found[4:]).all()
+
+
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_warpgroups_multiply_what_is_large_enough(dtype: Any) -> None:
+    target = get_target("cuda-sm90")
+    chosen = []
+    for rows in (8, 1024):
+        shapes = ((rows, 1024), (1024, 1024))
+        own = lowered_case(Case("", "MatMul", (dtype, dtype), shapes, constant=(1,)))
+        graph = run_passes(own.graph, width=1, device=True)
+        chosen += [c.candidate.kernel.name for c in select(graph, target).values()]
+        others = consider(own.workload, get_target("cuda-sm100"), LIMITS).found
+        assert not any("wgmma" in c.kernel.name for c in others)
+    assert ["wgmma" in name for name in chosen] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("kernel", "dtype"), [("cuda_matmul_bf16x3", F32), ("cuda_matmul_tensor", F16)]
 )
