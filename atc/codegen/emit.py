@@ -222,9 +222,7 @@ def emit(
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
     """Return the ports with the largest extents of all programs."""
-    sides = [
-        [p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs
-    ]  # fmt: skip
+    sides = [[p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs]
     widest = []
     for port, shapes in zip(ports, zip(*sides, strict=True), strict=True):
         columns = [*zip(*shapes, strict=True)]

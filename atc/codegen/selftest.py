@@ -7,7 +7,7 @@ the sum of e * e, so that the difference divided by the root of their number is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod, sqrt
 
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.codegen.interface import Port
+from atc.codegen.step_values import StepValue, step_values
 from atc.errors import OptionError
-from atc.ir.graph import Array, DType, original
+from atc.ir.graph import Array, DType
 from atc.memory.arena import Arena
 from atc.names import c_string
-from atc.program.steps import Call, CascadeLoop, Program, Step
+from atc.program.steps import Program
 
 VALUES = 64
 """Numbers that a self-test compares, in all outputs together: 256 bytes."""
@@ -138,78 +139,37 @@ def node_sums(program: Program, arena: Arena, expected: Expected) -> tuple[NodeS
 
     A node has none whose result the model doesn't know, or has in another type.
     """
-    found = [
-        each
-        for number, step in enumerate(program.steps)
-        for name in _results(step)
-        if (each := _node_sum(program, arena, expected, number, step, name)) is not None
-    ]
+    made = (_node_sum(value, expected) for value in step_values(program, arena))
+    found = [each for each in made if each is not None]
     turns = 1
     while sum(each.size for each in found[turns - 1 :: turns]) > NODES:
         turns += 1
     return tuple(found[turns - 1 :: turns])
 
 
-def _results(step: Step) -> Iterator[str]:
-    """Yield what is complete in memory after a step of the run."""
-    match step:
-        case Call(slot=None):
-            yield from step.node.outputs
-        case CascadeLoop():
-            yield from step.calls[-1].node.outputs
-
-
-def _node_sum(
-    program: Program, arena: Arena, expected: Expected, number: int, step: Step, name: str
-) -> NodeSum | None:
+def _node_sum(value: StepValue, expected: Expected) -> NodeSum | None:
     """Return the sum of a step's result; None where what it must be isn't known."""
-    last = step.calls[-1] if isinstance(step, CascadeLoop) else step
-    place = _place(program, arena, name)
-    known = _known(program, expected.values, name)
-    if not isinstance(last, Call) or place is None or known is None or not last.node.origin:
-        return None
-    type_ = last.choice.workload.outputs[last.node.outputs.index(name)]
-    values = _laid_out(known, type_.shape)
-    if values is None or type_.dtype not in _SUMMED or values.dtype != type_.dtype.numpy:
+    known = next((expected.values[v] for v in value.names if v in expected.values), None)
+    values = None if known is None else _laid_out(known, value.type.shape)
+    dtype = value.type.dtype
+    if values is None or dtype not in _SUMMED or values.dtype != dtype.numpy:
         return None
     wide = values.astype(np.float64)
     most = float(np.abs(wide).max(initial=0))
     if not wide.size or not np.isfinite(most) or wide.size * most >= 1e37:
         return None
-    if place[0] > 255 or number >= 1 << 16 or place[1] + wide.nbytes >= 1 << 32:
+    if value.buffer > 255 or value.step >> 16 or value.offset + value.type.nbytes >> 32:
         return None  # more than the table has room for
     root = sqrt(wide.size)
     allowed = expected.tolerance * (most or 1.0) + _ROUNDING * root * float(wide.std())
-    if type_.dtype.numpy.itemsize == 1:
+    if dtype.numpy.itemsize == 1:
         allowed = 0.5 + 1 / root  # some may be one step apart
     sum_ = float(wide @ signs(wide.size))
-    origin = last.node.origin[-1]
-    shown = origin if len(origin) <= _LONGEST else f"..{origin[2 - _LONGEST :]}"
+    shown = value.node if len(value.node) <= _LONGEST else f"..{value.node[2 - _LONGEST :]}"
     return NodeSum(
-        c_string(shown), number, *place, wide.size, type_.dtype.c, _float(sum_), _float(allowed),
-        _float(1 / root),
+        c_string(shown), value.step, value.buffer, value.offset, wide.size, dtype.c, _float(sum_),
+        _float(allowed), _float(1 / root),
     )  # fmt: skip
-
-
-def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
-    """Return the buffer and the offset in it of a value; None where it's in neither."""
-    home, shift = program.home(name), program.shift(name)
-    if home in program.output_homes:
-        return 1 + program.output_homes.index(home), shift
-    if name in arena.offsets:
-        return 0, arena.offsets[name]
-    return (0, arena.offsets[home] + shift) if home in arena.offsets else None
-
-
-def _known(program: Program, values: Mapping[str, Array], name: str) -> Array | None:
-    """Return what the model knows of a value, or of another one that is all of the same memory."""
-    same = [
-        v for v in program.storage
-        if program.home(v) == program.home(name) and program.shift(v) == program.shift(name)
-        and program.types[v].nbytes == program.types[name].nbytes
-    ] if program.home(name) == name else []  # fmt: skip
-    names = (original(v, program.aliases) for v in (name, *same))
-    return next((values[v] for v in names if v in values), None)
 
 
 def _laid_out(array: Array, shape: Sequence[int]) -> Array | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from accuracy.test_diff import doctored
+from networks import conv_net
 from onnx import helper
 from projects import F32, affine_model, make_model, require
 
@@ -17,6 +19,7 @@ from atc.backends.target import host_arch
 from atc.cli.main import main
 from atc.devices.network import Device, DeviceNetwork
 from atc.errors import ModelError, OptionError, ToolchainError
+from atc.pipeline import writing
 
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "samples/keywords.onnx"
@@ -51,6 +54,33 @@ def test_a_compilation_is_verified_under_the_emulator(
     other = affine.with_name("other.onnx")
     onnx.save(affine_model(seed=1), other)
     assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", ["host", "cortex-m4f", "aarch64-neon"])
+def test_a_device_is_compared_node_by_node(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for tool in TOOLS.get(target, ()):
+        require(tool)
+    model = conv_net(tmp_path / "m.onnx")
+    words = ["verify", str(tmp_path / "net"), f"--model={model}", "--runner=qemu"]
+    if target == "host":
+        words[-1] = "--runner=local"
+    atc.compile(model, tmp_path / "net", target=target, step=True)
+    assert main(words) == 0
+    nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert {"relu1", "conv2", "softmax"} <= nodes.keys()
+    assert not any(line.endswith("differs") for line in nodes.values())
+    monkeypatch.setattr(writing, "emit", doctored("conv1", "{out}[1] += 2.0f;"))
+    atc.compile(model, tmp_path / "net", target=target, step=True)
+    assert main(words) != 0
+    nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert nodes["relu1"].endswith("differs")
+    largest, rmse = (float(nodes["relu1"].split("] ")[1].split()[k]) for k in (0, 2))
+    assert largest == pytest.approx(2)
+    assert rmse == pytest.approx(2 / 256**0.5, rel=1e-2)  # of one element among 256
 
 
 @pytest.mark.slow

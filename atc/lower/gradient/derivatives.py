@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import pi, sqrt
 from types import MappingProxyType
@@ -15,6 +15,8 @@ from atc.ir.expr import Expr, call, cast
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import compute, like
 from atc.lower.reduce import reduce_axes
+from atc.lower.registry import LOWERINGS
+from atc.lower.training import PREVIEW
 
 OPSET = 21
 """The version of the operators that derivatives are made of."""
@@ -45,6 +47,8 @@ class Step:
     opset: int
     results: tuple[Variable, ...] = ()
     gradients: tuple[str, ...] = ()
+    active: frozenset[Variable] = frozenset()
+    """The variables whose gradients are wanted."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -86,12 +90,15 @@ class Step:
         given = i < len(self.inputs) and self.inputs[i]
         return bool(given) and self.ctx.b.type(self.inputs[i]).dtype.is_float
 
-    def receiving(self, gradients: Sequence[str]) -> Step:
-        """Return the step with the gradients of its results."""
-        return replace(self, gradients=tuple(gradients))
+    def receiving(self, gradients: Sequence[str], active: Collection[Variable]) -> Step:
+        """Return the step with the gradients of its results, and the variables that want them."""
+        return replace(self, gradients=tuple(gradients), active=frozenset(active))
 
     def computed(self) -> Step:
         """Return the step with its results, for which the node is lowered on the operands."""
+        if self.domain == PREVIEW and self.node.op_type == "Gradient":  # it reads its graph
+            found = LOWERINGS[PREVIEW, "Gradient"](self.at)
+            return replace(self, results=tuple(map(Variable, found)))
         outputs = emit_node(self, self.node.op_type, self.inputs, self.node.attributes,
                             self.domain, self.opset, len(self.node.outputs))  # fmt: skip
         return replace(self, results=tuple(map(Variable, outputs)))
@@ -136,11 +143,11 @@ DERIVATIVES: Mapping[tuple[str, str], Rule] = MappingProxyType(_TABLE)
 """All rules, by domain and operator."""
 
 
-def derives(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operators."""
+def derives(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register the rule of operators of a domain ('' is ai.onnx)."""
 
     def register(rule: Rule) -> Rule:
-        _TABLE.update({("", op_type): rule for op_type in op_types})
+        _TABLE.update({(domain, op_type): rule for op_type in op_types})
         return rule
 
     return register

@@ -385,10 +385,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="local:4 are four processes of this machine. The result is the same "
             "bytes. Whoever reaches a scheduler without TLS can run programs on its workers."),
     Setting("runner", "Optimisation", "where programs run that measure kernels (default: here, "
-            "under the target's emulator), and what atc verify compares (here, ssh:HOST, or "
-            "serial:DEVICE)",
-            "local|qemu:PROGRAM|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE", parse_runner,
-            documentation="Each program is carried there, has --fast_run_timeout, and is removed."),
+            "under the target's emulator), and what atc verify compares (here, under an emulator, "
+            "ssh:HOST, or serial:DEVICE)",
+            "local|qemu[:PROGRAM]|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE", parse_runner,
+            documentation="Each program is carried there, has --fast_run_timeout, and is removed. "
+            "qemu alone is the target's own emulator, as local is where there is need of one."),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",
