@@ -132,7 +132,7 @@ def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
     return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
 
 
-def packed_matrix(op: MatMul, form: Form) -> Matrix:
+def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
     """Return the second operand as `pack` arranges it."""
     row, batch = _packed_depth(op, form), _packed_batch(op)
     depth = row if form.planes else op.k
@@ -141,7 +141,7 @@ def packed_matrix(op: MatMul, form: Form) -> Matrix:
     outer = tuple(
         (k, s * size, n) for (k, n), s in zip(batch, steps[:-2], strict=True)
     )
-    return Matrix(1, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
+    return Matrix(argument, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
 
 
 LARGEST = np.float32((2 - 2**-7) * 2.0**127)

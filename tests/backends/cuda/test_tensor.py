@@ -19,9 +19,10 @@ import onnx.reference
 import pytest
 from cuda_cases import TARGET
 
+from atc.backends.cuda.boxes import ATOM
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.cuda.warpgroup import WarpgroupProduct
+from atc.backends.cuda.warpgroup import SHARES, WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
@@ -125,6 +126,8 @@ CASES |= {
                              ((70, 100), (67, 100), (67,)), (("transB", 1),), constant=(1, 2)),
     "wgmma of short": Case("cuda_matmul_wgmma_tf32", "MatMul", (F32, F32), ((70, 100), (100, 67)),
                            constant=(1,)),
+    "wgmma of single pixels": Case("cuda_conv_wgmma", "Conv", (F16, F16, F16),
+                                   ((2, 72, 8, 9), (67, 72, 1, 1), (67,))),
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 520), (520, 72))),
 }  # fmt: skip
@@ -442,6 +445,10 @@ def check_code(
             asked = source.launch.shared if source.launch else 0
             assert asked <= 227 << 10, candidate.label
             assert resident * (asked + 1024) <= gpu_of(device).shared, candidate.label
+            groups = candidate.params.m // ATOM
+            if groups in SHARES:  # as many as are handed over, else who takes them waits forever
+                few, many = SHARES[groups]
+                assert 128 * (few + groups * many) <= registers * threads, candidate.label
         assert registers * threads * resident <= 1 << 16, candidate.label
         shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
         assert shared <= 48 << 10, candidate.label
