@@ -1,4 +1,4 @@
-"""CUDA kernels of products by warpgroups: wgmma on tiles that the copy engine (TMA) brings.
+"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA brings.
 
 Of sm_90a. One warp asks for tiles while the others multiply; blocks stay and take tiles in turn.
 Operands lie as the copy engine reads them: rows of 16-byte multiples along the depth, or of 16-bit
@@ -101,6 +101,8 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     tensor_cores = True
     operands = (0, 1)
     """The inputs that are multiplied, that of the rows first."""
+    along_rows = False
+    """Whether results of neighbouring rows lie side by side, not those of columns."""
 
     def product(self, w: Workload) -> Product:
         """Return what is computed, as C."""
@@ -121,6 +123,10 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         op = self.matmul(w)
         return min(op.m, op.n, op.k) >= LEAST and self._matrices(w) is not None
 
+    def _are_floats(self, w: Workload) -> bool:
+        types = {w.input(k).dtype for k in self.operands}
+        return types | {self.matmul(w).accumulator} == {DType.FLOAT}
+
     def _form(self, w: Workload) -> Form:
         form = self.form(w)
         assert form is not None
@@ -131,10 +137,10 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         op, form, (first, second) = self.matmul(w), self.form(w), self.operands
         if form is None:
             return None
-        a = matrix_of(op, first, op.a_view, op.m, form.type, form.stored)
-        if a is None or (form.planes and a.turned):
+        a = matrix_of(op, first, op.a_view, op.m, form)
+        if a is None:
             return None
-        b = matrix_of(op, second, turned_view(op), op.n, form.type, form.stored)
+        b = matrix_of(op, second, turned_view(op), op.n, form)
         if w.constant[second] and (form.planes or b is None):
             return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
@@ -203,6 +209,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         floats = product.accumulator.is_float
         return {
             "product": product, "form": form, "held": form.planes > 0,
+            "along_rows": self.along_rows,
             "type": product.accumulator.c, "tile_m": params.m, "tile_n": params.n,
             "stages": params.stages, "shares": SHARES.get(params.m // ATOM), "staged": STAGED,
             "tiles": _tiles(product, params),
@@ -275,12 +282,57 @@ class MatMulWarpgroup(_MatMul, _Stored):
     name = "cuda_matmul_wgmma"
 
 
-class ConvWarpgroup(_Stored):
-    """Conv of single pixels, of 16-bit floats: filters times channels, image by image."""
+class _Split(WarpgroupProduct):
+    """Floats in halves, by constants."""
 
-    name = "cuda_conv_wgmma"
+    precision = "bf16x3"
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form, where operands are floats."""
+        return HALVES if self._are_floats(w) else None
+
+
+class _Rounded(WarpgroupProduct):
+    """Floats as bfloat16, by constants."""
+
+    precision = "bf16"
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form, where operands are floats."""
+        return ROUNDED if self._are_floats(w) else None
+
+
+class MatMulWarpgroupSplit(_MatMul, _Split):
+    """MatMul of floats in halves by constants."""
+
+    name = "cuda_matmul_wgmma_bf16x3"
+
+
+class MatMulWarpgroupRounded(_MatMul, _Rounded):
+    """MatMul of floats as bfloat16 by constants."""
+
+    name = "cuda_matmul_wgmma_bf16"
+
+
+class MatMulWarpgroupShortened(_MatMul):
+    """MatMul of floats as TF32."""
+
+    name = "cuda_matmul_wgmma_tf32"
+    precision = "tf32"
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form, where operands are floats."""
+        return SHORTENED if self._are_floats(w) else None
+
+
+class _Conv(WarpgroupProduct):
+    """A Conv of filters with one tap, that meets every pixel: a product for each image.
+
+    Rows are the pixels, so that filters are the constants that are packed.
+    """
+
     op = Conv
-    operands = (1, 0)
+    along_rows = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept filters of one tap that meets every pixel."""
@@ -293,68 +345,48 @@ class ConvWarpgroup(_Stored):
         return same and not any(window.pads) and super().accepts(w, target)
 
     def matmul(self, w: Workload) -> MatMul:
-        """Return the product of filters with each image's channels."""
+        """Return the product of each image's pixels with the filters."""
         assert isinstance(w.op, Conv)
         (images, channels, *size), filters = w.input(0).shape, w.input(1).shape[0]
         pixels = prod(size)
         return MatMul(
-            (images,), filters, pixels, channels, View((0, channels, 1)),
-            View((channels * pixels, pixels, 1)), w.op.epilogue, w.op.accumulator,
+            (images,), pixels, filters, channels, View((channels * pixels, 1, pixels)),
+            View((0, 1, channels)), w.op.epilogue, w.op.accumulator,
         )  # fmt: skip
 
     def product(self, w: Workload) -> Product:
-        """Return the same as C; pixels are indices of the epilogue, too."""
+        """Return the same as C; the epilogue's indices are those of a Conv."""
         assert isinstance(w.op, Conv)
         op, size = self.matmul(w), w.outputs[0].shape[2:]
         outputs = [(f"o{d}", n) for d, n in enumerate(size)]
         return Product(
             (("n", op.batch[0]),), op.m, op.n, op.k,
-            Operand("x1", w.input(1).dtype, f"i * {op.k} + p"),
-            Operand("x0", w.input(0).dtype, f"(n * {op.k} + p) * {op.n} + j"),
+            Operand("x0", w.input(0).dtype, f"(n * {op.k} + p) * {op.m} + i"),
+            Operand("x1", w.input(1).dtype, f"j * {op.k} + p"),
             op.accumulator, ("n", "m", *(v for v, _ in outputs)), w.op.operands,
-            f"(n * {op.m} + i) * {op.n} + j", (("m", "i"), *unravel("j", outputs)),
+            f"(n * {op.n} + j) * {op.m} + i", (("m", "j"), *unravel("i", outputs)),
         )  # fmt: skip
 
 
-def _are_floats(w: Workload) -> bool:
-    assert isinstance(w.op, MatMul)
-    return {w.input(0).dtype, w.input(1).dtype, w.op.accumulator} == {DType.FLOAT}
+class ConvWarpgroup(_Conv, _Stored):
+    """Conv of single pixels, of 16-bit floats."""
+
+    name = "cuda_conv_wgmma"
 
 
-class MatMulWarpgroupSplit(_MatMul):
-    """MatMul of floats in halves by constants."""
+class ConvWarpgroupSplit(_Conv, _Split):
+    """Conv of single pixels, of floats in halves by constants."""
 
-    name = "cuda_matmul_wgmma_bf16x3"
-    precision = "bf16x3"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
-        return HALVES if _are_floats(w) else None
+    name = "cuda_conv_wgmma_bf16x3"
 
 
-class MatMulWarpgroupRounded(_MatMul):
-    """MatMul of floats as bfloat16 by constants."""
+class ConvWarpgroupRounded(_Conv, _Rounded):
+    """Conv of single pixels, of floats as bfloat16 by constants."""
 
-    name = "cuda_matmul_wgmma_bf16"
-    precision = "bf16"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
-        return ROUNDED if _are_floats(w) else None
-
-
-class MatMulWarpgroupShortened(_MatMul):
-    """MatMul of floats as TF32."""
-
-    name = "cuda_matmul_wgmma_tf32"
-    precision = "tf32"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
-        return SHORTENED if _are_floats(w) else None
+    name = "cuda_conv_wgmma_bf16"
 
 
 KERNELS = (
     MatMulWarpgroup(), MatMulWarpgroupSplit(), MatMulWarpgroupRounded(), MatMulWarpgroupShortened(),
-    ConvWarpgroup(),
+    ConvWarpgroup(), ConvWarpgroupSplit(), ConvWarpgroupRounded(),
 )

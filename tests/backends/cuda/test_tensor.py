@@ -128,6 +128,13 @@ CASES |= {
                            constant=(1,)),
     "wgmma of single pixels": Case("cuda_conv_wgmma", "Conv", (F16, F16, F16),
                                    ((2, 72, 8, 9), (67, 72, 1, 1), (67,))),
+    "wgmma of pixels in halves": Case("cuda_conv_wgmma_bf16x3", "Conv", (F32, F32, F32),
+                                      ((2, 40, 10, 10), (67, 40, 1, 1), (67,)), constant=(1, 2)),
+    "wgmma of rounded pixels": Case("cuda_conv_wgmma_bf16", "Conv", (F32, F32),
+                                    ((1, 70, 36), (24, 70, 1)), constant=(1,)),
+    "wgmma of halves, transposed": Case("cuda_matmul_wgmma_bf16x3", "Gemm", (F32, F32, F32),
+                                        ((33, 68), (70, 33), (70,)),
+                                        (("transA", 1), ("transB", 1)), constant=(1,)),
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 520), (520, 72))),
 }  # fmt: skip
