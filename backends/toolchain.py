@@ -327,6 +327,7 @@ def archive_static(
     output: str,
     cwd: Path,
     data: Sequence[str] = (),
+    flags: Sequence[str] = (),
     *,
     log: Log = no_log,
 ) -> Path:
@@ -335,12 +336,14 @@ def archive_static(
     Where objcopy is there (ELF), the objects become one member that defines the public symbols
     only: the kernels of two networks in one program then never clash. Those with data, which may be
     large and whose symbols have the network's name, stay as they are. Else it is a plain archive.
+    `flags` say which processor they are for, where the compiler's own isn't it.
     """
     folder = cwd.resolve()
     objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
-        join = (*compiler.argv, "-r", "-nostdlib", "-o", whole, *objects)
+        words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
+        join = (*words, *flags, "-r", "-nostdlib", "-o", whole, *objects)
         _tool(compiler, join, folder, output, log)
         _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]

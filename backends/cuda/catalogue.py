@@ -11,6 +11,7 @@ from atc.backends.cuda import (
     products,
     recurrent,
     rows,
+    slim,
     tensor,
     warpgroup,
     windows,
@@ -18,7 +19,7 @@ from atc.backends.cuda import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
     *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS,
     *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from fast_run.test_measure import graph_of, op_cache
+from quantized_convs import Case, model, parts
 from whole.test_cuda import has_driver
 
 import atc.select
+from atc.backends.cuda.blocked import BlockedElements, BlockedTiles
 from atc.backends.cuda.catalogue import KERNELS
 from atc.backends.cuda.elementwise import MapElements
 from atc.backends.cuda.products import MatMulTiles
@@ -29,12 +31,15 @@ from atc.errors import OptionError
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
 from atc.fast_run.timings import measured
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Map, MatMul
+from atc.ir.ops import ConvBlocked, Map, MatMul
 from atc.ir.ops.elementwise import identity_epilogue
 from atc.ir.view import View
+from atc.onnx_backend import AtcBackendRep
 from atc.options.options import make_options
 from atc.options.table import read_values
+from atc.passes import run_passes
 from atc.pipeline.gpu import check_device_options
+from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY, Measurement, select
 
 EMULATED = get_target("cuda-emulated")
@@ -121,6 +126,23 @@ def test_candidates_read_constants_as_they_pack_them(
     names = {m.label.partition("(")[0] for m in row}
     assert names == {"cuda_matmul", "cuda_matmul_wgmma_bf16x3"}
     assert all(m.time_ns and not m.reason for m in row)
+
+
+@pytest.mark.slow
+def test_filters_are_packed_as_each_kernel_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would differ, or read beyond their filters."""
+    kernels = (BlockedElements(), BlockedTiles())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    case = Case(36, 16, 3, pad=1)
+    graph = AtcBackendRep(model(case), EMULATED.name).lower({"x": parts(case)["x"]})
+    layouts = LayoutCosts(EMULATED, ANY).layouts("nchw32c")
+    graph = run_passes(graph, width=1, device=True, layouts=layouts)
+    (w,) = (w for w in workloads(graph, {}) if isinstance(w.op, ConvBlocked))
+    row = {m.label.partition("(")[0]: m for m in fast_run([w], bench(EMULATED, tmp_path))[w]}
+    assert row.keys() == {"cuda_conv_blocked", "cuda_conv_blocked_tiles"}
+    assert not [m for m in row.values() if not m.time_ns]
 
 
 @pytest.mark.usefixtures("catalogue")
