@@ -43,7 +43,7 @@ _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compil
            "sanity_check")  # fmt: skip
 _BLOCKS = {"enable_nchw44": 16, "enable_nchw44_dot": 16, "enable_nchw88": 32}
 """Bytes of the vectors that a layout's blocks fill."""
-_GPU_LAYOUTS = {"enable_nchw4": "nchw4c", "enable_nchw32": "nchw32c"}
+_GPU_LAYOUTS = {"enable_nchw4": "nchw4c", "enable_nchw32": "nchw32c", "enable_chwn4": "chwn4"}
 """Layouts of bytes on a GPU, as --layout_transform calls them."""
 _FEATURES = {"enable_nchw44_dot": frozenset({"asimddp"})}
 """What a layout needs besides."""

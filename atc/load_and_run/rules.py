@@ -12,8 +12,8 @@ from atc.options.table import options_of
 
 COMPILING = frozenset({
     "full_run", "fast_run", "fast_run_algo_policy", "fast_run_shared_batch_size", "fitting",
-    "dump_fitting_model", "enable_nchw4", "enable_nchw32", "enable_nchw44", "enable_nchw44_dot",
-    "enable_nchw88", "layout_transform", "layout_transform_dump",
+    "dump_fitting_model", "enable_chwn4", "enable_nchw4", "enable_nchw32", "enable_nchw44",
+    "enable_nchw44_dot", "enable_nchw88", "layout_transform", "layout_transform_dump",
     "enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z", "enable_fuse_preprocess",
     "disable_mem_opt", "workspace_limit", "record_comp_seq2",
     "enable_jit", "jit_level", "target", "input_shape", "weight", "framework", "model_dump",

@@ -33,6 +33,7 @@ from atc.passes.fuse.merge_branches import merge_branches
 from atc.passes.fuse.merge_convolutions import sum_branches
 from atc.passes.fuse.read_halves import read_halves
 from atc.passes.layout import Layouts, choose_layouts
+from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
@@ -107,7 +108,8 @@ def layout_passes(
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         again = _rule("cancel_movement_again", cancel_movement)
-        return (Pass("block_layout", bytes_), again, in_place)
+        before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
+        return (*before, Pass("block_layout", bytes_), again, in_place)
     last = (
         _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),

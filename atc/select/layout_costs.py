@@ -20,7 +20,7 @@ from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
 from atc.select.select import Limits, Measurement, Timings, consider
 
-GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32}
+GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32, "chwn4": 4}
 """Layouts of bytes on a GPU, and the channels of their blocks."""
 
 
@@ -55,7 +55,10 @@ class LayoutCosts:
             )  # fmt: skip
         if self.target.device:
             block = max(GPU_BLOCKS.values()) if wanted == "auto" and measured else 0
-            return Layouts(wanted, self.price, tell, block=GPU_BLOCKS.get(wanted, block))
+            return Layouts(
+                wanted, self.price, tell, block=GPU_BLOCKS.get(wanted, block),
+                batch_last=wanted.startswith("chwn"),
+            )  # fmt: skip
         integers = last and not self.target.deterministic  # whose bits are the floats' on all
         return Layouts(wanted, self.price, tell, bytes_last=last, integers=integers)
 

@@ -27,8 +27,9 @@ from atc.ir.ops import Block, ConvBlocked, Unblock
 from atc.ir.view import dense
 
 
-def _is_product(w: Workload[ConvBlocked]) -> bool:
+def _is_product(w: Workload) -> bool:
     """Whether filters, which are known, run along whole blocks of each group, or a plain x."""
+    assert isinstance(w.op, ConvBlocked)
     op, weights, block = w.op, w.input(1), w.outputs[0].shape[-1]
     if not w.constant[1] or op.accumulator is not DType.INT32:
         return False
@@ -37,7 +38,8 @@ def _is_product(w: Workload[ConvBlocked]) -> bool:
     return w.input(0).shape[-1] == block and (op.group == 1 or weights.shape[1] % block == 0)
 
 
-def _packs(w: Workload[ConvBlocked]) -> Mapping[int, Pack]:
+def _packs(w: Workload) -> Mapping[int, Pack]:
+    assert isinstance(w.op, ConvBlocked)
     plain = len(w.input(0).shape) == w.op.plain
     return {} if plain else {1: partial(_in_lanes, block=w.outputs[0].shape[-1])}
 
@@ -105,7 +107,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
     def values(self, w: Workload[ConvBlocked], params: Params, target: Target) -> dict[str, object]:
         """Return indices, addresses of both operands and the epilogue.
 
-        What lies behind the last channel is the last one's.
+        What lies behind the last channel is 0.
         """
         op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
         axes, block = axes_of(op.window, x.shape[2 : op.plain]), y.shape[-1]
@@ -116,6 +118,8 @@ class BlockedElements(ElementKernel[ConvBlocked]):
         m, last = f"({places['mb']}) * {block} + {places['ml']}", weights.shape[0] - 1
         whole = weights.shape[0] % block == 0
         after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
+        if not whole:
+            value = f"{m} > {last} ? 0 : {value}"
         pixel = [a.inp for a in axes]
         blocked = len(x.shape) > op.plain
         at = ["n", f"((first + c) / {block})", *pixel, f"(first + c) % {block}"]

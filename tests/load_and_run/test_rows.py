@@ -369,33 +369,31 @@ def _warned(run: Any, plain: Path, option: str, part: str) -> None:
 
 
 @pytest.mark.slow
-def test_l16_l20_enable_nchw4_and_nchw32(run: Any, tmp_path: Path) -> None:
+def test_l16_l17_l20_layouts_of_bytes_on_a_gpu(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "bytes.onnx"
-    onnx.save(network(1), path)
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(1, 3, 16, 20)).astype("f"))
+    onnx.save(network(2), path)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(2, 3, 16, 20)).astype("f"))
     given, results = ("--target=cuda-emulated", f"--input=x:{tmp_path / 'x.npy'}"), []
-    for option, block in (("--iter=1", 0), ("--enable-nchw4", 4), ("--enable-nchw32", 32)):
-        kept = tmp_path / f"net{block}"
+    options = {"--iter=1": "0", "--enable-nchw4": "4", "--enable-nchw32": "32",
+               "--enable-chwn4": "2,4"}  # fmt: skip
+    for option, block in options.items():
+        kept = tmp_path / f"net{len(results)}"
         words = (option, *given, f"--model-dump={kept}")
-        results.append(output(run, path, *words, where=tmp_path / f"out{block}"))
+        results.append(output(run, path, *words, where=tmp_path / f"out{len(results)}"))
         text = (kept / f"{kept.name}.graph.txt").read_text()
         source = (kept / "src" / f"{kept.name}.c").read_text()
-        assert (f",{block}] = ConvBlocked" in text) == (block > 0)
-        assert ("cuda_unblock" in source) == (block > 0)
+        assert (f",{block}] = ConvBlocked" in text) == (block != "0")
+        assert ("ConvBlocked" in source) == (block != "0")
         np.testing.assert_array_equal(results[-1], results[0])
     both = run(path, *given, "--enable-nchw4", "--enable-nchw32", status=1)
     assert "--enable_nchw4 and --enable_nchw32 exclude each other" in both.err
 
 
-@pytest.mark.parametrize("option", ["--enable-nchw4", "--enable-nchw32"])
-def test_l16_l20_are_of_gpus(run: Any, plain: Path, model: Path, option: str) -> None:
+@pytest.mark.parametrize("option", ["--enable-nchw4", "--enable-chwn4", "--enable-nchw32"])
+def test_l16_l17_l20_are_of_gpus(run: Any, plain: Path, model: Path, option: str) -> None:
     _warned(run, plain, option, "of no effect on a library that is compiled already")
     found = run(model, option, C99, "--iter=0")
     assert "it is for int8 on CUDA, the target is a CPU" in found.err
-
-
-def test_l17_enable_chwn4(run: Any, plain: Path) -> None:
-    _warned(run, plain, "--enable-chwn4", "CUDA")
 
 
 @pytest.mark.parametrize(

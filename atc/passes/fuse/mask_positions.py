@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Const, Expr, Input, call, const
-from atc.ir.graph import DType, Node
+from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import Attention, Epilogue
 from atc.ir.view import View, gather_view
 from atc.passes.rewriting import Rewriting, distinct_operands
@@ -72,8 +72,10 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
         ) if mask.index > 0:
             table, seen = _table(state, node, op, mask), True
             if table is not None:
-                hidden = table <= HIDDEN
-                table = ~hidden if (hidden | (table == 0)).all() else None
+                added = table.astype(np.float64)
+                table = added > HIDDEN
+                none = (added[table] == 0).all() and not np.isnan(added).any()
+                table = table if none else None
         case _:
             return None
     if table is None:
@@ -84,7 +86,7 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
 
 def _table(
     state: Rewriting, node: Node, op: Attention, mask: Input
-) -> NDArray[np.generic] | None:
+) -> Array | None:
     """Return a constant operand of the scores over queries and keys, the same for all of a batch.
 
     None for another one.
@@ -97,10 +99,7 @@ def _table(
     *batch, query, key = view.strides
     if any(s for s, n in zip(batch, op.batch, strict=True) if n != 1):
         return None
-    table: NDArray[np.generic] = gather_view(
-        array, (op.queries, op.keys), View((query, key), view.offset)
-    )
-    return table
+    return gather_view(array, (op.queries, op.keys), View((query, key), view.offset))
 
 
 def _conditions(visible: Visible, query: Input, key: Input) -> list[Expr] | None:

@@ -43,6 +43,8 @@ class Layouts:
     """Whether kernels sum bytes with their channels last, as those for small cores do."""
     block: int = 0
     """Where a GPU computes: the channels of a block of bytes; 0: all lie as the model says."""
+    batch_last: bool = False
+    """Whether these have the images of a batch last, before the channels of a block."""
     integers: bool = False
     """Whether functions between bytes, Softmax, are computed without floats."""
 
@@ -52,10 +54,10 @@ def choose_layouts(
 ) -> Graph:
     """Lay out values so that all calls and reorders cost least; vectors hold `width` floats."""
     last, alone = layouts.bytes_last, layouts.block > 0
-    names = layout_names(width, last, alone)
+    names = layout_names(width, last, alone, layouts.batch_last)
     if len(names) < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
         return graph
-    found = choices(Scene(graph, outer, width, last, alone), layouts.price)
+    found = choices(Scene(graph, outer, width, last, alone, layouts.batch_last), layouts.price)
     kept = worthwhile(found)
     solved = {
         name: _solved(found, _forced(found, kept, layout), ()) for layout, name in names.items()

@@ -219,6 +219,8 @@ def _forms(
         yield from filter_gradient_forms(scene, node, node.op)
     else:
         yield plain_form(node)
+    if scene.batch_last and not isinstance(node.op, Conv | Pool):
+        return  # others keep the order of the model
     if len(node.outputs) != 1 or not scene.layable(scene.type(node.outputs[0])):
         return
     if any(not scene.layable(scene.type(i), 0) for i in names[:1]):

@@ -35,7 +35,8 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
     if layout is Layout.PLAIN:
         yield plain_form(node)
     known = scene.constant(node.inputs[1]) is not None
-    if op.window.rank > 2 or not known and (op.group > 1 or not _is_float(scene, node, op)):
+    most = 3 if scene.batch_last else 2
+    if op.window.rank > most or not known and (op.group > 1 or not _is_float(scene, node, op)):
         return
     match layout:
         case Layout.PLAIN if not scene.bytes_alone:
@@ -187,7 +188,7 @@ def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> I
 
 def pool_forms(scene: Scene, node: Node, op: Pool, layout: Layout) -> Iterator[Form]:
     """Yield the form of pooling: the window has one more axis, the channels that lie together."""
-    if op.how == "Lp" or op.window.rank > 2:
+    if op.how == "Lp" or op.window.rank > (3 if scene.batch_last else 2):
         return
     if layout is Layout.LAST and scene.type(node.outputs[0]).shape[1] % scene.width:
         return

@@ -106,6 +106,9 @@ class Scene:
     bytes_alone: bool = False
     """Whether only bytes lie otherwise, in blocks, for kernels that take any of them: a GPU's."""
 
+    batch_last: bool = False
+    """Whether the images of a batch are last where that is so, see `batch_last.py`."""
+
     @property
     def others(self) -> tuple[Layout, ...]:
         """The layouts beside the plain one; without vectors there are no blocks for them."""

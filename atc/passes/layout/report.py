@@ -50,14 +50,16 @@ class LayoutReport:
 
 
 def layout_names(
-    width: int, bytes_last: bool = False, bytes_alone: bool = False
+    width: int, bytes_last: bool = False, bytes_alone: bool = False, batch_last: bool = False
 ) -> dict[Layout, str]:
     """Return what layouts are called where vectors hold `width` floats, 1: there are none.
 
     `bytes_last` says whether even then bytes may lie with their channels last; of `bytes_alone`
-    there are blocks of so many.
+    there are blocks of so many, with `batch_last` behind their images.
     """
     names = {Layout.PLAIN: "nchw", Layout.LAST: "nhwc", Layout.BLOCKS: f"nchw{width}c"}
+    if batch_last:
+        names[Layout.BLOCKS] = f"chwn{width}"
     if bytes_alone:
         return {layout: names[layout] for layout in (Layout.PLAIN, Layout.BLOCKS)}
     if width > 1:
@@ -104,7 +106,7 @@ def _layout(found: Choices, states: Sequence[int], node: int) -> Layout:
 
 def _region(found: Choices, states: Sequence[int], run: Sequence[int]) -> Region:
     scene = found.scene
-    names = layout_names(scene.width, scene.bytes_last, scene.bytes_alone)
+    names = layout_names(scene.width, scene.bytes_last, scene.bytes_alone, scene.batch_last)
     origins = [found.scene.graph.nodes[k].origin for k in run]
     labels = [name for origin in origins for name in origin] or [""]
     others = {

@@ -11,6 +11,7 @@ import pytest
 import quantized_convs
 from cuda_cases import TARGET
 from quantized_convs import CASES, Case, drawn, expected, model, parts
+from setting_rows import options
 
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.target import Target
@@ -51,7 +52,7 @@ def blocked(name: str, layout: str) -> tuple[Graph, Workload, list[Candidate]]:
 def compiled(quick: bool) -> dict[str, list[tuple[str, Network]]]:
     """Return networks in which a kernel was chosen, all in one library."""
     names = [n for n in EVERY if (n in QUICK) == quick]
-    layouts = ["nchw32c"] if quick else [*GPU_BLOCKS]
+    layouts = ["nchw32c"] if quick else ["nchw4c", "nchw32c"]
     chosen = [(n, x, c) for n in names for x in layouts for c in blocked(n, x)[2]]
     asked = iter(chosen)
 
@@ -104,14 +105,21 @@ def test_bytes_between_convolutions_stay_in_blocks(layout: str, block: int) -> N
     layouts = LayoutCosts(TARGET, Limits()).layouts(layout)
     graph = run_passes(lowered, width=1, device=True, layouts=layouts)
     kinds = Counter(n.op.kind for n in graph.nodes)
-    assert (kinds["ConvBlocked"], kinds["Conv"], kinds["Block"], kinds["Unblock"]) == (4, 1, 0, 1)
+    assert (kinds["ConvBlocked"], kinds["Conv"], kinds["Block"]) == (4, 1, 0)
+    assert kinds["Unblock"] == (layout != "chwn4")  # which a transpose reads
     laid = [graph.types[n.outputs[0]] for n in graph.nodes if n.op.kind in ("ConvBlocked", "Pool")]
-    assert all(t.dtype is DType.UINT8 and t.shape[-1] == block for t in laid)
+    end = (2, 4) if layout == "chwn4" else (block,)
+    assert all(t.dtype is DType.UINT8 and t.shape[-len(end) :] == end for t in laid)
     plain = run_passes(lowered, width=1, device=True)
     assert "ConvBlocked" not in {n.op.kind for n in plain.nodes}
+
+
+@pytest.mark.parametrize("layout", GPU_BLOCKS)
+def test_the_option_names_them(layout: str) -> None:
+    assert options({}, layout_transform=layout).layout_transform == layout
 
 
 def test_a_layout_that_no_gpu_has_is_named() -> None:
     with pytest.raises(OptionError, match="cuda-emulated has no layout nhwc") as error:
         LayoutCosts(TARGET, Limits()).layouts("nhwc")
-    assert error.value.hint == "it has auto, nchw, nchw4c, nchw32c"
+    assert error.value.hint == "it has auto, nchw, nchw4c, nchw32c, chwn4"

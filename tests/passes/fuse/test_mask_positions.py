@@ -111,7 +111,7 @@ def test_other_tables_stay(name: str, form: str) -> None:
 
 def test_numbers_that_are_added_stay() -> None:
     """A bias of visible keys, or one that hides no key for sure."""
-    for low in (-1e4, 1.0):
+    for low in (-1e4, 1.0, np.nan):
         given = model(CAUSAL, "add")
         (table,) = (t for t in given.graph.initializer if t.name == "table")
         table.CopyFrom(numpy_helper.from_array(
