@@ -95,8 +95,8 @@ def read_node(proto: onnx.NodeProto, results: Sequence[Type]) -> Node:
 class Builder:
     """The operators so far. `where` names what is being translated.
 
-    What would change nothing (a conversion to the same type, + 0, ...) is left out, as MegEngine refuses
-    to load it; for that the variables' types and shapes are noted where they are known.
+    What would change nothing (a conversion to the same type, + 0, ...) is left out, as MegEngine
+    refuses to load it; for that the variables' types and shapes are noted where they are known.
     """
 
     where: str = ""
