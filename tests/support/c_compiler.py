@@ -59,9 +59,11 @@ def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     if kept is not None:
-        own = kept.with_name(f"{kept.name}.{os.getpid()}")
-        own.write_bytes(zlib.compress((folder / result).read_bytes(), 1))
-        own.replace(kept)
+        with suppress(FileNotFoundError):  # --cache-clear: each worker removes the folder once more
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            own = kept.with_name(f"{kept.name}.{os.getpid()}")
+            own.write_bytes(zlib.compress((folder / result).read_bytes(), 1))
+            own.replace(kept)
 
 
 def _digest(folder: Path, command: Sequence[str]) -> str:

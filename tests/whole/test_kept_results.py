@@ -63,6 +63,12 @@ def test_what_fails_fails_again(compiler: Path) -> None:
     assert not list(compiler.with_name("kept").iterdir())
 
 
+def test_the_folder_may_go_meanwhile(compiler: Path) -> None:
+    compiler.with_name("kept").rmdir()
+    assert compiled(compiler, a="1") == compiled(compiler, a="1") == "1"
+    assert runs(compiler) == 1
+
+
 def test_what_is_old_goes_first(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = compiler.with_name("kept")
     for text in "123":
