@@ -310,7 +310,7 @@ def gpu_files(target: Target) -> tuple[str, ...]:
     """Return the names of what every network for a GPU needs in `src/`."""
     emulated = ("emulation.h", "emulated_driver.c")
     own = emulated if target.device == EMULATED else ("driver.c",)
-    return ("device.h", "tensor.h", "driver.h", "gpu.h", "gpu.c", *own)
+    return ("device.h", "tensor.h", "warpgroup.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:

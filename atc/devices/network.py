@@ -210,8 +210,8 @@ class DeviceNetwork:
         compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
         objects = [*(f"{path}.o" for path in sources), str(library)]
         if target.bare:
-            bare = ["-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs", "-T", "board.ld"]
-            objects = [*target.cflags, *bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
+            bare = [*target.cflags, *target.link_flags, "-T", "board.ld"]
+            objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
         objects.append("-pthread") if not target.bare else None
         static = not target.bare and not self._device.is_native
         link_program(compiler, (), objects, "run", place, static=static, log=self._log)

@@ -85,10 +85,15 @@ def device_harness_of(
 
     arrays = operands(w)
     at = [place(array) for array in arrays]
+    packings: dict[str, dict[int, int]] = {}
     packed = []
     for candidate in chosen:
-        packs = candidate.kernel.packs(w, candidate.params, target)
-        packed.append({k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None})
+        name = candidate.kernel.packing(w, candidate.params, target)
+        if name not in packings:
+            packs = candidate.kernel.packs(w, candidate.params, target)
+            found = {k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None}
+            packings[name] = found
+        packed.append(packings[name])
     places: list[int] = []
     end = size
     for t in w.outputs:
@@ -98,7 +103,7 @@ def device_harness_of(
     for candidate, source, own_places in zip(chosen, sources, packed, strict=True):
         launch = source.launch
         assert launch is not None
-        begins = [own_places.get(k, at[k]) for k, t in enumerate(w.inputs) if t is not None]
+        begins = [own_places.get(k, b) for k, b in enumerate(at) if w.inputs[k] is not None]
         pointers = [*begins, *places, *([end] if source.scratch else [])]
         own = [f"gpu->arena + {b}" for b in pointers]
         calls.append({

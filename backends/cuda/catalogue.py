@@ -13,12 +13,13 @@ from atc.backends.cuda import (
     rows,
     slim,
     tensor,
+    warpgroup,
     windows,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *slim.KERNELS, *tensor.KERNELS, *windows.KERNELS,
-    *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS, *loops.KERNELS,
-    *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
+    *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS,
+    *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip

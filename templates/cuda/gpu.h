@@ -35,10 +35,24 @@ enum {
   GPU_OLD_DRIVER = -24  /* older than the code */
 };
 
-/* A kernel: its blocks at most, their threads, the arguments. */
+/* A tensor that a kernel's blocks read box by box, by the copy engine: which argument it is and where
+ * in that it begins, in bytes; the type as the driver numbers it; extents and a box's, the innermost
+ * axis first; bytes from one to the next along each of the other axes. */
+typedef struct gpu_map {
+  unsigned argument;
+  size_t begin;
+  int type;
+  unsigned rank;
+  uint64_t extents[5], strides[4];
+  uint32_t box[5];
+} gpu_map;
+
+/* A kernel: its blocks at most, their threads, the arguments; the bytes of shared memory that it is
+ * launched with, and maps that it is given behind the arguments. */
 typedef struct gpu_kernel {
   const char *name;
-  unsigned blocks, threads, arguments;
+  unsigned blocks, threads, arguments, shared, map_count;
+  const gpu_map *maps;
 } gpu_kernel;
 
 /* An input or output. */

@@ -30,7 +30,6 @@ QUICK = [
 def make(folder: Path, *words: str) -> str:
     """Run make in a starter and return what it shows; a missing tool skips."""
     require("make")
-    require("arm-none-eabi-gcc")
     done = subprocess.run(
         ["make", "-s", "-C", str(folder / "starter"), *words], capture_output=True, text=True,
         check=False, timeout=60,
@@ -40,7 +39,7 @@ def make(folder: Path, *words: str) -> str:
 
 
 def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS) -> Path:
-    require("arm-none-eabi-gcc")
+    require(get_target(target).compiler)
     if not isinstance(model, Path):
         onnx.save(model, folder / "model.onnx")
         model = folder / "model.onnx"
@@ -50,7 +49,7 @@ def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS)
 @pytest.mark.few(1)
 @pytest.mark.parametrize("target", QUICK)
 def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
-    require("qemu-system-arm")
+    require(get_target(target).runner[0])
     folder = starter(tmp_path, target)
     assert "selftest: ok" in make(folder, "run").splitlines()
 

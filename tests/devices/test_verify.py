@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ TOOLS = {
     "cortex-m55": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
+    "riscv32": ("riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
     "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
 }
 
@@ -57,7 +59,7 @@ def test_a_compilation_is_verified_under_the_emulator(
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("target", ["host", "cortex-m4f", "aarch64-neon"])
+@pytest.mark.parametrize("target", ["host", "cortex-m4f", "riscv32", "aarch64-neon"])
 def test_a_device_is_compared_node_by_node(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -81,6 +83,17 @@ def test_a_device_is_compared_node_by_node(
     largest, rmse = (float(nodes["relu1"].split("] ")[1].split()[k]) for k in (0, 2))
     assert largest == pytest.approx(2)
     assert rmse == pytest.approx(2 / 256**0.5, rel=1e-2)  # of one element among 256
+
+
+def test_riscv32_takes_no_atomic_instructions(tmp_path: Path) -> None:
+    objdump = require("riscv64-unknown-elf-objdump")
+    require("riscv64-unknown-elf-gcc")
+    folder = atc.compile(KEYWORDS, tmp_path / "net", target="riscv32").folder
+    command = [objdump, "-d", folder / "libnet.a"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = {line.split("\t")[2].strip() for line in said.splitlines() if line.count("\t") > 2}
+    assert "lw" in words
+    assert not [word for word in words if word.startswith(("lr.", "sc.", "amo"))]
 
 
 @pytest.mark.slow
@@ -142,7 +155,7 @@ def test_a_machine_that_ssh_does_not_reach(
 
 @pytest.mark.parametrize(
     ("target", "text"),
-    [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "don't run on this machine"),
+    [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "need qemu-system-riscv32"),
      ("wasm32-simd128", "don't run on this machine")],
 )  # fmt: skip
 def test_what_cannot_run_is_told_before_anything_is_compiled(

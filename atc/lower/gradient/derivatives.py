@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,9 @@ import numpy as np
 import onnx_ir
 
 from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType
+from atc.ir.view import View
+from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import compute, like
 from atc.lower.reduce import reduce_axes
@@ -78,8 +81,7 @@ class Step:
     def gradient(self, k: int) -> str:
         """Return the gradient of result `k`, zeros where y doesn't depend on it."""
         type_ = self.ctx.b.type(self.outputs[k])
-        zeros = np.zeros(type_.shape, type_.dtype.numpy)
-        return self.gradients[k] or self.ctx.b.constant(zeros)
+        return self.gradients[k] or zeros(self.ctx.b, type_.shape, type_.dtype)
 
     def shape(self, i: int) -> tuple[int, ...]:
         """Return the shape of operand `i`."""
@@ -151,6 +153,18 @@ def derives(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+_STORED = 1 << 16
+"""Zeros that are a constant; more of them are written by a call, not held by the library."""
+
+
+def zeros(b: Builder, shape: Sequence[int], dtype: DType) -> str:
+    """Return zeros of a shape."""
+    if prod(shape) <= _STORED:
+        return b.constant(np.zeros(shape, dtype.numpy))
+    views = [View((0,) * len(shape))]
+    return b.map(lambda c: c, b.scalar(0, dtype), shape=shape, views=views)
 
 
 def added(ctx: LoweringContext, a: str, b: str) -> str:

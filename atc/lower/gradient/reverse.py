@@ -18,7 +18,7 @@ from atc.ir.ops import Map
 from atc.ir.view import dense
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
-from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added, derives
+from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added, derives, zeros
 from atc.lower.gradient.tangents import directional
 from atc.lower.gradient.tape import Tape, reads
 from atc.lower.gradient.without import STOPS, WITHOUT
@@ -124,8 +124,9 @@ def _backward(
         for x, part in zip(step.operands, rule(step.receiving(incoming, active)), strict=False):
             if x in active and part:
                 gradients[x] = added(ctx, gradients[x], part) if x in gradients else part
-    zeros = {x: np.zeros(b.shape(x.value), b.type(x.value).dtype.numpy) for x in xs}
-    return tuple(gradients.get(x) or b.constant(zeros[x]) for x in xs)
+    return tuple(
+        gradients.get(x) or zeros(b, b.shape(x.value), b.type(x.value).dtype) for x in xs
+    )
 
 
 def _named(node: onnx_ir.Node) -> str:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from atc.ir.expr import Call, Const, Expr, Extent, Input, call, cast, const, inputs_of, renumber
 from atc.ir.graph import DType, Node, Op, TensorType
 from atc.ir.ops import (
@@ -35,7 +33,7 @@ from atc.ir.ops.data import Concat, Cumulate, Gather, Pad, Scatter
 from atc.ir.view import View, dense
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import like
-from atc.lower.gradient.derivatives import UNARY, minus, over, times
+from atc.lower.gradient.derivatives import UNARY, minus, over, times, zeros
 
 _SLOPES: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     **{op: UNARY[op] for op in UNARY if op not in ("Relu", "Identity")},
@@ -98,7 +96,7 @@ class _Walk:
         if name in self.changes:
             return self.changes[name]
         type_ = self.ctx.b.type(name)
-        return self.ctx.b.constant(np.zeros(type_.shape, type_.dtype.numpy))
+        return zeros(self.ctx.b, type_.shape, type_.dtype)
 
     def sum(self, parts: Sequence[str]) -> str:
         """Add up values of one type."""
