@@ -166,6 +166,8 @@ MOVEMENT = [
          3: ints(2, 1), 4: ints(-2, -1)}),
     case("Gather", "Gather", X, ints(2, 0, -1).reshape(1, 3), axis=1),
     case("Gather one", "Gather", X, constants={1: np.int64(-1)}, axis=2),
+    case("Gather one of one axis", "Gather", X[0, 0], constants={1: np.int64(2)}),
+    case("GatherElements of one axis", "GatherElements", X[0, 0], ints(1, -2), axis=0),
     case("GatherElements", "GatherElements", X, RNG.integers(-3, 3, (2, 5, 4)), axis=1),
     case("Pad", "Pad", IMAGE, constants={1: ints(0, 0, 1, 2, 0, 0, 3, 0), 2: np.float32(1.5)}),
     case("Pad by edges", "Pad", IMAGE, constants={1: ints(1, 0, 0, 1), 2: None, 3: ints(2, 3)},
@@ -217,6 +219,7 @@ LAYERS = [
     case("ReduceSum of all", "ReduceSum", X, keepdims=0),
     case("ReduceSum of ints", "ReduceSum", WHOLE, constants={1: ints(-1)}),
     case("CumSum", "CumSum", X, constants={1: np.int64(-2)}, exclusive=1, reverse=1),
+    case("ReduceMax of one axis alone", "ReduceMax", X[0, 0], keepdims=0),
     case("Softmax", "Softmax", X, axis=1),
     case("LayerNormalization", "LayerNormalization", X, axis=1,
          constants={1: normal(3, 4), 2: normal(3, 4)}),
@@ -224,8 +227,10 @@ LAYERS = [
     case("BatchNormalization", "BatchNormalization", IMAGE,
          constants={1: normal(4), 2: normal(4), 3: normal(4), 4: UNIT[0, 0]}),
     case("ArgMax", "ArgMax", X, axis=1),
+    case("ArgMax of one axis", "ArgMax", X[0, 0], axis=0, keepdims=0),
     case("ArgMin", "ArgMin", X, axis=-1, keepdims=0),
     case("TopK", "TopK", X, constants={1: ints(2)}, axis=1, outputs=2),
+    case("TopK of one axis", "TopK", X[0, 0], constants={1: ints(2)}, outputs=2),
     case("TopK of the least", "TopK", X, constants={1: ints(3)}, largest=0, outputs=2),
 ]  # fmt: skip
 

@@ -235,7 +235,11 @@ class Builder:
     def taken(self, x: int, axis: int, index: int) -> int:
         """Return the slices of an axis that an index names, at the place of that axis."""
         indices = ("IndexDescMaskDump", {"items": (IndexItem(axis, False, False, False, True),)})
-        return self.op("IndexingMultiAxisVec", [x, index], indices)[0]
+        made = self.op("IndexingMultiAxisVec", [x, index], indices)[0]
+        if x in self.shapes and index in self.shapes:
+            shape = self.shapes[x]
+            self.shapes[made] = (*shape[:axis], *self.shapes[index], *shape[axis + 1 :])
+        return made
 
     def selected(self, condition: int, x: int, y: int, type_: Type) -> int:
         """Return x where a condition (of bools) holds, else y."""

@@ -298,9 +298,11 @@ def _argument(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     if node.get("select_last_index", 0):
         raise node.refuse("it takes the last of several")
     kind = {"ArgMax": "Argmax", "ArgMin": "Argmin"}[node.op_type]
-    axis = node.get("axis", 0) % len(xs[0].type.shape)
+    shape = xs[0].type.shape
+    axis = node.get("axis", 0) % len(shape)
     found = b.op(kind, [b.number(xs[0])], ("Axis", {"axis": axis}))[0]
-    return [found if node.get("keepdims", 1) else b.reshape(found, node.results[0].shape)]
+    b.shapes[found] = (*shape[:axis], 1, *shape[axis + 1 :])
+    return [b.reshape(found, node.results[0].shape)]
 
 
 def _best(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
@@ -315,6 +317,8 @@ def _best(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     rows = b.reshape(moved, [xs[0].type.size // shape[axis], shape[axis]])
     pair = b.op("TopK", [rows, b.constant(np.array([k], np.int32))],
                 ("TopK", {"mode": "VALUE_IDX_SORTED"}), outputs=2)  # fmt: skip
+    for each in pair:
+        b.shapes[each] = (xs[0].type.size // shape[axis], abs(k))
     wanted = [*(shape[a] for a in order[:-1]), abs(k)]
     back = [order.index(a) for a in range(len(shape))]
     return [b.transpose(b.reshape(p, wanted), back) for p in pair]
