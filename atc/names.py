@@ -41,7 +41,7 @@ FILES = frozenset({
     "stdint", "stdio", "stdlib", "stdnoreturn", "string", "strings", "tgmath", "threads", "time",
     "uchar", "wchar", "wctype", "cpuid", "immintrin", "unistd", "alloca", "malloc", "memory",
     "features", "endian", "kernel", "kernels", "simd", "simd_math", "simd_bf16", "simd_exact",
-    "simd_tiles", "simd_small", "simd_scalar_math",
+    "simd_tiles", "simd_small", "simd_scalar", "simd_scalar_math",
     "c", "m", "dl", "rt", "gcc", "gcc_s", "pthread",
 })  # fmt: skip
 """Headers of C, and libraries, that `<name>.h` and `lib<name>.so` would hide."""

@@ -104,9 +104,10 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     text = without_single_loops(text)  # before extents are read, lest one be read for nothing
     if dims and not launch:
         text = _FUNCTION.sub(_with_dims, text)
-    if target.own_math and not launch:
-        text, any_own = with_own_math(text)
-        headers = (*headers, HEADER) if any_own else headers
+    lanes = target.vector_bytes // 4
+    if target.own_math and not launch and (kernel.portable or lanes == 1):
+        text, own = with_own_math(text, lanes)
+        headers += own
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
     built = f"{target.name} deterministic" if target.deterministic else target.name

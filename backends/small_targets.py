@@ -1,8 +1,8 @@
 """Targets for small cores: microcontrollers without an operating system, and 32-bit relatives.
 
-Their code is that of the portable tier, and of kernels for `dsp` and `mve`; the names that say
-vectors are flags, with which compilers vectorise loops themselves. qemu runs a program for a
-Cortex-M on a board that has the core, or the next one that it knows: M3 for M0+, M55 for M85.
+Their code is that of the portable tier, and of kernels for `dsp` and `mve`, or, where a record
+names a table of vectors, of all tuned kernels. qemu runs a program for a Cortex-M on a board that
+has the core, or the next one that it knows: M3 for M0+, M55 for M85.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ SMALL_TARGETS: tuple[Target, ...] = (
     Target(
         name="wasm32-simd128",
         arch="wasm32",
-        simd="scalar",
-        vector_bytes=4,
+        simd="wasm_simd128",
+        vector_bytes=16,
         vector_registers=16,
         machine=MACHINES["zen3"],
         features=frozenset({"simd128"}),
@@ -122,6 +122,5 @@ SMALL_TARGETS: tuple[Target, ...] = (
         bare=True,
         own_math=True,
         alignment=16,
-        bytes_last=True,
     ),
 )  # fmt: skip

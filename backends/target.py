@@ -54,8 +54,8 @@ class Target:
     bytes_last: bool = False
     """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     own_math: bool = False
-    """Whether kernels call functions of floats that are ours, not those of a C library, and keep
-    sums in compensated floats, not in double. Its vectors must have one lane."""
+    """Whether portable kernels call functions of floats that are ours, not those of a C library,
+    and keep sums in compensated floats, not in double."""
     deterministic: bool = False
     """Whether results in float32 are to be the same bits as on all such targets; see
     `deterministic`."""

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -126,10 +127,25 @@ _answers: dict[tuple[object, ...], Finished] = {}
 """By command and by the file that runs: five processes of each compilation would say the same."""
 
 
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Signals that end a program by a fault of its own."""
+
+
+def _crashed(status: int) -> bool:
+    """Whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
+    return -status in _CRASHES or status - 128 in _CRASHES
+
+
 def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
-    """Run a step of the build; raise ToolchainError with the tool's own first error line."""
+    """Run a step of the build; raise ToolchainError with the tool's own first error line.
+
+    A tool that crashes is run once more: nvcc 13.0 does now and then, on what it compiles at other
+    times.
+    """
     try:
         done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
+        if _crashed(done.status):
+            done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
     except TimedOut as late:
         raise patience_lost(late, argv, where) from None
     if done.status == 0:

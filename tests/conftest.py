@@ -22,6 +22,8 @@ sys.dont_write_bytecode = False
 
 SSE2 = frozenset({"x86-64-sse2", "sse2"})
 AVX2 = frozenset({"x86-64-avx2", "x86-64-avx2-vnni", "avx2"})
+EMULATED = frozenset({"wasm32-simd128"})
+"""Whose kernels' tests are those of aarch64-neon again, under other emulators."""
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
@@ -73,7 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         drawn = item.name.startswith(DRAWN) and isinstance(name, str)
         seed = values.get("seed", 0)
         late = isinstance(seed, int) and seed >= SEEDS
-        if words & narrower or late or (drawn and repeats(name)):
+        emulated = words & EMULATED and hasattr(getattr(item, "module", None), "VECTOR_TARGETS")
+        if words & narrower or emulated or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)
     _leave_a_few(items)
 

@@ -34,6 +34,8 @@ from atc.files.temporary import temporary_folder
 
 KERNEL_HEADER = "src/kernel.h"
 VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
+ONE_LANE = "src/simd_scalar.h"
+"""The vectors' table of kernels that take one of one lane in the place of src/simd.h."""
 MANY = 6
 """Kernels a worker from which on parsing their headers alone takes less time than it saves."""
 LARGE = 1 << 24
@@ -63,7 +65,7 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = (KERNEL_HEADER, *(VOCABULARY if kernel.vocabulary else ()))
     if kernel.launch:
-        headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
+        headers = (*headers, "src/device.h", "src/tensor.h", "src/warpgroup.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
 
@@ -340,7 +342,8 @@ def _vocabulary_parsed(
     flags = {unit: _flags(unit, context) for unit in units}
     alike: dict[tuple[str, ...], list[Unit]] = {}
     for unit in units:
-        if {KERNEL_HEADER, *VOCABULARY} <= {*unit.includes} and unit.path.endswith(".c"):
+        many = {KERNEL_HEADER, *VOCABULARY} <= {*unit.includes} and ONE_LANE not in unit.includes
+        if many and unit.path.endswith(".c"):
             alike.setdefault(flags[unit], []).append(unit)
     with ExitStack() as stack:
         for number, (given, found) in enumerate(alike.items()):

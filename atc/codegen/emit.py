@@ -149,7 +149,9 @@ def emit(
     gpu = None
     if any(map(uses_device, programs)):
         plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
-        gpu = make_gpu(plans, kernels, name, emulated, profile, gpu_copy_streams)
+        gpu = make_gpu(
+            plans, kernels, name, emulated, profile, hooks, log, gpu_copy_streams
+        )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
@@ -220,9 +222,7 @@ def emit(
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
     """Return the ports with the largest extents of all programs."""
-    sides = [
-        [p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs
-    ]  # fmt: skip
+    sides = [[p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs]
     widest = []
     for port, shapes in zip(ports, zip(*sides, strict=True), strict=True):
         columns = [*zip(*shapes, strict=True)]
@@ -310,7 +310,7 @@ def gpu_files(target: Target) -> tuple[str, ...]:
     """Return the names of what every network for a GPU needs in `src/`."""
     emulated = ("emulation.h", "emulated_driver.c")
     own = emulated if target.device == EMULATED else ("driver.c",)
-    return ("device.h", "tensor.h", "driver.h", "gpu.h", "gpu.c", *own)
+    return ("device.h", "tensor.h", "warpgroup.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:

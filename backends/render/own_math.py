@@ -8,6 +8,9 @@ import re
 HEADER = "scalar_math"
 """The header that has them, as kernels name theirs: `simd_<name>.h`."""
 
+ONE_LANE = "scalar"
+"""The vectors' table of one lane, as a header beside that of more; there is one to a file."""
+
 _VOCABULARY = (
     "floor", "ceil", "trunc", "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf",
 )  # fmt: skip
@@ -34,10 +37,14 @@ _CALL = re.compile(rf"\b({'|'.join(sorted(OWN, key=len, reverse=True))})\(")
 _INCLUDES = re.compile(r'(?:#include "[^"]+"\n)+')
 
 
-def with_own_math(text: str) -> tuple[str, bool]:
-    """Return a kernel's text with our functions for the C library's, and whether it has any."""
+def with_own_math(text: str, lanes: int = 1) -> tuple[str, tuple[str, ...]]:
+    """Return a kernel's text with our functions for the C library's, and the headers they are in.
+
+    They are of one lane. Where vectors have more, a table of one lane takes the vectors' place.
+    """
     own = _CALL.sub(lambda call: f"{OWN[call[1]]}(", text)
     if own == text and f"{ADD}(" not in text:
-        return text, False
-    include = f'#include "../simd_{HEADER}.h"\n'
-    return _INCLUDES.sub(lambda lines: lines[0] + include, own, count=1), True
+        return text, ()
+    headers = (HEADER,) if lanes == 1 else (ONE_LANE, HEADER)
+    includes = "".join(f'#include "../simd_{header}.h"\n' for header in headers)
+    return _INCLUDES.sub(lambda lines: lines[0] + includes, own, count=1), headers

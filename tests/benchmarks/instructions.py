@@ -1,4 +1,4 @@
-"""Instructions of quantized layers and networks on Cortex-M cores, as qemu's plugin counts them.
+"""Instructions of quantized layers and networks on other processors, as qemu's plugin counts them.
 
 usage: instructions.py [--target=cortex-m4f,...] [--level=O2] [--only=TEXT] [--functions]
 
@@ -6,7 +6,8 @@ Builds every layer and network of tests/support/tiny_networks.py for the targets
 float32, runs each once and twice on the emulated board, and prints what one run takes, what
 CMSIS-NN takes, and the ratios ("-" for floats that no board of qemu's has room for); changes of
 the layout at the border count for networks only.
-Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm.
+Needs the target's compiler (`atc doctor --target=...`) and qemu-system-arm, or, where there is an
+operating system (armv7-neon, aarch64-neon, riscv64-rvv), qemu-user, whose programs take plugins.
 
 CMSIS-NN's numbers are those of 99f736a, built with -Ofast by the same compiler, 2026-11-22, with
 weights of the same shapes. Instructions are not cycles: they say nothing of waiting for memory.
@@ -73,22 +74,29 @@ def counts(model: onnx.ModelProto, target: Target, level: str, folder: Path) -> 
     write_project(folder / "net", emission)
     sizes = {"inputs": 1 << 18, "outputs": 1 << 18}
     (folder / "net/main.c").write_text(MAIN.format(name="net", upper="NET", **sizes))
-    start = ("-nostartfiles", "--specs=nano.specs", "--specs=rdimon.specs", str(BARE / "startup.c"))
-    place = (f"-Wl,-T,{BARE / 'link.ld'}", "-Wl,--no-warn-rwx-segments", "-Wl,--no-warn-execstack")
-    flags = ("-std=c99", f"-{level}", "-ffp-contract=off", "-fno-math-errno", "-fno-tree-pre",
-             "-fno-schedule-insns", "-ffunction-sections", "-Wl,--gc-sections")  # fmt: skip
+    start: tuple[str, ...] = ("-static",)
+    if target.bare:
+        start = (
+            "-nostartfiles", "--specs=nano.specs", "--specs=rdimon.specs", str(BARE / "startup.c"),
+            f"-Wl,-T,{BARE / 'link.ld'}", "-Wl,--no-warn-rwx-segments", "-Wl,--no-warn-execstack",
+            *PLACES.get(target.name, ()),
+        )  # fmt: skip
+    flags = ("-std=c99", f"-{level}", "-ffp-contract=off", "-fno-math-errno",
+             "-ffunction-sections", "-Wl,--gc-sections")  # fmt: skip
+    if "clang" not in target.compiler:
+        flags += ("-fno-tree-pre", "-fno-schedule-insns")
     found = []
     for runs in (1, 2):
         command = [
-            target.compiler, *target.cflags, *flags, *start, *place, *PLACES.get(target.name, ()),
+            target.compiler, *target.compiler_words, *target.cflags, *flags, *start,
             f"-DRUNS={runs}", "-Iinclude", "-I.", "main.c", *sources(folder / "net"), "-lm",
             "-o", "program",
         ]  # fmt: skip
         subprocess.run(command, cwd=folder / "net", check=True, stderr=subprocess.DEVNULL)
         plugin = ("-plugin", str(folder / "count.so"), "-d", "plugin", "-D", "counts.txt")
         subprocess.run(
-            [target.runner[0], *plugin, *target.runner[1:], "program"], cwd=folder / "net",
-            check=True,
+            [target.runner[0].removesuffix("-static"), *plugin, *target.runner[1:],
+             "program", *(() if target.bare else ("one",))], cwd=folder / "net", check=True,
         )  # fmt: skip
         lines = (folder / "net/counts.txt").read_text().splitlines()
         found.append({name: int(n) for n, name in (line.split(" ", 1) for line in lines)})

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 from c_compiler import compile_command
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
+from simd_program import NODE
 from tile_emulation import emulated, emulating
 
 from atc.backends.kernel import AnyKernel, Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
+from atc.backends.render.own_math import ONE_LANE
 from atc.backends.target import TILES, Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.ir.graph import Array
@@ -31,7 +33,7 @@ from atc.templates import render, verbatim
 from support import _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
-VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon")
+VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon", "wasm32-simd128")
 
 _MAIN = """#include <stdint.h>
 #include <stdio.h>
@@ -71,10 +73,12 @@ class Call:
 def vector_target(name: str) -> Target:
     """Return a target, or skip the test where nothing here can build and run it."""
     target = get_target(name)
+    if target.arch == "wasm32":
+        target = replace(target, runner=NODE)
     at_home = target.arch in ("", host_arch())
     if at_home and not target.features - TILES <= host_features():
         pytest.skip(f"this CPU can't run {name}")
-    for tool in () if at_home else (target.compiler, *target.runner):
+    for tool in () if at_home else (target.compiler, *target.runner[:1]):
         if shutil.which(tool) is None:
             pytest.skip(f"{name} needs {tool}")
     return target
@@ -193,7 +197,11 @@ def _files(
         files[f"simd_{header}.h"] = verbatim(f"simd/{header}.h")
     asks = any(s.tiles for s in sources) and own_tiles
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
-    files["program.c"] = _unit(distinct.values()) + _MAIN.format(
+    own = [s for s in distinct.values() if ONE_LANE in s.headers]
+    files["one_lane.c"] = _unit(own)
+    unit = _unit(s for s in distinct.values() if s not in own)
+    declared = "".join(f"{s.prototype};\n" for s in own)
+    files["program.c"] = unit + declared + _MAIN.format(
         size=memory.size + 64, data=memory.size, calls="\n".join(texts),
         permission=render("project/tiles.c.j2", {}) if asks else "",
         ask="  if (!tiles_are_allowed()) return 3;" if asks else "",
@@ -219,6 +227,6 @@ def _unit(sources: Iterable[KernelSource]) -> str:
 
 def _build(target: Target, folder: Path, *flags: str) -> None:
     command = [*compile_command(target), *flags, *(["-static"] if target.runner else [])]
-    command += ["-o", "program", "program.c", "-lm"]
+    command += ["-o", "program", "program.c", "one_lane.c", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]

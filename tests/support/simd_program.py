@@ -21,6 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 import atc.templates
+from atc.backends.targets import get_target
 
 Array = NDArray[Any]
 Inputs = tuple[Array, Array, Array]
@@ -33,9 +34,16 @@ STRICT = (
 )
 
 
+NODE = ("node", "--no-warnings", str(Path(__file__).with_name("wasi.mjs")))
+"""What runs programs of WebAssembly."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table of templates/simd: its lanes, whether v_fma rounds once, the machine it needs."""
+    """A table of templates/simd: its lanes, whether v_fma rounds once, the machine it needs.
+
+    Where that isn't this machine, `target` tells the compiler and what runs its programs.
+    """
 
     name: str
     lanes: int
@@ -43,6 +51,19 @@ class Table:
     machine: str = ""
     features: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    target: str = ""
+
+    def cross(self) -> list[str]:
+        """Return the command of the target's own compiler, or skip the test."""
+        target = get_target(self.target)
+        return [find(target.compiler), *target.compiler_words, *target.cflags]
+
+    def runner(self) -> list[str]:
+        """Return the command that runs a program of the target here, or skip the test."""
+        if self.machine == "wasm32":
+            return [find("node"), *NODE[1:]]
+        program, *words = get_target(self.target).runner
+        return [find(program), *words]
 
     def __str__(self) -> str:
         return self.name
@@ -54,7 +75,8 @@ TABLES = (
     Table("avx2", 8, True, "x86_64", ("avx2", "fma", "f16c")),
     Table("avx512", 16, True, "x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
           ("-mprefer-vector-width=512",)),
-    Table("neon", 4, True, "aarch64"),
+    Table("neon", 4, True, "aarch64", target="aarch64-neon"),
+    Table("wasm_simd128", 4, False, "wasm32", target="wasm32-simd128"),
 )  # fmt: skip
 
 
@@ -109,8 +131,22 @@ PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if !defined(__wasm__)
 #include <sys/mman.h>
+#endif
 #include "simd_exact.h"
+
+/* The end of memory that may be touched. */
+static char *end_of_memory(void) {
+  const size_t page = 65536;
+#if defined(__wasm__)
+  return (char *)(__builtin_wasm_memory_grow(0, 1) * page + page);
+#else
+  char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
+  return memory + page;
+#endif
+}
 
 static const float *opaque(const float *p) {
   const void *const wild = (const void *)(uintptr_t)64;
@@ -172,11 +208,9 @@ OF_TWO(f64_scaled, scaled)
 /* For n of 0 to V_LANES: v_load_n, a buffer after v_store_n, v_mask_n; with the n-th float the last
  * before memory that must not be touched. */
 static void tails(const float *a, float *y) {
-  const size_t page = 65536;
-  char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
+  char *const end = end_of_memory();
   for (size_t n = 0; n <= V_LANES; n++, y += 3 * V_LANES) {
-    float *const last = (float *)(void *)(memory + page) - n;
+    float *const last = (float *)(void *)end - n;
     memcpy(last, a, n * sizeof *a);
     v_store(y, v_load_n(last, n));
     for (size_t i = 1; i <= V_LANES - n; i++) *(last - i) = -1.0f;
@@ -190,10 +224,7 @@ static void tails(const float *a, float *y) {
  * from just before such memory, and of what lies there after v_store_u8_n, v_store_i8_n and
  * v_i32_store_n of V_LANES numbers from a; then of halves, v_load_bf16_n and v_store_halves_n. */
 static void typed_tails(const float *a, float *y) {
-  const size_t page = 65536;
-  char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
-  char *const end = memory + page;
+  char *const end = end_of_memory();
   for (size_t n = 0; n <= V_LANES; n++, y += 8 * V_LANES) {
     uint8_t *const u = (uint8_t *)end - n;
     int8_t *const s = (int8_t *)end - n;
@@ -252,7 +283,8 @@ int main(int count, char **arguments) {
   float *const y = a + 3 * n;
   memset(y, 0, n * sizeof *y);
   const char *const name = arguments[1];
-  (void)sum_of_parts, (void)stored_bf16; /* no call, in programs of the vocabulary alone */
+  (void)sum_of_parts, (void)stored_bf16, (void)f64_narrow, (void)f64_twice, (void)f64_product;
+  (void)f64_quotient, (void)f64_scaled; /* not all of them in each of the programs */
 @CALLS@
   if (strcmp(name, "tails") == 0) tails(a, y);
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
@@ -333,12 +365,11 @@ def build(table: Table, ops: Sequence[Op], folder: Path) -> Program:
                 pytest.skip(f"this CPU lacks {', '.join(missing)}")
         compile_table(table, folder, text, find("cc", "gcc", "clang"), "-o", "program", "-lm")
         return Program(table, (str(folder / "program"),), emulated=False)
-    if table.machine != "aarch64":
+    if not table.target:
         pytest.skip(f"needs a CPU of {table.machine}")
-    runner = find("qemu-aarch64-static", "qemu-aarch64")
-    compiler = find("aarch64-linux-gnu-gcc")
-    compile_table(table, folder, text, compiler, "-static", "-o", "program", "-lm")
-    return Program(table, (runner, str(folder / "program")), emulated=True)
+    runner = table.runner()
+    compile_table(table, folder, text, *table.cross(), "-static", "-o", "program", "-lm")
+    return Program(table, (*runner, str(folder / "program")), emulated=True)
 
 
 def defined_names(header: str) -> set[str]:

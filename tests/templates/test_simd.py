@@ -272,10 +272,11 @@ def test_every_name_is_tested(name: str) -> None:
 def test_table_compiles_without_warnings(table: Table, compiler: str, tmp_path: Path) -> None:
     if table.machine in ("", platform.machine()):
         command = [find("gcc") if compiler == "gcc" else find("clang", "clang-19")]
-    elif table.machine == "aarch64":
-        command = [find("aarch64-linux-gnu-gcc")]  # needed for its headers in any case
-        if compiler == "clang":
-            command = [find("clang", "clang-19"), "--target=aarch64-linux-gnu"]
+    elif table.target:
+        command = table.cross()  # needed for its headers in any case
+        if compiler == "clang" and "clang" not in command[0]:
+            gnu = command[0].removesuffix("-gcc")
+            command = [find("clang", "clang-19"), f"--target={gnu}", *command[1:]]
     else:
         pytest.skip(f"needs a compiler for {table.machine}")
     compile_table(table, tmp_path, program_text(ALL), *command, "-c", "-o", "program.o")

@@ -38,6 +38,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "null")
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
 _FORMATS = ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC")
 _MODES = {n: "special" for n in (2, 4, *range(7, 31))}
+_LAYOUTS = ("auto", "nchw", "nhwc", "nchw4c", "nchw8c", "nchw16c", "nchw32c", "chwn4")
 _IMPLMODES = (
     "high_precision", "high_performance", "high_precision_for_all", "high_performance_for_all"
 )  # fmt: skip
@@ -314,9 +315,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "cache."),
     Setting("layout_transform", "Optimisation", "how feature maps lie in memory: auto solves for "
             "the least cost of the whole graph; another one is taken wherever a node can be "
-            "computed in it; blocks must be as wide as the target's vectors",
-            "auto|nchw|nhwc|nchw4c|nchw8c|nchw16c",
-            choice(("auto", "nchw", "nhwc", "nchw4c", "nchw8c", "nchw16c")), "auto",
+            "computed in; blocks must be as wide as the target's vectors; on GPUs bytes alone may "
+            "lie in blocks, of 4 or 32 channels, chwn4 has the images of a batch before those, and "
+            "auto is nchw", "|".join(_LAYOUTS), choice(_LAYOUTS), "auto",
             documentation="The report tells what each of them is estimated to cost, by measured "
             "times where there are some."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",

@@ -19,6 +19,8 @@ COLUMNS = 16
 """Columns computed together: one cache line of floats."""
 PRODUCTS, RATE = 10.0, 9.0
 """Multiply-adds, and bytes of B, per cycle of a loop that compilers make vectors of."""
+REACHED = 5 / 8
+"""The part of the former that such a loop reaches of what narrower vectors could do."""
 SMALL = 0.15
 """The former on a small core, which takes one instruction after the other."""
 
@@ -95,8 +97,16 @@ class MatMulRows(Kernel[MatMul]):
         op = w.op
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
-        rate = SMALL if target.bytes_last else PRODUCTS
+        rate = SMALL if target.bytes_last else _products(target)
         return prod(op.batch) * max(products / rate, op.k * op.n * 4 / RATE)
+
+
+def _products(target: Target) -> float:
+    """Return the multiply-adds per cycle, no more than a target's own vectors could do."""
+    if target.vector_bytes == 4:  # the compiler knows of vectors that the target doesn't name
+        return PRODUCTS
+    most = target.vector_bytes // 4 * target.machine.fma_rate(target.vector_bytes)
+    return min(PRODUCTS, REACHED * most)
 
 
 def _centred(value: str, zero: int) -> str:

@@ -14,6 +14,7 @@ from matmul_workloads import TRUTH, operands, workload
 
 from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
+from atc.backends.cpu.matmul.portable import MatMulRows
 from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams, read_mode
 from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machines import MACHINES
@@ -79,6 +80,14 @@ def every_call(shapes: Sequence[tuple[int, int, int]], target: str) -> list[tupl
                     parameters = kernel.parameters(w, record)
                     found += [(epilogue, Call(kernel, p, w, arrays)) for p in parameters]
     return found
+
+
+@pytest.mark.parametrize("name", ["x86-64-sse2", *VECTOR_TARGETS])
+def test_tiles_cost_less_than_what_a_compiler_makes_of_loops(name: str) -> None:
+    target = get_target(name)
+    w = workload((), 125, 64, 64, View((64, 1)), View((1, 64)), "bias, relu", True)
+    tiles = min(MatMulTile().cost(w, p, target) for p in MatMulTile().parameters(w, target))
+    assert tiles < MatMulRows().cost(w, {}, target)
 
 
 @pytest.mark.few(1)
