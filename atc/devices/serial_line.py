@@ -213,10 +213,10 @@ def run_over(
             _good(line, line.ask("w", index, at, len(part), part)[0], f"input {index}")
     seen: list[bytes] = []
     if spans:
-        for part in count():
-            status = line.run(part)
+        for number in count():
+            status = line.run(number)
             _good(line, 0 if status == _MORE else status, "the run")
-            seen += [_fetched(line, s) for s in spans if s.step == part]
+            seen += [_fetched(line, s) for s in spans if s.step == number]
             if status != _MORE:
                 break
     else:
