@@ -30,8 +30,8 @@ def tile_cycles(
     loads = pixels / machine.loads + vectors / machine.load_rate(size)
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
-    turns = depth / (g.block if not g.plain else 1)
-    return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5
+    iterations = depth / (g.block if not g.plain else 1)
+    return CALL + depth * step + iterations * 2.0 + pixels * vectors * 1.5
 
 
 def image_cycles(
