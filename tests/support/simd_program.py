@@ -84,6 +84,13 @@ TABLES = (
 )  # fmt: skip
 
 
+CASES = [
+    pytest.param(t, id=str(t), marks=[pytest.mark.slow] * (t.target not in ("", "aarch64-neon")))
+    for t in TABLES
+]  # fmt: skip
+"""The tables as parameters; of those that emulators run one is tested by default."""
+
+
 @dataclass(frozen=True)
 class Op:
     """A call in C, and its truth.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from simd_program import (
+    CASES,
     FOLDER,
     TABLES,
     Array,
@@ -247,7 +248,7 @@ ALL = (*OPS, *UNSIGNED, *FUSED, SUM)
 # --- The tests ---
 
 
-@pytest.fixture(scope="module", params=TABLES, ids=str)
+@pytest.fixture(scope="module", params=CASES)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     return build(request.param, ALL, tmp_path_factory.mktemp("simd"))
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from simd_program import (
+    CASES,
     FOLDER,
-    TABLES,
     Array,
     Inputs,
     Op,
@@ -142,7 +142,7 @@ def parts() -> Inputs:
 SUM = Op("sum_of_parts", "{a}, {b}, {c}", np.add, "f32", parts)
 
 
-@pytest.fixture(scope="module", params=TABLES, ids=str)
+@pytest.fixture(scope="module", params=CASES)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
