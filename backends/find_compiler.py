@@ -88,7 +88,16 @@ def _found_compiler(
             )
     own = () if target.compiler == "cc" else (target.compiler,)
     for name in (*own, "gcc", "clang"):
-        found = identify((name, *(target.compiler_words if name in own else ())))
+        more = target.compiler_words if name in own else ()
+        try:
+            found = identify((name, *more))
+        except ToolchainError:
+            if not more or identify((name,)) is None:
+                raise
+            raise ToolchainError(
+                f"{name} doesn't understand {shlex.join(more)}, which target {target.name} needs",
+                hint=f"{compiler_advice(target)}, or set CC",
+            ) from None
         if found is not None and _builds_for(found, target):
             return found
     zig = _with_target(_zig_words(), target)

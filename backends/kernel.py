@@ -132,18 +132,47 @@ def loop_cycles(w: Workload) -> float:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor that blocks of a GPU read box by box, by its copy engine: a kernel's `argument`.
+
+    It begins so many bytes into that; extents and a box's are the innermost axis' first, strides
+    are bytes of the others'. `type` is the driver's number of the type of numbers.
+    """
+
+    name: str
+    argument: int
+    begin: int
+    type: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The map in a comment."""
+        shape, box = (",".join(map(str, n[::-1])) for n in (self.extents, self.box))
+        steps = ",".join(map(str, self.strides[::-1]))
+        start = f" from byte {self.begin}" if self.begin else ""
+        layout = f"[{shape}] by {steps} bytes, type {self.type}"
+        return f"of argument {self.argument}{start}: {layout}, in [{box}]"
+
+
+@dataclass(frozen=True)
 class Launch:
     """How many blocks of how many threads run a kernel of a GPU, at most.
 
     `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
     blocks that `merge`, at most as many, they run when all others have ended, and the kernel is
-    given the `phase`: 0, then 1.
+    given the `phase`: 0, then 1. `shared` are the bytes of shared memory that it is launched with,
+    `maps` what it is given behind the arguments.
     """
 
     blocks: int
     threads: int
     wanted: int = field(default=0, compare=False)
     merge: int = 0
+    shared: int = 0
+    maps: tuple[TensorMap, ...] = ()
 
 
 class Kernel(Generic[OpT, ParamsT]):

@@ -32,7 +32,7 @@ def find_nvcc(device: str, environ: Mapping[str, str], *, log: Log = no_log) -> 
     if version is None:
         raise ToolchainError(f"{shlex.join(argv)} is no nvcc", hint=HOW)
     known = re.findall(r"sm_\d+\w?", _ask(argv, "--list-gpu-code", log))
-    if _real(device) not in known:
+    if device.replace("compute_", "sm_") not in known:
         raise ToolchainError(
             f"nvcc of {version[0]} doesn't know {device}; it knows {', '.join(known)}",
             where="--target", hint="choose one of these, or another CUDA toolkit",
@@ -87,12 +87,16 @@ def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
 
 def nvcc_flags(device: str) -> tuple[str, ...]:
     """Return the flags of every kernel: floating point as it is written, as everywhere."""
-    kind = ("-cubin", f"-arch={device}")
+    real = _real(device)
+    kind = ("-cubin", f"-gencode=arch={real.replace('sm', 'compute')},code={real}")
     if device == PORTABLE:
-        kind = ("-fatbin", f"-gencode=arch={device},code=[{device},{_real(device)}]")
+        kind = ("-fatbin", f"-gencode=arch={device},code=[{device},{real}]")
     return (*kind, "-std=c++17", "-O3", "--fmad=false", "-Werror=all-warnings")
 
 
 def _real(device: str) -> str:
-    """Return the architecture of the machine code for a device."""
-    return device.replace("compute_", "sm_")
+    """Return the architecture of the machine code for a device, with what only that one has.
+
+    nvcc knows of sm_90a from 12.0 on, but lists sm_90 alone.
+    """
+    return "sm_90a" if device == "sm_90" else device.replace("compute_", "sm_")

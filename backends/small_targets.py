@@ -68,6 +68,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         machine=MACHINES["esp32c3"],
         cflags=("-march=rv32imac", "-mabi=ilp32"),
         compiler="riscv64-unknown-elf-gcc",  # which serves both widths
+        compiler_words=("--specs=picolibc.specs",),  # Debian's, which has no other C library for it
         runner=("qemu-system-riscv32", "-M", "virt", "-bios", "none", *_SEMIHOSTING),
         zig="riscv32-freestanding",
         bare=True,

@@ -63,6 +63,12 @@ class Target:
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 
     @property
+    def link_flags(self) -> tuple[str, ...]:
+        """What links a program that brings its own startup, where there is no operating system."""
+        newlib = ("--specs=nano.specs", "--specs=nosys.specs") if self.arch == "arm" else ()
+        return ("-nostartfiles", *newlib)
+
+    @property
     def includes_files(self) -> bool:
         """Whether assemblers for it have `.incbin`; else weights are text for the compiler."""
         return self.arch != "wasm32"

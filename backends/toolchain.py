@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -126,10 +127,25 @@ _answers: dict[tuple[object, ...], Finished] = {}
 """By command and by the file that runs: five processes of each compilation would say the same."""
 
 
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Signals that end a program by a fault of its own."""
+
+
+def _crashed(status: int) -> bool:
+    """Whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
+    return -status in _CRASHES or status - 128 in _CRASHES
+
+
 def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
-    """Run a step of the build; raise ToolchainError with the tool's own first error line."""
+    """Run a step of the build; raise ToolchainError with the tool's own first error line.
+
+    A tool that crashes is run once more: nvcc 13.0 does now and then, on what it compiles at other
+    times.
+    """
     try:
         done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
+        if _crashed(done.status):
+            done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
     except TimedOut as late:
         raise patience_lost(late, argv, where) from None
     if done.status == 0:
@@ -311,6 +327,7 @@ def archive_static(
     output: str,
     cwd: Path,
     data: Sequence[str] = (),
+    flags: Sequence[str] = (),
     *,
     log: Log = no_log,
 ) -> Path:
@@ -319,12 +336,14 @@ def archive_static(
     Where objcopy is there (ELF), the objects become one member that defines the public symbols
     only: the kernels of two networks in one program then never clash. Those with data, which may be
     large and whose symbols have the network's name, stay as they are. Else it is a plain archive.
+    `flags` say which processor they are for, where the compiler's own isn't it.
     """
     folder = cwd.resolve()
     objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
-        join = (*compiler.argv, "-r", "-nostdlib", "-o", whole, *objects)
+        words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
+        join = (*words, *flags, "-r", "-nostdlib", "-o", whole, *objects)
         _tool(compiler, join, folder, output, log)
         _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]

@@ -41,7 +41,7 @@ program notebook
 memory
 codegen
 build onnx_backend
-starter packaging convert
+starter packaging convert exporters
 farm
 fast_run
 pipeline
@@ -84,8 +84,8 @@ KERNELS = [
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = [
-    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data", "ordered",
-    "loops", "recurrent", "packed", "attention",
+    "gpus", "kernel", "elementwise", "products", "slim", "tensor", "boxes", "warpgroup", "windows",
+    "blocked", "rows", "data", "ordered", "loops", "recurrent", "packed", "attention",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 

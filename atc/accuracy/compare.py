@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 import onnx
 import onnx.version_converter
 import onnx_ir
 
-from atc.accuracy.differences import Difference, compare
+from atc.accuracy.differences import Difference, compare, plain_form
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.accuracy.inputs import random_inputs, sized_inputs
 from atc.adapt import Adaptation, adapt
@@ -35,6 +35,7 @@ from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
+from atc.runtime.layers import Layered
 from atc.runtime.load import open_network
 from atc.runtime.shown import html_table
 from atc.runtime.values import Tensor, Value
@@ -61,6 +62,8 @@ class Verification:
     differences: tuple[Difference, ...]
     precision: str = ""
     """What the library says of its arithmetic, where the comparison measures its error."""
+    layers: tuple[Difference, ...] = ()
+    """The differences of what nodes computed, by their names, where a device shows it."""
 
     @property
     def error(self) -> float:
@@ -196,6 +199,7 @@ def verify_library(
     run = run or (run_in_double if float64 else run_reference)
     carried = initial_states(model)
     compared: list[Difference] = []
+    seen = _layer_names(net, model, outputs)
     for step in range(_STEPS if states else 1):
         if ranges:
             found_feeds = sized_inputs(model, types, carried, step, seed)
@@ -203,17 +207,43 @@ def verify_library(
                 break  # the states are full
             feeds = found_feeds
         given = {v.name: _fed(net, v, feeds) for v in net.parameters}
-        found = run(model, [*outputs, *states.values()], {**feeds, **carried})
+        found = run(model, [*outputs, *states.values(), *seen], {**feeds, **carried})
         reference, expected = found[0], found[1][: len(outputs)]
         carried = {
             name: np.asarray(array).astype(carried[name].dtype)
-            for name, array in zip(states, found[1][len(outputs) :], strict=True)
+            for name, array in zip(states, found[1][len(outputs) :], strict=False)
         }
         for name, a, b in _elements(outputs, list(net.run(given).values()), expected):
             same = a.astype(b.dtype) if float64 and b.dtype == np.float64 else a
             shown = f"{name}, run {step + 1}" if states else name
             compared.append(compare(shown, same, b, tolerance))
-    return Verification(reference, source, tolerance, tuple(compared), precision)
+    known = dict(zip([*outputs, *states.values(), *seen], found[1], strict=True))
+    layers = tuple(_compared_layers(net, known, tolerance))
+    return Verification(reference, source, tolerance, tuple(compared), precision, layers)
+
+
+def _layer_names(
+    net: Runnable, model: onnx_ir.Model, outputs: Sequence[str]
+) -> list[str]:  # fmt: skip
+    """Return the names of nodes' results that the network shows and the model knows."""
+    shown = {name for layer in net.layers for name in layer.names} if _shows(net) else set()
+    results = (v.name for node in model.graph for v in node.outputs if v.name)
+    return [name for name in dict.fromkeys(results) if name in shown and name not in outputs]
+
+
+def _compared_layers(
+    net: Runnable, known: Mapping[str, Any], tolerance: float
+) -> Iterator[Difference]:
+    """Yield the differences of what nodes computed in the latest run, in its order."""
+    for layer in net.layers if _shows(net) else ():
+        expected = next((np.asarray(known[v]) for v in layer.names if v in known), None)
+        got = None if expected is None else plain_form(layer.result, True, expected)
+        if expected is not None and got is not None:
+            yield compare(layer.node, got.astype(expected.dtype), expected, tolerance)
+
+
+def _shows(net: Runnable) -> TypeGuard[Layered]:
+    return isinstance(net, Layered)
 
 
 def stated_precision(build_info: str) -> tuple[float | None, str]:

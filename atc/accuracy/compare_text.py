@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atc.accuracy.compare import Verification
+from atc.accuracy.differences import Difference
 from atc.errors import one_line
 
 HEADINGS = ("output", "type", "max abs", "max rel", "rmse", "mae", "cosine", "")
+LAYERS = ("node", *HEADINGS[1:])
 
 
-def table_rows(verification: Verification) -> list[tuple[str, ...]]:
-    """Return a row of texts for each output, under HEADINGS."""
+def table_rows(
+    differences: Sequence[Difference], marks: tuple[str, str] = ("ok", "DIFFERS")
+) -> list[tuple[str, ...]]:
+    """Return a row of texts for each output, under HEADINGS; `marks` are for right and wrong."""
     return [
         (one_line(d.name, 60), d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.rmse:.3g}",
          f"{d.mae:.3g}", f"{d.cosine:.9f}",
-         "ok" if d.passed else "DIFFERS")
-        for d in verification.differences
+         marks[not d.passed])
+        for d in differences
     ]  # fmt: skip
+
+
+def layer_rows(verification: Verification) -> list[tuple[str, ...]]:
+    """Return a row of texts for each node, under LAYERS."""
+    return table_rows(verification.layers, ("", "differs"))
 
 
 def summary(verification: Verification) -> str:
@@ -36,10 +47,14 @@ def summary(verification: Verification) -> str:
 
 def verification_text(verification: Verification) -> str:
     """Return the comparison as a plain table."""
-    rows = [HEADINGS, *table_rows(verification)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(HEADINGS))]
-    lines = [
+    layers = [*_lines([LAYERS, *layer_rows(verification)]), ""] if verification.layers else []
+    outputs = _lines([HEADINGS, *table_rows(verification.differences)])
+    return "\n".join([*layers, *outputs, summary(verification)])
+
+
+def _lines(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    return "\n".join([*lines, summary(verification)])

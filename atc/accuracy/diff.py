@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir
 
 from atc.accuracy.compare import TOLERANCE, run_reference
-from atc.accuracy.differences import compare
+from atc.accuracy.differences import compare, plain_form
 from atc.accuracy.feeds import read_feeds
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line
@@ -103,7 +103,7 @@ def diff_compiled(
     compared = [
         difference(step, name, steps[step], plain, np.asarray(expected[name]), tolerance)
         for (step, value), name in named.items()
-        if (plain := _plain(results[step, value], value != name, expected[name])) is not None
+        if (plain := plain_form(results[step, value], value != name, expected[name])) is not None
     ]
     found = {d.step for d in compared}
     return Diff(reference, source, tolerance, tuple(compared), len(steps) - len(found))
@@ -151,18 +151,6 @@ def _known_name(value: str, known: set[str], program: Program) -> str:
     """Return the model's name of a compiled value, '' where it is the compiler's own."""
     names = (value, original(value, program.aliases))
     return next((name for name in names if name in known), "")
-
-
-def _plain(array: Array, laid_out: bool, expected: Any) -> Array | None:
-    """Return a result in the reference's shape; None where it has none."""
-    shape = np.shape(expected)
-    if array.shape == shape:
-        return array
-    if laid_out and len(shape) >= 2 and array.ndim == len(shape) + 1:
-        joined = np.moveaxis(array, -1, 2)
-        channels = joined.reshape(array.shape[0], -1, *shape[2:])[:, : shape[1]]
-        return channels if channels.shape == shape else None
-    return array.reshape(shape) if array.size == np.size(expected) else None
 
 
 def difference(

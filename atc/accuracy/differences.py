@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,21 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> Differe
     rmse = float(np.sqrt(np.mean(errors**2))) if errors.size else 0.0
     mae = float(np.mean(np.abs(errors))) if errors.size else 0.0
     return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed, rmse, mae)
+
+
+def plain_form(array: Array, laid_out: bool, expected: Any) -> Array | None:
+    """Return a result in the reference's shape; None where it has none.
+
+    One that is `laid_out` may have its channels in blocks, [N, C / b, *spatial, b].
+    """
+    shape = np.shape(expected)
+    if array.shape == shape:
+        return array
+    if laid_out and len(shape) >= 2 and array.ndim == len(shape) + 1:
+        joined = np.moveaxis(array, -1, 2)
+        channels = joined.reshape(array.shape[0], -1, *shape[2:])[:, : shape[1]]
+        return channels if channels.shape == shape else None
+    return array.reshape(shape) if array.size == np.size(expected) else None
 
 
 def _cosine(a: Array, b: Array) -> float:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import onnx_ir
 
 from atc.accuracy.compare import TOLERANCE, run_reference, subject_of
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
-from atc.codegen.selftest import Golden, golden_of, inputs_by_formula
+from atc.codegen.selftest import Expected, golden_of, inputs_by_formula
 from atc.convert import load_model
 from atc.diagnostics import Diagnostics
-from atc.errors import OptionError
+from atc.errors import OptionError, UnsupportedError
+from atc.ir.graph import Array
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
@@ -26,13 +31,13 @@ def selftested(inner: Compile) -> Compile:
         if not request.options.has_selftest:
             return inner(request, diagnostics)
         diagnostics.stage("computing the self-test")
-        return inner(request.decide(golden=golden_outputs(request)), diagnostics)
+        return inner(request.decide(expected=expected_of(request)), diagnostics)
 
     return compile
 
 
-def golden_outputs(request: Request) -> tuple[Golden, ...]:
-    """Return what the reference computes of the self-test's inputs, or some elements of it.
+def expected_of(request: Request) -> Expected:
+    """Return what the reference computes of the self-test's inputs.
 
     Of a network that carries states it is what the second run computes.
 
@@ -55,10 +60,28 @@ def golden_outputs(request: Request) -> tuple[Golden, ...]:
         for k, (name, each) in enumerate(given.items())
     }
     names = [v.name or "" for v in model.graph.outputs if v.name not in states.values()]
-    for _ in range(2 if states else 1):
-        _, found = run_reference(model, [*names, *states.values()], {**feeds, **carried})
-        outputs, following = found[: len(names)], found[len(names) :]
-        carried = dict(zip(states, map(np.asarray, following), strict=True))
+    following = [*states.values()]
+    for _ in range(1 if states else 0):
+        _, found = run_reference(model, [*names, *following], {**feeds, **carried})
+        carried = dict(zip(states, map(np.asarray, found[len(names) :]), strict=True))
+    values = _values(model, [*names, *following], {**feeds, **carried})
+    outputs = [values.get(name) for name in names]
     if any(output is None or isinstance(output, list | dict) for output in outputs):
         raise OptionError("a network of sequences has no self-test", where="--selftest")
-    return golden_of(outputs, max(TOLERANCE, _ROUNDINGS * subject.epsilon))
+    tolerance = max(TOLERANCE, _ROUNDINGS * subject.epsilon)
+    arrays = {name: each for name, each in values.items() if isinstance(each, np.ndarray)}
+    return Expected(golden_of([arrays[name] for name in names], tolerance), arrays, tolerance)
+
+
+def _values(
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> dict[str, Any]:
+    """Return the outputs by name, and the results of the nodes where a reference tells them."""
+    results = [v.name for node in model.graph for v in node.outputs if v.name]
+    every = [*dict.fromkeys([*outputs, *results])]
+    kept = [*model.graph.outputs]
+    try:
+        return dict(zip(every, run_reference(model, every, feeds)[1], strict=True))
+    except UnsupportedError:  # a result is nothing that can be an output
+        model.graph.outputs[:] = kept
+        return dict(zip(outputs, run_reference(model, outputs, feeds)[1], strict=True))

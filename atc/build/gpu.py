@@ -15,7 +15,7 @@ from atc.build.output_folder import write_files
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import gpu_files
 
-_HEADERS = ("src/device.h", "src/tensor.h", "src/kernel.h")
+_HEADERS = ("src/device.h", "src/tensor.h", "src/warpgroup.h", "src/kernel.h")
 
 
 def headers_of(target: Target) -> tuple[str, ...]:

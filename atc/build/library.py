@@ -65,7 +65,7 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = (KERNEL_HEADER, *(VOCABULARY if kernel.vocabulary else ()))
     if kernel.launch:
-        headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
+        headers = (*headers, "src/device.h", "src/tensor.h", "src/warpgroup.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
 
@@ -211,6 +211,7 @@ def _link(
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
     shared, static = shared_library(context.compiler, name), f"lib{name}.a"
+    own = context.target.cflags if context.target.bare else ()
 
     def share(*more: str) -> Path:
         return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)
@@ -218,7 +219,7 @@ def _link(
     with compiling_threads(context.compiler.running, 1) as pool:
         archiving = pool.submit(
             archive_static, context.compiler, objects, static, cwd,
-            data if data_in_archive else (), log=context.log,
+            data if data_in_archive else (), own, log=context.log,
         )  # fmt: skip
         if blob is not None and not data_in_archive:
             held = f"{name}_weights.o"

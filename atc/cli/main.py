@@ -411,10 +411,19 @@ def _failure(error: BaseException) -> tuple[int, str]:
 
 def _show_verification(result: Verification) -> None:
     """Print the comparison; raise VerificationError if it failed."""
-    from atc.accuracy.compare_text import HEADINGS, summary, table_rows, verification_text
+    from atc.accuracy.compare_text import (
+        HEADINGS,
+        LAYERS,
+        layer_rows,
+        summary,
+        table_rows,
+        verification_text,
+    )
 
     if sys.stdout.isatty():
-        rows = table_rows(result)
+        if result.layers:
+            _show_table(LAYERS, [(row, "red" if row[-1] else "") for row in layer_rows(result)])
+        rows = table_rows(result.differences)
         _show_table(HEADINGS, [(row, "" if row[-1] == "ok" else "red") for row in rows])
         print(summary(result))
     else:

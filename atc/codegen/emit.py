@@ -22,7 +22,7 @@ from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import make_schedule
-from atc.codegen.selftest import Golden, formula
+from atc.codegen.selftest import Expected, formula, node_sums
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.ir.graph import STRING_BYTES, Array
@@ -96,7 +96,7 @@ def emit(
     gpu_copy_streams: int = 1,
     before: Blob = NO_WEIGHTS,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
-    selftest: Sequence[Golden] = (),
+    selftest: Expected | None = None,
     starter: bool = False,
     step: bool = False,
     max_ram: int = 0,
@@ -116,9 +116,9 @@ def emit(
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
-    With a `selftest` the library compares its outputs with those; `starter` says that there is a
-    program for a board beside it, `step` that a run can be done in parts; its header holds
-    `max_ram` and `max_rom` bytes, if they aren't 0.
+    With a `selftest` the library compares its outputs with those, and if a run can be done in parts
+    the results of nodes, too; `starter` says that there is a program for a board beside it, `step`
+    that a run can be done in parts. Its header holds `max_ram` and `max_rom` bytes, if not 0.
 
     From `once_from` bytes on, the weights are to lie in the shared library alone, where the other
     files find them.
@@ -149,7 +149,9 @@ def emit(
     gpu = None
     if any(map(uses_device, programs)):
         plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
-        gpu = make_gpu(plans, kernels, name, emulated, profile, gpu_copy_streams)
+        gpu = make_gpu(
+            plans, kernels, name, emulated, profile, hooks, log, gpu_copy_streams
+        )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
@@ -188,7 +190,9 @@ def emit(
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
         "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
-        "as_text": not target.includes_files, "selftest": tuple(selftest),
+        "as_text": not target.includes_files,
+        "selftest": selftest.outputs if selftest else (),
+        "nodes": node_sums(program, arena, selftest) if selftest and step else (),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,
         "own_math": any(OWN_MATH in k.headers for k in kernels),
@@ -218,9 +222,7 @@ def emit(
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
     """Return the ports with the largest extents of all programs."""
-    sides = [
-        [p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs
-    ]  # fmt: skip
+    sides = [[p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs]
     widest = []
     for port, shapes in zip(ports, zip(*sides, strict=True), strict=True):
         columns = [*zip(*shapes, strict=True)]
@@ -308,7 +310,7 @@ def gpu_files(target: Target) -> tuple[str, ...]:
     """Return the names of what every network for a GPU needs in `src/`."""
     emulated = ("emulation.h", "emulated_driver.c")
     own = emulated if target.device == EMULATED else ("driver.c",)
-    return ("device.h", "tensor.h", "driver.h", "gpu.h", "gpu.c", *own)
+    return ("device.h", "tensor.h", "warpgroup.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -104,10 +104,12 @@ class Plan:
 
 def make_gpu(
     plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
-    timed: bool = False, copy_streams: int = 1,
+    timed: bool = False, observed: bool = False, logged: bool = False, copy_streams: int = 1,
 ) -> Gpu:  # fmt: skip
-    """Write the calls of programs some of whose steps a GPU runs; with `timed` it times each.
+    """Write the calls of programs some of whose steps a GPU runs.
 
+    With `timed` it times each, with `observed` their values are copied for an observer, with
+    `logged` each is told of: none of them is part of a graph then.
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
     Inputs and outputs are copied on at most `copy_streams`.
     """
@@ -117,23 +119,27 @@ def make_gpu(
     for k, plan in enumerate(plans):
         several = "run_ranges" if plan.program.dims else f"run_shape{k}"
         function = several if len(plans) > 1 else "run_on_gpu"
-        runs.append(_make_run(plan, launched, segments, function, network, timed, copy_streams))
+        write = partial(
+            make_schedule, plan.program, plan.arena, plan.weights, network, timed, observed, False,
+            logged,
+        )  # fmt: skip
+        runs.append(_make_run(plan, launched, segments, function, write, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
     return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
 
 
 def _make_run(
     plan: Plan, kernels: Sequence[KernelSource], segments: list[Segment], function: str,
-    network: str, timed: bool, copy_streams: int,
+    write: Callable[..., Schedule], copy_streams: int,
 ) -> GpuRun:  # fmt: skip
     """Write one program's calls, and add its segments to those there are."""
-    program, arena, weights = plan.program, plan.arena, plan.weights
+    program, weights = plan.program, plan.weights
     hosted, resident = place(program, resident=False), place(program, resident=True)
     writer = partial(
         _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident,
         segments=segments, function=function, copy_streams=copy_streams,
     )  # fmt: skip
-    whole = make_schedule(program, arena, weights, network, timed, writer=writer)
+    whole = write(writer=writer)
     used = whole.uses.pointers
     schedule = replace(
         whole,
@@ -233,7 +239,7 @@ class _GpuWriter(StepWriter):
 
     def _segment(self, launched: Sequence[Call | Fork]) -> Iterator[str]:
         """Yield what queues launches with nothing between them: several are replayed as a graph."""
-        if len([*calls(launched)]) < 2 or self.timed:
+        if len([*calls(launched)]) < 2 or self.timed or self.observed or self.logged:
             for call in calls(launched):
                 yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
             return
@@ -266,13 +272,24 @@ class _GpuWriter(StepWriter):
         yield f"if (!gpu_join(gpu, stream, {others})) return 0;"
 
     def _launch(self, call: Call, failed: str, stream: str = "stream") -> Iterator[str]:
+        if self.logged:
+            yield self._told(call)
         node = call.node
         reads = ", ".join(comment(i, 32) for i in node.inputs if i)
         writes = ", ".join(comment(o, 32) for o in node.outputs)
         yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
         at = [self._device(a) for a in call.arguments]
+        lines = self._launched(call, at, failed, stream)
+        yield from self._shown(call, at, lines, failed) if self.observed else lines
+        self.called += 1
+
+    def _launched(
+        self, call: Call, values: Sequence[str], failed: str, stream: str
+    ) -> Iterator[str]:
+        """Yield a call's launches, on values at C addresses."""
+        at = [*values]
         if call.source.scratch:
-            at.append(self._device_scratch(node.outputs[0]))
+            at.append(self._device_scratch(call.node.outputs[0]))
         self.uses.extents |= dict.fromkeys(call.source.dims)
         dims = [f"(CUdeviceptr)({extent})" for extent in call.source.dims]
         launch = call.source.launch
@@ -293,7 +310,24 @@ class _GpuWriter(StepWriter):
                 yield f"if (!gpu_launch(gpu, {stream}, {number}, {table})) {failed}"
         if self.timed:
             yield f"add_device_time(ctx, {self.called}, begin, took);"
-        self.called += 1
+
+    def _shown(
+        self, call: Call, at: Sequence[str], lines: Iterator[str], failed: str
+    ) -> Iterator[str]:
+        """Yield a call's lines between two looks of the observer."""
+        types = [self.program.types[name] for name in call.arguments]
+        types[len(types) - len(call.node.outputs) :] = call.choice.workload.outputs
+        values = ", ".join(
+            f"{{{place}, {self._within(t.nbytes)}, {most(t.nbytes)}}}"
+            for place, t in zip(at, types, strict=True)
+        )
+        yield "{"
+        yield f"  const gpu_value values[] = {{{values}}};"
+        seen = f"values, {len(call.arguments)}"
+        yield f"  if (!show(ctx, stream, {self.called}, 0, {seen})) {failed}"
+        yield from (f"  {line}" for line in lines)
+        yield f"  if (!show(ctx, stream, {self.called}, 1, {seen})) {failed}"
+        yield "}"
 
     def _device(self, value: str) -> str:
         """Return the C address of a value on the device."""

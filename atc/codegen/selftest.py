@@ -1,19 +1,42 @@
-"""The self-test of a library: inputs by a formula, and what elements of the outputs must be."""
+"""The self-test of a library: inputs by a formula, what nodes and outputs make of them.
+
+Of the outputs some elements are compared. Of the nodes' results there are sums with signs that a
+generator gives: of two results whose elements differ by e, such sums differ by about the root of
+the sum of e * e, so that the difference divided by the root of their number is about the RMSE.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.codegen.interface import Port
+from atc.codegen.step_values import StepValue, step_values
 from atc.errors import OptionError
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType
+from atc.memory.arena import Arena
+from atc.names import c_string
+from atc.program.steps import Program
 
-VALUES = 192
-"""Numbers that a self-test compares, in all outputs together: 768 bytes."""
+VALUES = 64
+"""Numbers that a self-test compares, in all outputs together: 256 bytes."""
+
+NODES = 1200
+"""Bytes that sums and names of nodes may take."""
+
+_LONGEST = 32
+"""Characters of a node's name; of a longer one these are the last."""
+
+_SUM = 28
+"""Bytes that a node takes besides its name, on a processor of 32 bits."""
+
+_SUMMED = (DType.FLOAT, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32)
+_A, _C = 1664525, 1013904223  # Numerical Recipes' generator
+_ROUNDING = 2.0**-23
 
 _INTEGERS = {"int8": "(int)({0} >> 24) - 128", "uint8": "{0} >> 24"}
 _OTHERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64", "bool")
@@ -48,6 +71,41 @@ class Golden:
         return _float(value) if self.is_float else str(int(value))
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a reference computes of the self-test's inputs."""
+
+    outputs: tuple[Golden, ...] = ()
+    values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    """The results of the model's nodes, by their names."""
+    tolerance: float = 0.0
+    """The error that floats may have, as a part of the largest magnitude."""
+
+
+@dataclass(frozen=True)
+class NodeSum:
+    """What a node's result must add up to after a step; numbers but `step` are C.
+
+    It lies `offset` bytes from the begin of the arena, or of an output: `buffer` - 1. The sum and
+    the tolerance are divided by the root of the number of elements, 1 / `scale`.
+    """
+
+    node: str
+    step: int
+    buffer: int
+    offset: int
+    count: int
+    type: str
+    sum: str
+    tolerance: str
+    scale: str
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return _SUM + len(self.node) - 1
+
+
 def _float(value: float) -> str:
     text = f"{value:.9g}"
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
@@ -76,6 +134,68 @@ def golden_of(outputs: Sequence[Array], tolerance: float) -> tuple[Golden, ...]:
     return tuple(found)
 
 
+def node_sums(program: Program, arena: Arena, expected: Expected) -> tuple[NodeSum, ...]:
+    """Return the sums of nodes' results, as many of them as there is room for, evenly spread.
+
+    A node has none whose result the model doesn't know, or has in another type.
+    """
+    made = (_node_sum(value, expected) for value in step_values(program, arena))
+    found = [each for each in made if each is not None]
+    turns = 1
+    while sum(each.size for each in found[turns - 1 :: turns]) > NODES:
+        turns += 1
+    return tuple(found[turns - 1 :: turns])
+
+
+def _node_sum(value: StepValue, expected: Expected) -> NodeSum | None:
+    """Return the sum of a step's result; None where what it must be isn't known."""
+    known = next((expected.values[v] for v in value.names if v in expected.values), None)
+    values = None if known is None else _laid_out(known, value.type.shape)
+    dtype = value.type.dtype
+    if values is None or dtype not in _SUMMED or values.dtype != dtype.numpy:
+        return None
+    wide = values.astype(np.float64)
+    most = float(np.abs(wide).max(initial=0))
+    if not wide.size or not np.isfinite(most) or wide.size * most >= 1e37:
+        return None
+    if value.buffer > 255 or value.step >> 16 or value.offset + value.type.nbytes >> 32:
+        return None  # more than the table has room for
+    root = sqrt(wide.size)
+    allowed = expected.tolerance * (most or 1.0) + _ROUNDING * root * float(wide.std())
+    if dtype.numpy.itemsize == 1:
+        allowed = 0.5 + 1 / root  # some may be one step apart
+    sum_ = float(wide @ signs(wide.size))
+    shown = value.node if len(value.node) <= _LONGEST else f"..{value.node[2 - _LONGEST :]}"
+    return NodeSum(
+        c_string(shown), value.step, value.buffer, value.offset, wide.size, dtype.c, _float(sum_),
+        _float(allowed), _float(1 / root),
+    )  # fmt: skip
+
+
+def _laid_out(array: Array, shape: Sequence[int]) -> Array | None:
+    """Return the elements in the order of memory, where channels may be in blocks; None: unknown.
+
+    With blocks of b channels the shape is [N, C / b, *spatial, b].
+    """
+    if array.shape == (*shape,):
+        return array.ravel()
+    if array.ndim < 2 or len(shape) != array.ndim + 1 or array.size != prod(shape):
+        return array.ravel() if array.size == prod(shape) else None
+    batch, channels, *spatial = array.shape
+    if (*shape,) != (batch, channels // shape[-1], *spatial, shape[-1]):
+        return array.ravel()
+    split = array.reshape(batch, channels // shape[-1], shape[-1], *spatial)
+    return np.moveaxis(split, 2, -1).ravel()
+
+
+def signs(count: int) -> npt.NDArray[np.float64]:
+    """Return the signs that the generator's numbers have from 0 on: -1.0 for those from 2**31."""
+    powers = np.full(count, _A, np.uint32)
+    powers[:1] = 1
+    sums = np.add.accumulate(np.multiply.accumulate(powers, dtype=np.uint32), dtype=np.uint32)
+    return np.where(np.uint32(_C) * sums >> np.uint32(31), -1.0, 1.0)
+
+
 def formula(port: Port) -> str:
     """Return the C of an element of an input over the generator's next number."""
     name, word = port.dtype.numpy.name, "next(&state)"
@@ -99,7 +219,7 @@ def inputs_by_formula(shape: Sequence[int], dtype: np.dtype, number: int) -> Arr
                           )  # fmt: skip
     state, words = number + 1, np.empty(prod(shape), np.uint32)
     for k in range(words.size):
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
+        state = (state * _A + _C) & 0xFFFFFFFF
         words[k] = state
     values: Array
     if name.startswith("float"):

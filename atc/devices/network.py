@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, TensorType
 from atc.names import c_string
+from atc.runtime.layers import Layer
 from atc.runtime.values import Tensor, Value
 from atc.starter.boards import BOARDS
 from atc.starter.texts import run_texts
@@ -67,6 +69,14 @@ class Device:
         return self.runner.partition(":")[2] if self.runner.startswith("serial:") else ""
 
     @property
+    def emulator(self) -> tuple[str, ...]:
+        """The words before a program that is run here: the target's own, or the user's for them."""
+        if self.runner.startswith("qemu:"):
+            words = shlex.split(self.runner.partition(":")[2])
+            return (*words, *self.target.runner[1:]) if len(words) == 1 else (*words,)
+        return () if self.is_native else self.target.runner
+
+    @property
     def is_native(self) -> bool:
         """Whether this machine loads libraries for the target."""
         return self.target.arch in ("", host_arch()) and not self.target.bare
@@ -82,18 +92,18 @@ class Device:
         if self.line:
             line_of(self.line)
             return
-        if self.runner not in ("", "local") and not self.host:
+        if not (self.runner in ("", "local") or self.runner.startswith("qemu:") or self.host):
             raise OptionError(f"nothing is verified by {one_line(self.runner, 60)}",
-                              where="--runner", hint="use local, ssh:HOST or serial:DEVICE"
+                              where="--runner", hint="use qemu, local, ssh:HOST or serial:DEVICE"
                               )  # fmt: skip
         if self.host and self.target.bare:
             raise OptionError(f"{name} has no system that ssh reaches", where="--runner",
                               hint="leave --runner out: qemu runs it")  # fmt: skip
         if self.host:
             return
-        if self.is_native:
+        if self.is_native and not self.emulator:
             return
-        program = self.target.runner[0] if self.target.runner else ""
+        program = self.emulator[0] if self.emulator else ""
         if not program or (self.target.bare and name not in BOARDS):
             raise OptionError(f"programs for {name} don't run on this machine", where="--target",
                               hint="build without --verify, or for another target")  # fmt: skip
@@ -130,6 +140,10 @@ class DeviceNetwork:
             tuple(Tensor(p.name, p.type.shape, p.dtype.numpy) for p in self._ports[side])
             for side in ("inputs", "outputs")
         )
+        self._values = [_step_value(k, v) for k, v in enumerate(described.get("values", ()))]
+        if device.line:
+            self._values = []
+        self.layers = tuple(Layer(v.node, v.names, v.empty) for v in self._values)
         self.parameters = tuple(Value(t.name, k) for k, t in enumerate(self.inputs))
         self.results = tuple(Value(t.name, k) for k, t in enumerate(self.outputs))
 
@@ -151,7 +165,10 @@ class DeviceNetwork:
                     f"{one_line(said, 200) or f'status {done.status}'}",
                     where=str(self._folder),
                 )  # fmt: skip
-            return {t.name: self._output(place, k, t) for k, t in enumerate(self.outputs)}
+            self.layers = tuple(
+                Layer(v.node, v.names, _read(place / v.file, v.tensor)) for v in self._values
+            )
+            return {t.name: _read(place / f"output_{k}.bin", t) for k, t in enumerate(self.outputs)}
 
     def _over_line(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run it on the board that answers at the other end of a serial line."""
@@ -169,18 +186,13 @@ class DeviceNetwork:
         source = self._folder / "src" / f"{self.name}.c"
         return build_info != "" and c_string(build_info) in source.read_text("utf-8")
 
-    def _output(self, place: Path, number: int, tensor: Tensor) -> Array:
-        path = place / f"output_{number}.bin"
-        data = path.read_bytes() if path.exists() else b""
-        return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
-
     def _build(self, place: Path) -> str:
         """Build the program in a folder; returns its name."""
         target = self._device.target
         compiler = find_compiler(target, self._environ, log=self._log)
         values = {
             "name": self.name, "upper": self.name.upper(), "arena_size": self._arena,
-            "external": self._weights, **self._ports,
+            "external": self._weights, "values": self._values, **self._ports,
         }  # fmt: skip
         texts = run_texts(values, target)
         for path, text in texts.items():
@@ -198,16 +210,16 @@ class DeviceNetwork:
         compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
         objects = [*(f"{path}.o" for path in sources), str(library)]
         if target.bare:
-            bare = ["-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs", "-T", "board.ld"]
-            objects = [*target.cflags, *bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
+            bare = [*target.cflags, *target.link_flags, "-T", "board.ld"]
+            objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
         objects.append("-pthread") if not target.bare else None
         static = not target.bare and not self._device.is_native
         link_program(compiler, (), objects, "run", place, static=static, log=self._log)
         return "run"
 
     def _here(self, place: Path, program: str) -> Finished:
-        runner = () if self._device.is_native else self._device.target.runner
-        return run_binary((*runner, str(place / program)), PATIENCE, cwd=place, log=self._log)
+        words = (*self._device.emulator, str(place / program))
+        return run_binary(words, PATIENCE, cwd=place, log=self._log)
 
     def _by_ssh(self, place: Path, program: str) -> Finished:
         """Send program and inputs as one archive, and take the outputs as another."""
@@ -251,6 +263,44 @@ def target_of(folder: Path) -> Target | None:
         return None
     name = str(read_report(folder)["target"])
     return get_target(name)
+
+
+@dataclass(frozen=True)
+class _StepValue:
+    """A node's result as a report describes it, and the file that it comes back in."""
+
+    node: str
+    names: tuple[str, ...]
+    tensor: Tensor
+    file: str
+    step: int
+    buffer: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.empty.nbytes
+
+    @property
+    def empty(self) -> Array:
+        """An array of its type, of zeros."""
+        return np.zeros(self.tensor.shape, self.tensor.dtype)
+
+
+def _step_value(number: int, described: Mapping[str, Any]) -> _StepValue:
+    """Return what a report says of a node's result."""
+    port = _port("values", number, {**described, "name": described["node"]})
+    return _StepValue(
+        port.name, tuple(described["names"]), Tensor(port.name, port.type.shape, port.dtype.numpy),
+        f"output_value_{number}.bin", described["step"], described["buffer"], described["offset"],
+    )  # fmt: skip
+
+
+def _read(path: Path, tensor: Tensor) -> Array:
+    """Return what a program has written of a tensor; of an empty one nothing."""
+    data = path.read_bytes() if path.exists() else b""
+    return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
 
 
 def _port(side: str, number: int, described: Mapping[str, Any]) -> Port:

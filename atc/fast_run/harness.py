@@ -73,24 +73,37 @@ def device_harness_of(
 ) -> tuple[dict[str, object], bytes]:
     """Return the same for the harness of a GPU, whose memory has the data, results and scratch."""
     parts: list[bytes] = []
-    at: list[int] = []
     size = 0
-    for array in operands(w):
+
+    def place(array: Array | None) -> int:
+        nonlocal size
         data = b"" if array is None else np.ascontiguousarray(array).tobytes()
         padded = _with_room(len(data))
         parts.append(data + bytes(padded - len(data)))
-        at.append(size)
         size += padded
+        return size - padded
+
+    arrays = operands(w)
+    at = [place(array) for array in arrays]
+    packings: dict[str, dict[int, int]] = {}
+    packed = []
+    for candidate in chosen:
+        name = candidate.kernel.packing(w, candidate.params, target)
+        if name not in packings:
+            packs = candidate.kernel.packs(w, candidate.params, target)
+            found = {k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None}
+            packings[name] = found
+        packed.append(packings[name])
     places: list[int] = []
     end = size
     for t in w.outputs:
         places.append(end)
         end += _with_room(t.nbytes)
-    begins = [b for b, t in zip(at, w.inputs, strict=True) if t is not None]
     calls = []
-    for candidate, source in zip(chosen, sources, strict=True):
+    for candidate, source, own_places in zip(chosen, sources, packed, strict=True):
         launch = source.launch
         assert launch is not None
+        begins = [own_places.get(k, b) for k, b in enumerate(at) if w.inputs[k] is not None]
         pointers = [*begins, *places, *([end] if source.scratch else [])]
         own = [f"gpu->arena + {b}" for b in pointers]
         calls.append({

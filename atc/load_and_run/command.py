@@ -163,7 +163,8 @@ def _run_tests(
         check_outputs(case, engine.outputs, outputs, goes_on, console, number)
     total = 1e3 * (time.perf_counter() - begin)
     plugins.finish(arguments, console)
-    _write_profiles(engine, arguments, timings[0])
+    waits_alone = environ.get("MGB_PROFILE_ONLY_WAIT", "") not in ("", "0")
+    _write_profiles(engine, arguments, timings[0], waits_alone)
     console.line(f"=== total time: {total:.3f} ms")
     console.result |= {
         "iterations": arguments["iter"], "threads": arguments["thread"], "total_ms": total,
@@ -215,12 +216,14 @@ def _need_profile(engine: Engine, arguments: RunArguments) -> None:
         raise OptionError("there are no runs to profile", where=f"--{option}", hint="raise --iter")
 
 
-def _write_profiles(engine: Engine, arguments: RunArguments, timing: Timing) -> None:
+def _write_profiles(
+    engine: Engine, arguments: RunArguments, timing: Timing, waits_alone: bool
+) -> None:
     for option in ("profile", "profile_host"):
         path: Path | None = arguments[option]
         if path is None:
             continue
-        text = profile_json(engine, timing.profile, device=option == "profile")
+        text = profile_json(engine, timing.profile, option == "profile", waits_alone)
         try:
             path.write_text(text, "utf-8")
         except OSError as error:

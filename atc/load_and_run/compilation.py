@@ -43,6 +43,8 @@ _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compil
            "sanity_check")  # fmt: skip
 _BLOCKS = {"enable_nchw44": 16, "enable_nchw44_dot": 16, "enable_nchw88": 32}
 """Bytes of the vectors that a layout's blocks fill."""
+_GPU_LAYOUTS = {"enable_nchw4": "nchw4c", "enable_nchw32": "nchw32c", "enable_chwn4": "chwn4"}
+"""Layouts of bytes on a GPU, as --layout_transform calls them."""
 _FEATURES = {"enable_nchw44_dot": frozenset({"asimddp"})}
 """What a layout needs besides."""
 
@@ -69,8 +71,8 @@ def compile_subject(
             options = with_batch(options, arguments["batch_size"], place)
         if given:
             _check_given(options, given, arguments["batch_size"])
-        if arguments["layout_transform"]:
-            options = replace(options, layout_transform="auto")
+        on_gpu = "cuda" in options.target.lower()
+        options = replace(options, layout_transform=_gpu_layout(arguments, on_gpu, console))
         if batch := arguments["fast_run_shared_batch_size"]:
             (place / "shared").mkdir()
             other = with_batch(options, batch, place / "shared")
@@ -152,6 +154,23 @@ def _skipped(arguments: RunArguments) -> Iterator[str]:
 
 
 # ---- layouts ------------------------------------------------------------------------------------
+
+
+def _gpu_layout(arguments: RunArguments, on_gpu: bool, console: Console) -> str:
+    """Return how --layout_transform of atc calls the layout that is asked for."""
+    chosen = arguments["layout_transform"]
+    if chosen == "cuda" and not on_gpu:
+        raise OptionError("the target is no GPU", where="--layout_transform=cuda",
+                          hint="add --cuda, or use --layout_transform=cpu")  # fmt: skip
+    asked = [name for name in _GPU_LAYOUTS if arguments[name]]
+    if not on_gpu:
+        for name in asked:
+            console.warn(f"--{name} has no effect: it is for int8 on CUDA, the target is a CPU")
+        return "auto"
+    if len(asked) > 1 or asked and chosen:
+        other = asked[1] if len(asked) > 1 else "layout_transform"
+        raise OptionError(f"--{asked[0]} and --{other} exclude each other", where=f"--{other}")
+    return _GPU_LAYOUTS[asked[0]] if asked else "auto"
 
 
 def _layout_target(arguments: RunArguments) -> str:

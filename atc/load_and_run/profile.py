@@ -39,9 +39,13 @@ def median_run(runs: Sequence[ProfiledRun]) -> ProfiledRun:
     return ordered[len(ordered) // 2]
 
 
-def profile_json(engine: Engine, runs: Sequence[ProfiledRun], device: bool = True) -> str:
+def profile_json(
+    engine: Engine, runs: Sequence[ProfiledRun], device: bool = True, waits_alone: bool = False
+) -> str:
     """Return the profile of the median run; without `device` only the host's section is filled.
 
+    With `waits_alone` only what waits for another stream has times: copies, and the host's calls in
+    a network for a GPU.
     Times are seconds since the run began; a call waits for nothing, so its kernel begins (`kern`)
     when it does (`start`). Operators are the kernel calls by their numbers; behind them come a copy
     of the outputs, if there was one, and what gives inputs and weights, without times. Beside
@@ -50,9 +54,10 @@ def profile_json(engine: Engine, runs: Sequence[ProfiledRun], device: bool = Tru
     """
     run = median_run(runs)
     called = [c for c in run.calls if c.runs]
-    spans = {str(c.number): _span(c, run.begin) for c in called}
+    told = [c for c in called if not waits_alone or _waits(engine, c)]
+    spans = {str(c.number): _span(c, run.begin) for c in told}
     operators = [_operator(engine, call) for call in run.calls]
-    footprints = {str(c.number): _footprint(engine, c) for c in called}
+    footprints = {str(c.number): _footprint(engine, c) for c in told}
     if run.copied:
         start, copy = run.end - run.begin, _copy(engine, len(operators))
         operators.append(copy)
@@ -74,6 +79,11 @@ def profile_json(engine: Engine, runs: Sequence[ProfiledRun], device: bool = Tru
             "runs": len(runs),
         },
     }, indent=1, ensure_ascii=True) + "\n"  # fmt: skip
+
+
+def _waits(engine: Engine, call: CallTime) -> bool:
+    """Return whether a call begins when another stream has ended: on the host, beside a GPU."""
+    return "target=cuda" in engine.build_info and not call.kernel.startswith("cuda_")
 
 
 def _within(called: Sequence[CallTime]) -> float:

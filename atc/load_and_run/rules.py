@@ -12,9 +12,10 @@ from atc.options.table import options_of
 
 COMPILING = frozenset({
     "full_run", "fast_run", "fast_run_algo_policy", "fast_run_shared_batch_size", "fitting",
-    "dump_fitting_model", "enable_nchw44", "enable_nchw44_dot", "enable_nchw88", "layout_transform",
-    "layout_transform_dump", "enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z",
-    "enable_fuse_preprocess", "disable_mem_opt", "workspace_limit", "record_comp_seq2",
+    "dump_fitting_model", "enable_chwn4", "enable_nchw4", "enable_nchw32", "enable_nchw44",
+    "enable_nchw44_dot", "enable_nchw88", "layout_transform", "layout_transform_dump",
+    "enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z", "enable_fuse_preprocess",
+    "disable_mem_opt", "workspace_limit", "record_comp_seq2",
     "enable_jit", "jit_level", "target", "input_shape", "weight", "framework", "model_dump",
     "fast_run_timeout", "sanity_check",
 })  # fmt: skip
@@ -91,8 +92,6 @@ def _conflicts(w: RunArguments) -> Iterator[tuple[str, str, str]]:
         yield "excludes --fake_first", "record_comp_seq2", "leave one of them out"
     if w["layout_transform_dump"] is not None and not w["layout_transform"]:
         yield "needs --layout_transform", "layout_transform_dump", "add --layout_transform=cpu"
-    if w["layout_transform"] == "cuda":
-        yield "CUDA targets have one layout", "layout_transform", "use cpu"
     if w["c_opr_lib_with_param"] and w["c_opr_lib"] is None:
         yield "needs --c_opr_lib", "c_opr_lib_with_param", "name the library"
     if w["check_var_value"] and w["iter"] + w["warmup_iter"] < 2:

@@ -38,6 +38,18 @@ def axis_name(value: onnx_ir.Value, axis: int, dim: object) -> str:
     return str(getattr(dim, "value", None) or f"{value.name}[{axis}]")
 
 
+def check_extents(value: onnx_ir.Value, file: str) -> None:
+    """Raise UnsupportedError, which names the file, for an input of an extent that nobody gave."""
+    name, shape = value.name or "", value.shape or ()
+    dims = ", ".join(str(d) for d in shape)
+    for dim, given in zip(shape, open_axes(value), strict=True):
+        if (not isinstance(dim, int) or dim < 0) and given is None:
+            raise UnsupportedError(
+                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
+                where=file, hint=f'pin it: --input_shape="{name}:..."',
+            )  # fmt: skip
+
+
 def input_type(value: onnx_ir.Value, axes: Axes, file: str) -> TensorType:
     """Return an input's type in the extents that `add_symbols` has added for all inputs.
 
@@ -49,13 +61,7 @@ def input_type(value: onnx_ir.Value, axes: Axes, file: str) -> TensorType:
             f"input '{name}' has no shape or type", where=file,
             hint=f'pin it: --input_shape="{name}:..."',
         )  # fmt: skip
-    dims = ", ".join(str(d) for d in value.shape)
-    for dim, given in zip(value.shape, open_axes(value), strict=True):
-        if (not isinstance(dim, int) or dim < 0) and given is None:
-            raise UnsupportedError(
-                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
-                where=file, hint=f'pin it: --input_shape="{name}:..."',
-            )  # fmt: skip
+    check_extents(value, file)
     try:
         dtype = DType.from_onnx(value.dtype.value)
     except KeyError:

@@ -28,10 +28,12 @@ from atc.passes.fuse.attention import fuse_attention
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.fuse.fold_affine import fold_affine
+from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.merge_branches import merge_branches
 from atc.passes.fuse.merge_convolutions import sum_branches
 from atc.passes.fuse.read_halves import read_halves
 from atc.passes.layout import Layouts, choose_layouts
+from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
@@ -103,6 +105,11 @@ def layout_passes(
     narrow = Pass("store_bf16", partial(store_bf16, storing=storing))  # when no kernel changes
     if width > 1:
         return (*blocked, straight, in_place, narrow)
+    if layouts.block:
+        bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
+        again = _rule("cancel_movement_again", cancel_movement)
+        before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
+        return (*before, Pass("block_layout", bytes_), again, in_place)
     last = (
         _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),
@@ -123,6 +130,7 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 
 DEVICE_PASSES: tuple[Pass, ...] = (
     _rule("fuse_attention_again", partial(fuse_attention, device=True)),
+    _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
 """What runs behind all other passes where a GPU computes."""

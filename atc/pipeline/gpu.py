@@ -18,7 +18,7 @@ from atc.codegen.weights import included_weights
 from atc.errors import OptionError
 from atc.options.options import Options
 
-_WITHOUT = ("hooks", "sanity_check", "runtime_log")
+_WITHOUT = ("sanity_check",)
 """Options that watch kernels of the CPU alone."""
 
 

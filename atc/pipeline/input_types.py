@@ -11,7 +11,7 @@ import onnx_ir
 
 from atc.diagnostics import Diagnostics
 from atc.dims import Range, Sum
-from atc.lower.inputs import axis_name, open_axes
+from atc.lower.inputs import axis_name, check_extents, open_axes
 from atc.options.options import Options
 from atc.pipeline.lowering import read_model
 from atc.pipeline.request import resolve_request
@@ -27,7 +27,10 @@ class InputType:
 
 
 def input_types(options: Options) -> dict[str, InputType] | None:
-    """Return the types by name; None where there are strings or sequences, which C decides."""
+    """Return the types by name; None where there are strings or sequences, which C decides.
+
+    Raises UnsupportedError for an input of an extent that nobody gave.
+    """
     found: dict[str, InputType] = {}
     request = resolve_request(options)
     model = read_model(request.smallest, Diagnostics())
@@ -41,10 +44,11 @@ def input_types(options: Options) -> dict[str, InputType] | None:
     for value in inputs:
         if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
             return None
+        check_extents(value, options.model.name)
         ends = []
         for extent, given in zip(value.shape or (), open_axes(value), strict=True):
             if given is None:
-                assert isinstance(extent, int)  # open ones are refused
+                assert isinstance(extent, int)
                 given = Range(extent, extent)
             ends.append(_range_of(given, ranges))
         lowest, shape = tuple(r.low for r in ends), tuple(r.high for r in ends)

@@ -91,7 +91,9 @@ def optimise(
 
     layout_costs = layout_costs or LayoutCosts(request.target, request.limits(model))
     reports: list[LayoutReport] = []
-    layouts = layout_costs.layouts(request.options.layout_transform, reports.append)
+    layouts = layout_costs.layouts(
+        request.options.layout_transform, reports.append, request.decisions.measured_layouts
+    )
     graph = run_passes(
         graph, observe, request.switches.off, {}, request.width, layouts, layout_costs.storing(),
         bool(request.target.device),

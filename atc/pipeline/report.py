@@ -11,6 +11,7 @@ import onnx_ir
 from atc.backends.flops import operations
 from atc.codegen.hooks import output_numbers
 from atc.codegen.interface import Port
+from atc.codegen.step_values import step_values
 from atc.dims import most, plain
 from atc.ir.graph import is_own, original
 from atc.ir.text import node_text
@@ -121,8 +122,13 @@ def _interface(done: Compilation) -> dict[str, object] | None:
         side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
         for side, own in ports.items()
     }
+    seen = [
+        {"node": v.node, "names": v.names, "dtype": v.type.dtype.code, "shape": v.type.shape,
+         "step": v.step, "buffer": v.buffer, "offset": v.offset}
+        for v in (step_values(done.program, done.arena) if values["step"] else ())
+    ]  # fmt: skip
     return {**described, "arena": values["arena_size"], "external": values["external"],
-            "weights_in": values["weights_in"]}
+            "weights_in": values["weights_in"], "values": seen}
 
 
 def _moved(program: Program) -> dict[str, int]:

@@ -17,7 +17,7 @@ from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
-from atc.codegen.selftest import Golden
+from atc.codegen.selftest import Expected
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
@@ -70,8 +70,8 @@ class Decisions:
     """What --max_error came to, as a part of the output's scale."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out, whatever switches say."""
-    golden: tuple[Golden, ...] = ()
-    """What the outputs must be of the inputs that a self-test makes."""
+    expected: Expected | None = None
+    """What the network must compute of the inputs that a self-test makes."""
     held: Held = Held()
     """What the caller keeps from run to run, which a budget of memory counts."""
     measured_layouts: bool = False

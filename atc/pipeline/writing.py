@@ -35,6 +35,7 @@ from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
+from atc.program.placement import uses_device
 from atc.program.steps import Program, most_branches
 from atc.starter.texts import starter_texts
 
@@ -74,7 +75,8 @@ def write_project(
         gpu_kept_free=options.gpu_kept_free, gpu_copy_streams=options.gpu_copy_streams,
         before=request.decisions.before,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
-        selftest=request.decisions.golden, starter=options.starter, step=options.step,
+        selftest=request.decisions.expected, starter=options.starter,
+        step=options.step or (options.has_selftest and _has_parts(plans, options)),
         max_ram=options.max_ram, max_rom=options.max_rom,
         once_from=ONCE if once else None,
     )  # fmt: skip
@@ -111,16 +113,24 @@ def check_whole(options: Options, program: Program, shape_profiles: bool) -> Non
     if options.io == "arena" and kind:
         raise OptionError(f"--io=arena and {kind} can't be combined", where="--io",
                           code="E10047")  # fmt: skip
-    if not options.step:
-        return
-    others = ("profile", "hooks", "runtime_log", "sanity_check")
-    asked = [f"--{name}" for name in others if getattr(options, name)]
-    asked += options.asks_for_threads()
-    if kind:
-        asked.append(kind)
-    if asked:
+    asked = _kept_whole(options, kind)
+    if options.step and asked:
         raise OptionError(f"--step and {asked[0]} can't be combined", where="--step",
                           hint="leave one of them out", code="E10047")  # fmt: skip
+
+
+def _kept_whole(options: Options, kind: str) -> list[str]:
+    """Return what is wanted of a run that isn't done in parts; `kind` is the network's, or ''."""
+    others = ("profile", "hooks", "runtime_log", "sanity_check")
+    asked = [f"--{name}" for name in others if getattr(options, name)]
+    return [*asked, *options.asks_for_threads(), *filter(None, [kind])]
+
+
+def _has_parts(plans: Plans, options: Options) -> bool:
+    """Return whether a run can be done in parts, in which a self-test looks for a fault."""
+    program = plans.shown.program
+    several = bool(program.dims or plans.shape_profiles)
+    return not (several or uses_device(program) or _kept_whole(options, ""))
 
 
 @dataclass(frozen=True)

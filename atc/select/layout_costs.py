@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import seconds
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
+from atc.dims import concrete
 from atc.errors import OptionError
 from atc.ir.graph import Node
 from atc.ir.ops import Conv
@@ -16,6 +19,9 @@ from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
 from atc.select.select import Limits, Measurement, Timings, consider
+
+GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32, "chwn4": 4}
+"""Layouts of bytes on a GPU, and the channels of their blocks."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +35,29 @@ class LayoutCosts:
     kernel_costs: dict[tuple[Workload, Limits], KernelCost | None] = field(default_factory=dict)
 
     def layouts(
-        self, wanted: str, tell: Callable[[LayoutReport], None] = lambda report: None
-    ) -> Layouts:
-        """Return how the passes are to choose layouts; OptionError for one that isn't there."""
+        self, wanted: str, tell: Callable[[LayoutReport], None] = lambda report: None,
+        measured: bool = False,
+    ) -> Layouts:  # fmt: skip
+        """Return how the passes are to choose layouts; OptionError for one that isn't there.
+
+        On a GPU auto is nchw, for want of estimates of what blocks gain, unless times are
+        `measured`.
+        """
         width = self.target.vector_bytes // 4
         last = self.target.bytes_last and self.limits.tier != "portable"
         names = ("auto", *layout_names(width, last).values())
+        if self.target.device:
+            names = ("auto", "nchw", *GPU_BLOCKS)
         if wanted not in names:
             raise OptionError(
                 f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
                 hint=f"it has {', '.join(names)}",
+            )  # fmt: skip
+        if self.target.device:
+            block = max(GPU_BLOCKS.values()) if wanted == "auto" and measured else 0
+            return Layouts(
+                wanted, self.price, tell, block=GPU_BLOCKS.get(wanted, block),
+                batch_last=wanted.startswith("chwn"),
             )  # fmt: skip
         integers = last and not self.target.deterministic  # whose bits are the floats' on all
         return Layouts(wanted, self.price, tell, bytes_last=last, integers=integers)
@@ -95,7 +114,14 @@ def workload(task: Task) -> Workload:
 
 
 def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
-    """Return the estimated cycles of the best kernel; None where they say too little."""
+    """Return the estimated cycles of the best kernel; None where they say too little.
+
+    On a GPU they are nanoseconds: of kernels that say nothing, those of their memory.
+    """
+    if target.device:
+        costs = consider(w, target, limits).costs(limits.weight_price)
+        largest = concrete(w)
+        return 1e9 * max(min(costs, default=inf), seconds(largest, 0, gpu_of(target.device)))
     modelled = isinstance(w.op, MODELLED)
     if not modelled and not isinstance(w.op, Conv):
         return None

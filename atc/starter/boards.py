@@ -77,6 +77,10 @@ BOARDS: dict[str, tuple[Board, ...]] = {
     ),
     "cortex-m55": (_MPS3,),
     "cortex-m85": (_MPS3,),
+    # Its memory is all RAM, programs begin where that does: hw/riscv/virt.c.
+    "riscv32": (
+        Board("virt", "qemu's virt (RV32)", 0x80000000, 4 * _M, 0x80400000, 4 * _M),
+    ),
 }  # fmt: skip
 """Each target's boards, the one that qemu imitates first."""
 

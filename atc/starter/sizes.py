@@ -15,7 +15,11 @@ from atc.backends.compiler import Compiler
 from atc.backends.target import Target
 from atc.backends.toolchain import Job, Log, compile_many, link_program, no_log, section_sizes
 from atc.errors import ToolchainError
-from atc.templates import render
+from atc.starter.boards import Board
+from atc.starter.texts import board_text
+from atc.templates import render, verbatim
+
+_ANY = Board("any", "room for any network", 0, 1 << 29, 1 << 29, 1 << 29)
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,11 @@ def measure_sizes(
     (cwd / "probe.c").write_text(render("starter/probe.c.j2", {**interface}))
     compile_many([Job(compiler, flags, "probe.c", cwd)], 1, log=log)
     if target.bare and not interface["external"]:
-        bare = ("-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs")
-        kept = (*target.cflags, *bare, "-Wl,-e,main", "-Wl,--gc-sections", "-Wl,-z,noexecstack")
+        (cwd / "board.ld").write_text(board_text(_ANY))
+        (cwd / "sections.ld").write_text(verbatim("starter/sections.ld"))
+        placed = ("-T", "board.ld") if target.arch == "riscv32" else ()  # picolibc's wants its crt0
+        linked = (*target.link_flags, *placed, "-Wl,-e,main", "-Wl,--gc-sections")
+        kept = (*target.cflags, *linked, "-Wl,-z,noexecstack")
         objects = [*kept, "probe.c.o", static]
         parts = [link_program(compiler, (), objects, "probe.elf", cwd, log=log)]
     else:

@@ -9,7 +9,7 @@ from atc.starter.boards import Board, boards_of
 from atc.templates import render, verbatim
 
 STARTUP = ("startup.c", "semihosting.c", "board.h", "sections.ld")
-"""What every program for a Cortex-M is made of."""
+"""What every program for a board is made of."""
 SERIAL = ("uart.c", "uart.h")
 """What a program that answers over a serial line is made of besides."""
 
@@ -18,14 +18,17 @@ def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, 
     """Return the folder `starter/` of a project; `interface` is its emission's."""
     boards = boards_of(target)
     values = {
-        **interface, "compiler": target.compiler, "cflags": target.cflags, "boards": boards,
+        **interface, "compiler": target.compiler,
+        "cflags": (*target.compiler_words, *target.cflags), "boards": boards,
+        "link_flags": target.link_flags,
         "qemu": target.runner, "qemu_serial": _with_line(target.runner),
     }  # fmt: skip
     return {
         "starter/Makefile": render("starter/Makefile.j2", values),
         "starter/main.c": render("starter/main.c.j2", values),
         "starter/serial.c": render("starter/serial.c.j2", values),
-        **{f"starter/{file}": verbatim(f"starter/{file}") for file in (*STARTUP, *SERIAL)},
+        **{f"starter/{file}": text for file, text in _startup(target).items()},
+        **{f"starter/{file}": verbatim(f"starter/{file}") for file in SERIAL},
         **{f"starter/boards/{b.name}.ld": board_text(b) for b in boards},
     }
 
@@ -34,6 +37,12 @@ def _with_line(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return qemu's command line with a terminal as the board's serial line."""
     at = words.index("-serial") + 1
     return (*words[:at], "pty", *words[at + 1 :])
+
+
+def _startup(target: Target) -> dict[str, str]:
+    """Return the files that bring a core from its reset to main."""
+    own = {"startup.c": "startup_riscv.c"} if target.arch == "riscv32" else {}
+    return {file: verbatim(f"starter/{own.get(file, file)}") for file in STARTUP}
 
 
 def board_text(board: Board) -> str:
@@ -48,6 +57,6 @@ def run_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]
         own = ("files.c", "board.h")
         return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}
     return {
-        **texts, **{file: verbatim(f"starter/{file}") for file in STARTUP},
+        **texts, **_startup(target),
         "board.ld": board_text(boards_of(target)[0]),
     }  # fmt: skip

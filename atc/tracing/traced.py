@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from atc.errors import one_line
+from atc.exporters.megengine import to_megengine
 from atc.pipeline.held import Held
 from atc.runtime.network import Network
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
@@ -342,9 +343,11 @@ class Traced:
         self, file: str | Path, *, arg_names: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        """Write the latest trace: `*.onnx` an ONNX model, any other name a folder of a library.
+        """Write the latest trace: `*.onnx` an ONNX model, `*.mge` one of MegEngine's, any other
+        name a folder of a library.
 
-        Raises ValueError without capture_as_const, and for names of another count.
+        Raises ValueError without capture_as_const, and for names of another count;
+        UnsupportedError for what MegEngine's operators can't say.
         """
         if self._excluded:
             raise ArgumentError("a function with exclude_from_trace can't be dumped",
@@ -358,6 +361,8 @@ class Traced:
         data, path = model.SerializeToString(deterministic=True), Path(file)
         if path.suffix == ".onnx":
             path.write_bytes(data)
+        elif path.suffix == ".mge":
+            path.write_bytes(to_megengine(model))
         else:
             write_library(data, path, self._options)
 

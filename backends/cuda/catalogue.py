@@ -2,6 +2,7 @@
 
 from atc.backends.cuda import (
     attention,
+    blocked,
     data,
     elementwise,
     loops,
@@ -10,13 +11,15 @@ from atc.backends.cuda import (
     products,
     recurrent,
     rows,
+    slim,
     tensor,
+    warpgroup,
     windows,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
-    *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS,
-    *attention.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
+    *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS,
+    *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip

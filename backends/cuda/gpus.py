@@ -6,7 +6,7 @@ CUDA programming guide's throughputs of arithmetic instructions, and the devices
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from atc.backends.cuda.targets import EMULATED, PORTABLE
@@ -21,7 +21,8 @@ class Gpu:
 
     `fmas` are multiply-adds of floats in a clock of a multiprocessor, `tensor` those of 16-bit
     floats on tensor cores (0: none that our kernels use), of which there are twice as many of
-    bytes. `shared` are the bytes of shared memory, `blocks` the blocks that it runs at most.
+    bytes; `wgmma` are those of warpgroups, which read their operands from shared memory.
+    `shared` are the bytes of shared memory, `blocks` the blocks that it runs at most.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Gpu:
     tensor: int
     shared: int
     blocks: int = 16
+    wgmma: int = 0
 
     def compute_ns(self, blocks: int, resident: int, clocks: float) -> float:
         """Return the time of blocks that take so many clocks of a multiprocessor each.
@@ -51,13 +53,16 @@ GPUS = {
     "sm_80": Gpu("A100", 108, 1.41, 1555, 64, 1024, 164 << 10, 32),
     "sm_86": Gpu("A10", 72, 1.70, 600, 128, 512, 100 << 10),
     "sm_89": Gpu("L40S", 142, 2.52, 864, 128, 512, 100 << 10, 24),
-    "sm_90": Gpu("H100", 132, 1.75, 3350, 128, 1024, 228 << 10, 32),
+    "sm_90": Gpu("H100", 132, 1.75, 3350, 128, 1024, 228 << 10, 32, 2048),
     "sm_100": Gpu("B200", 148, 1.85, 8000, 128, 1024, 228 << 10, 32),
     "sm_120": Gpu("RTX 5090", 170, 2.41, 1792, 128, 512, 100 << 10, 24),
 }
 """By architecture. `tensor` of sm_90 and sm_100 is what mma.sync reaches, not wgmma or tcgen05."""
 
+_IMITATED = replace(GPUS["sm_80"], wgmma=1)
+"""What is imitated: an A100 that can do what it lacks, and would rather not."""
+
 
 def gpu_of(device: str) -> Gpu:
     """Return the record for a target's device; A100's for one that is imitated, or any."""
-    return GPUS["sm_80" if device in (EMULATED, PORTABLE) else device]
+    return _IMITATED if device == EMULATED else GPUS["sm_80" if device == PORTABLE else device]

@@ -1,4 +1,4 @@
-"""CUDA kernels of MatMul and Conv as products of matrices: tiles in shared memory, slim results.
+"""CUDA kernels of MatMul and Conv as products of matrices: tiles in shared memory.
 
 A Conv is the product of its filters with the patches that they meet, which are read where they are.
 """
@@ -13,19 +13,18 @@ from atc.backends.cuda.gpus import LAUNCH_NS, Gpu, gpu_of
 from atc.backends.cuda.kernel import (
     MOST_BLOCKS,
     DeviceKernel,
-    ElementKernel,
     grid,
     seconds,
     unravel,
 )
-from atc.backends.kernel import KernelParams, Launch, Params, Workload
+from atc.backends.kernel import KernelParams, Launch, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, high, is_dynamic
 from atc.ir.graph import DType, Op, row_major
-from atc.ir.ops import Conv, MatMul
+from atc.ir.ops import Conv, ConvBlocked, MatMul, Window
 from atc.ir.ops.elementwise import Epilogue
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View, dense
@@ -35,10 +34,6 @@ TILE, DEPTH, OWN = 64, 16, 4
 
 SLIM = 8
 """Rows or columns below which most of a tile would be empty."""
-
-DEEP, FEW, SHARERS = 64, 1 << 15, 256
-"""Products of a sum that threads share, results that leave a GPU idle, threads of a block."""
-
 
 def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
     """Return the C statement that adds a product: one rounding for floats, integers wrap."""
@@ -119,10 +114,12 @@ class Product:
 
 
 def product_of(w: Workload) -> Product:
-    """Return a MatMul, a MatMulPacked or a Conv as a product of matrices."""
+    """Return a MatMul, a MatMulPacked, a Conv or a ConvBlocked as a product of matrices."""
     match w.op:
         case Conv():
             return _of_conv(w, w.op)
+        case ConvBlocked():
+            return _of_blocked(w, w.op)
         case MatMulPacked():
             return _of_packed(w, w.op)
         case _:
@@ -191,19 +188,10 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     (x, weights), y = w.inputs[:2], w.outputs[0]
     assert x is not None
     assert weights is not None
-    window, rank = op.window, op.window.rank
     filters, channels = weights.shape[0] // op.group, weights.shape[1]
     outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
-    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(window.kernel))]
-    inputs, inside = list[tuple[str, str]](), list[str]()
-    for d in range(rank):
-        size, pad, out = x.shape[2 + d], window.pads[d], y.shape[2 + d]
-        reach = (window.kernel[d] - 1) * window.dilations[d]
-        place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
-        inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
-        last = (out - 1) * window.strides[d] + reach - pad
-        before, behind = high(pad) > 0, high(last - size) >= 0
-        inside += [f"i{d} >= 0"] * before + [f"i{d} < {size}"] * behind
+    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(op.window.kernel))]
+    inputs, inside = _met(op.window, x.shape[2:], y.shape[2:])
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()
     own, first = (f"g * {filters} + i", f"g * {channels} + c") if groups else ("i", "c")
@@ -224,6 +212,54 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     )  # fmt: skip
 
 
+def _met(
+    window: Window, size: Sequence[int], out: Sequence[int]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the pixel that a tap meets, i0, i1, ... of o0 and k0, and when it is in the image."""
+    inputs, inside = list[tuple[str, str]](), list[str]()
+    for d, (extent, pad) in enumerate(zip(size, window.pads, strict=True)):
+        reach = (window.kernel[d] - 1) * window.dilations[d]
+        place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
+        inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
+        last = (out[d] - 1) * window.strides[d] + reach - pad
+        before, behind = high(pad) > 0, high(last - extent) >= 0
+        inside += [f"i{d} >= 0"] * before + [f"i{d} < {extent}"] * behind
+    return inputs, inside
+
+
+def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
+    """Sum a block's channels one after the other, or those of a plain x as a Conv does.
+
+    Filters lie as their sums run then, see `blocked.py`.
+    """
+    x, weights, y = w.input(0), w.input(1), w.outputs[0]
+    rank, block = op.window.rank, y.shape[-1]
+    filters, channels = weights.shape[0] // op.group, weights.shape[1]
+    blocked = len(x.shape) > op.plain
+    outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:-1]))]
+    window = [(f"k{d}", n) for d, n in enumerate(op.window.kernel)]
+    around = -(-channels // block) if blocked else channels
+    taps = [("c", around), *window, *([("l", block)] if blocked else [])]
+    inputs, inside = _met(op.window, x.shape[2 : 2 + rank], y.shape[2:-1])
+    depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
+    groups = (("g", op.group),) if op.group > 1 else ()
+    own, first = (f"g * {filters} + i", f"g * {around} + c") if groups else ("i", "c")
+    pixels = [f"i{d}" for d in range(rank)]
+    lanes = ["l"] if blocked else []
+    loops = ["n", "mb", *(v for v, _ in outputs[1:]), "ml"]
+    return Product(
+        groups, filters, columns, depth,
+        Operand("x1", weights.dtype, f"({own}) * {depth} + p",
+                chunks=_chunks(View((depth, 1)), depth)),
+        Operand("x0", x.dtype, address(dense(x.shape), ["n", f"({first})", *pixels, *lanes]),
+                " && ".join(inside), (*unravel("j", outputs), *unravel("p", taps), *inputs),
+                str(op.zero) if op.zero else "", along_rows=not blocked,
+                chunks=_chunks(View((block, 1)), block) if blocked else 1),
+        op.accumulator, tuple(loops), 2, address(dense(y.shape), loops),
+        (*unravel("j", outputs), ("mb", f"({own}) / {block}"), ("ml", f"({own}) % {block}")),
+    )  # fmt: skip
+
+
 def _zero_point(op: Conv, w: Workload, index: int, filter_: str) -> str:
     """Return C of zero point `index`, one number, or one for each output channel."""
     point = w.inputs[index] if op.zero_points else None
@@ -240,7 +276,7 @@ def tiles_of(product: Product, rows: int, columns: int) -> list[tuple[str, int]]
 
 def epilogue_of(w: Workload) -> Epilogue:
     """Return the epilogue of a product."""
-    assert isinstance(w.op, MatMul | MatMulPacked | Conv)
+    assert isinstance(w.op, MatMul | MatMulPacked | Conv | ConvBlocked)
     return w.op.epilogue
 
 
@@ -369,75 +405,4 @@ class ConvTiles(ProductTiles):
         )
 
 
-class MatMulElements(ElementKernel):
-    """A thread sums each element of a result of few rows or columns."""
-
-    name = "cuda_matmul_slim"
-    op = MatMul
-    template = "cuda/matmul_slim.cu.j2"
-    dynamic = True
-    accepts_16_bit_weights = True
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """Return what isn't computed in tiles, or by threads that share a result."""
-        return not (MatMulTiles().accepts(w, target) or MatMulShared().accepts(w, target))
-
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Return indices of the result and the statement that adds a product."""
-        product = product_of(w)
-        loops = [*product.batch, ("i", product.m), ("j", product.n)]
-        after, value = finish(epilogue_of(w), w, "total", product.loops, product.first)
-        return {
-            "product": product, "type": product.accumulator.c, "after": after, "value": value,
-            "count": w.outputs[0].size, "indices": unravel("at", loops),
-            "step": multiply_add(product.accumulator, "total", product.a.value, product.b.value),
-        }  # fmt: skip
-
-
-class MatMulShared(DeviceKernel):
-    """A result of few rows or columns: threads share the depth of each element.
-
-    A word of a decoder times a matrix has too few results for a thread each. The order of sums is
-    always the same.
-    """
-
-    name = "cuda_matmul_shared"
-    op = MatMul
-    template = "cuda/matmul_shared.cu.j2"
-    dynamic = True
-    barriers = True
-    accepts_16_bit_weights = True
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """Slim results of long sums, and few of them."""
-        if MatMulTiles().accepts(w, target):
-            return False
-        return high(product_of(w).k) >= DEEP and high(w.outputs[0].size) <= FEW
-
-    def _shape(self, product: Product) -> tuple[int, int, bool]:
-        """Return the threads of a result, the results of a block, and whose neighbours lie so."""
-        wide = high(product.n) >= high(product.m)
-        across = (product.b if wide else product.a).along_rows
-        return (SHARERS // 32, 32, False) if across else (32, SHARERS // 32, True)
-
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
-        """Return a block for some results, up to a limit."""
-        _, columns, _ = self._shape(product_of(w))
-        return grid(-(-w.outputs[0].size // columns), MOST_BLOCKS, SHARERS)
-
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Return indices of the results, and the statements that add a product and a share."""
-        product, count = product_of(w), w.outputs[0].size
-        lanes, columns, lanes_first = self._shape(product)
-        loops = [*product.batch, ("i", product.m), ("j", product.n)]
-        after, value = finish(epilogue_of(w), w, "total", product.loops, product.first)
-        return {
-            "product": product, "type": product.accumulator.c, "after": after, "value": value,
-            "count": count, "blocks": -(-count // columns), "lanes": lanes, "columns": columns,
-            "lanes_first": lanes_first, "indices": unravel("number", loops),
-            "step": multiply_add(product.accumulator, "total", product.a.value, product.b.value),
-            "join": accumulate("Sum", product.accumulator, "other"),
-        }  # fmt: skip
-
-
-KERNELS = (MatMulTiles(), ConvTiles(), MatMulElements(), MatMulShared())
+KERNELS = (MatMulTiles(), ConvTiles())

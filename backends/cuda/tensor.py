@@ -97,7 +97,7 @@ _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
 
 def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form: Form) -> Side:
     stored = form.stored and not operand.computed
-    copied = stored and operand.chunks >= form.chunk and not operand.inside
+    copied = stored and operand.chunks >= form.chunk
     kind = f"uint{8 * form.bytes}_t"
     words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
     return Side(

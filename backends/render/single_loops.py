@@ -60,7 +60,7 @@ def without_single_loops(text: str) -> str:
             continue
         first, end = _function(lines, at)
         others = "\n".join([*lines[first:at], *lines[at + loop.length : end]])
-        end, at = at + loop.length, at - (at > 0 and lines[at - 1].strip() == "UNROLL")
+        end, at = at + loop.length, at - (at > 0 and lines[at - 1].strip().startswith("UNROLL"))
         before = next((line for k in range(at - 1, -1, -1) if (line := lines[k].strip())), "{")
         lines[at:end] = _statements(loop, others, before)
     return "\n".join(lines)

@@ -13,35 +13,9 @@ from functools import cache
 from itertools import groupby
 
 from atc.backends.kernel import StripedParams, Workload
+from atc.backends.render.axis import SINGLE, Axis, rows_and_columns, window_axes
 from atc.ir.ops import ConvBlocked
 from atc.ir.view import View
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A spatial axis: output and input extents, and the window along it."""
-
-    out: int
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-    open: bool = False
-    """Whether the next row follows where this one ends, so that no tap meets padding."""
-
-    def valid(self, at: int, tap: int) -> bool:
-        """Return whether a tap of output `at` lies inside the input."""
-        return self.open or 0 <= at * self.stride + tap * self.dilation - self.pad < self.size
-
-    @property
-    def interior(self) -> tuple[int, int]:
-        """The range of outputs whose taps all lie inside the input."""
-        if self.open:
-            return 0, self.out
-        low = max(0, min(self.out, -(-self.pad // self.stride)))
-        last = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
-        return low, max(low, min(self.out, last // self.stride + 1))
 
 
 @dataclass(frozen=True)
@@ -134,13 +108,7 @@ def geometry(
     """
     op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
     block, window = y.shape[-1], op.window
-    sizes = zip(
-        y.shape[2:-1], x.shape[2 : 2 + window.rank], window.kernel, window.strides,
-        window.dilations, window.pads, strict=True,
-    )  # fmt: skip
-    axes = [Axis(*numbers) for numbers in sizes]
-    if len(axes) == 1:
-        axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
+    axes = rows_and_columns(window_axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank]))
     bands = params.bands if params else ()
     merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
     flat = recut and not bands and _is_flat(axes) and merge
@@ -159,13 +127,13 @@ def in_rows(g: Geometry, pixels: int) -> Geometry:
     Taps then reach into the next rows. As it was where there is padding or that comes out uneven.
     """
     cols = g.cols
-    if g.rows != Axis(1, 1, 1, 1, 1, 0) or g.flat or cols.interior != (0, cols.out):
+    if g.rows != SINGLE or g.flat or cols.interior != (0, cols.out):
         return g
     rows, row = _recut(cols.out, pixels)
     if rows.out == 1:
         return g
     step = row.out * cols.stride
-    across = Axis(row.out, step, cols.kernel, cols.stride, cols.dilation, 0, True)
+    across = Axis(row.out, step, cols.kernel, cols.stride, cols.dilation, open=True)
     return replace(g, rows=rows, cols=across, flat=True, plane=cols.size)
 
 
@@ -181,7 +149,7 @@ def _recut(total: int, pixels: int) -> tuple[Axis, Axis]:
     widths = [n for n in range(pixels, 2 * pixels // 3, -1) if total % n == 0]
     width = widths[0] if widths else total
     rows = total // width
-    return Axis(rows, rows, 1, 1, 1, 0), Axis(width, width, 1, 1, 1, 0)
+    return Axis(rows, rows), Axis(width, width)
 
 
 def spatial_strides(view: View, g: Geometry) -> tuple[int, int]:

@@ -8,6 +8,7 @@
 #include "emulation.h"
 #define KERNEL static
 #define UNROLL
+#define UNROLL_BY(times)
 
 /* Set bit k of some words, which other threads may set bits of at the same time. */
 static inline void k_mark(unsigned *words, unsigned k) { words[k / 32] |= 1u << k % 32; }
@@ -16,6 +17,8 @@ static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(
 #define KERNEL extern "C" __global__
 #define K_INLINE static inline __device__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY(times) K_PRAGMA(unroll times)
+#define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define EMULATED_KERNEL(...)
 
 K_INLINE void k_mark(unsigned *words, unsigned k) { atomicOr(&words[k / 32], 1u << k % 32); }

@@ -27,8 +27,11 @@ static const char *const names[] = {
   "cuGraphInstantiateWithFlags", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
   "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
   "cuEventElapsedTime", "cuMemGetInfo_v2",
-  "cuStreamWaitEvent", "cuMemsetD8Async",
+  "cuStreamWaitEvent", "cuMemsetD8Async", "cuFuncSetAttribute",
+  "cuTensorMapEncodeTiled",
 };
+
+enum { OPTIONAL = 1 }; /* the last of them, which older drivers lack */
 
 int cuda_driver_open(cuda_driver *driver)
 {
@@ -41,7 +44,7 @@ int cuda_driver_open(cuda_driver *driver)
   if (library == NULL) return 0;
   for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
     table.functions[k] = find(library, names[k]);
-    if (table.functions[k] == NULL) return -1;
+    if (table.functions[k] == NULL && k + OPTIONAL < sizeof names / sizeof *names) return -1;
   }
   *driver = table.driver;
   return driver->init(0) == CUDA_SUCCESS;

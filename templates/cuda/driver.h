@@ -4,6 +4,7 @@
 #define ATC_DRIVER_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "gpu_own.h"
 
@@ -17,6 +18,11 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef unsigned long long CUdeviceptr;
+
+/* What a copy engine knows of a tensor; opaque. */
+typedef struct CUtensorMap {
+  uint64_t opaque[16];
+} __attribute__((aligned(64))) CUtensorMap;
 
 enum {
   CUDA_SUCCESS = 0,
@@ -69,6 +75,11 @@ typedef struct cuda_driver {
   int (CUDA_CALL *memory_info)(size_t *unused, size_t *total);
   int (CUDA_CALL *stream_wait_event)(CUstream stream, CUevent event, unsigned flags);
   int (CUDA_CALL *memory_set)(CUdeviceptr at, unsigned char value, size_t size, CUstream stream);
+  int (CUDA_CALL *function_set)(CUfunction function, int attribute, int value);
+  int (CUDA_CALL *map_encode)(CUtensorMap *map, int type, unsigned rank, void *address,
+                              const uint64_t *extents, const uint64_t *strides,
+                              const uint32_t *box, const uint32_t *steps, int interleave,
+                              int swizzle, int promotion, int fill); /* NULL: older than CUDA 12 */
 } cuda_driver;
 
 /* Open the driver and fill the table: 1, 0 where there is none, -1 where it is too old. */

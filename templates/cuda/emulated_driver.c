@@ -2,7 +2,8 @@
  *
  * Every allocation lies between two bands that nobody may write; who waits for a stream learns of it
  * as of an illegal address. With ATC_EMULATED_ORDER=reverse in the environment the last thread of a
- * block runs first: what depends on the order then shows. ATC_EMULATED_DEVICES says how many there
+ * block runs first: what depends on the order then shows. In that order, too, boxes of tensors come
+ * when they are waited for, else at once: neither may matter. ATC_EMULATED_DEVICES says how many there
  * are, else one; ATC_EMULATED_MEMORY how many bytes of memory each has, else 4 GiB. */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -14,15 +15,17 @@
 #include "driver.h"
 #include "emulation.h"
 
-enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
-  CAPTURE_UNSUPPORTED = 900, CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101 };
+enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
+  CAPTURE_UNSUPPORTED = 900, CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1 };
 
 /* ---- threads of a block ---- */
 
 __thread struct emulated_place emulated;
 __thread struct emulated_handed emulated_handed;
+__thread unsigned char *emulated_shared;
+__thread struct emulated_queue *emulated_queues;
 
-enum { MOST_COPIES = 256 };
+enum { MOST_COPIES = 256, MOST_LOADS = 256 };
 
 typedef struct copy {
   void *to;
@@ -30,10 +33,21 @@ typedef struct copy {
   unsigned size, group;
 } copy;
 
+/* A box that is to be brought to shared memory. */
+typedef struct box {
+  unsigned char *to;
+  const struct emulated_map *map;
+  void *barrier;
+  int at[5];
+} box;
+
+/* Of those that wait, MEETING ones do for `count` threads from `first` on, PAUSED ones for a barrier in
+ * memory. */
 typedef struct fiber {
   ucontext_t context;
   struct emulated_index thread;
-  int done;
+  enum { READY, MEETING, PAUSED, DONE } state;
+  unsigned first, count;
   unsigned pending, group; /* copies, and the number of their groups so far */
   copy copies[MOST_COPIES];
 } fiber;
@@ -43,11 +57,106 @@ static __thread ucontext_t home;
 static __thread unsigned running;
 static __thread const struct emulated_kernel *kernel;
 static __thread void *const *arguments;
+static __thread int reversed, failed;
+static __thread box loads[MOST_LOADS];
+static __thread unsigned load_count;
 
-void emulated_barrier(void)
+void emulated_meet(unsigned first, unsigned count)
 {
   if (fibers == NULL) abort(); /* a kernel that says that its threads don't wait */
+  fibers[running].state = MEETING;
+  fibers[running].first = first;
+  fibers[running].count = count;
   swapcontext(&fibers[running].context, &home);
+}
+
+void emulated_fail(void)
+{
+  failed = 1;
+  fibers[running].state = DONE;
+  swapcontext(&fibers[running].context, &home);
+}
+
+void emulated_barrier(void) { emulated_meet(0, emulated.threads.x); }
+
+void emulated_begin(void *barrier, unsigned count)
+{
+  *(struct emulated_mbarrier *)barrier = (struct emulated_mbarrier){0, (uint8_t)count, (uint8_t)count, 0, 0};
+}
+
+/* A phase ends when all have arrived and all bytes are there. */
+static void advance(struct emulated_mbarrier *own)
+{
+  if (own->left != 0 || own->bytes != 0) return;
+  own->left = own->count;
+  own->phase ^= 1;
+}
+
+void emulated_arrive(void *barrier, unsigned bytes)
+{
+  struct emulated_mbarrier *const own = barrier;
+  if (own->left == 0) emulated_fail(); /* more arrive than it counts on */
+  own->bytes += (int32_t)bytes;
+  own->left--;
+  advance(own);
+}
+
+static void bring(const box *own)
+{
+  const struct emulated_map *const map = own->map;
+  struct emulated_mbarrier *const barrier = own->barrier;
+  unsigned count = 1;
+  for (unsigned k = 0; k < map->rank; k++) count *= map->box[k];
+  for (unsigned e = 0; e < count; e++) {
+    const unsigned char *from = map->address;
+    unsigned rest = e, inside = 1;
+    for (unsigned k = 0; k < map->rank; k++) {
+      const int place = own->at[k] + (int)(rest % map->box[k]);
+      rest /= map->box[k];
+      inside = inside && place >= 0 && (uint32_t)place < map->extents[k];
+      if (inside) from += (uint64_t)place * (k == 0 ? map->size : map->strides[k - 1]);
+    }
+    const size_t at = (size_t)(own->to - emulated_shared) + (size_t)e * map->size;
+    unsigned char *const to = emulated_shared + (at ^ (at >> 7 & 7) << 4);
+    uint32_t bits;
+    if (!inside) {
+      memset(to, 0, map->size);
+    } else if (map->rounds) {
+      memcpy(&bits, from, sizeof bits);
+      if ((bits & 0x7f800000u) != 0x7f800000u) bits += 0xfffu + (bits >> 13 & 1);
+      bits &= 0xffffe000u;
+      memcpy(to, &bits, sizeof bits);
+    } else {
+      memcpy(to, from, map->size);
+    }
+  }
+  barrier->bytes -= (int32_t)(count * map->size);
+  advance(barrier);
+}
+
+void emulated_load(void *to, const struct emulated_map *map, void *barrier, const int *at)
+{
+  if (load_count == MOST_LOADS) emulated_fail(); /* nobody waits for them */
+  box own = {to, map, barrier, {0}};
+  memcpy(own.at, at, map->rank * sizeof *at);
+  if (reversed) loads[load_count++] = own;
+  else bring(&own);
+}
+
+void emulated_await(void *barrier, unsigned parity)
+{
+  const struct emulated_mbarrier *const own = barrier;
+  while (own->phase == parity) {
+    const unsigned before = load_count;
+    load_count = 0;
+    for (unsigned k = 0; k < before; k++) {
+      if (loads[k].barrier == barrier) bring(&loads[k]);
+      else loads[load_count++] = loads[k];
+    }
+    if (load_count != before) continue;
+    fibers[running].state = PAUSED;
+    swapcontext(&fibers[running].context, &home);
+  }
 }
 
 void emulated_copy(void *to, const void *from, unsigned size)
@@ -75,17 +184,46 @@ void emulated_wait(unsigned groups)
 static void run_fiber(void)
 {
   kernel->run(arguments);
-  fibers[running].done = 1;
+  fibers[running].state = DONE;
   swapcontext(&fibers[running].context, &home);
 }
 
-/* Run the threads from barrier to barrier; nonzero where some have ended that others wait for. */
-static int run_block(unsigned threads, char *stacks, int reverse)
+/* Let those threads go on all of whose group are there; returns how many do. */
+static unsigned let_go(unsigned threads)
+{
+  unsigned free = 0;
+  for (unsigned k = 0; k < threads; k++) {
+    const fiber *const own = &fibers[k];
+    if (own->state != MEETING || own->first != k) continue;
+    unsigned there = 0;
+    while (there < own->count && fibers[k + there].state == MEETING && fibers[k + there].first == k) there++;
+    if (there < own->count) continue;
+    for (unsigned r = 0; r < there; r++) fibers[k + r].state = READY;
+    free += there;
+  }
+  return free;
+}
+
+/* Whether something is begun that nobody has waited for. */
+static int is_left(unsigned threads)
 {
   for (unsigned k = 0; k < threads; k++) {
+    if (emulated_queues[k].count != 0) return 1;
+  }
+  return load_count != 0;
+}
+
+/* Run the threads from barrier to barrier; nonzero where they wait for what never comes. */
+static int run_block(unsigned threads, char *stacks, int reverse)
+{
+  reversed = reverse;
+  failed = 0;
+  load_count = 0;
+  for (unsigned k = 0; k < threads; k++) {
     fibers[k].thread.x = k;
-    fibers[k].done = 0;
+    fibers[k].state = READY;
     fibers[k].pending = 0;
+    emulated_queues[k].count = 0;
     getcontext(&fibers[k].context);
     fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
     fibers[k].context.uc_stack.ss_size = STACK;
@@ -93,36 +231,54 @@ static int run_block(unsigned threads, char *stacks, int reverse)
     makecontext(&fibers[k].context, run_fiber, 0);
   }
   for (;;) {
-    unsigned done = 0;
+    unsigned done = 0, moved = 0;
     for (unsigned k = 0; k < threads; k++) {
       running = reverse ? threads - 1 - k : k;
-      emulated.thread = fibers[running].thread;
-      swapcontext(&home, &fibers[running].context);
-      done += (unsigned)fibers[running].done;
+      fiber *const own = &fibers[running];
+      emulated.thread = own->thread;
+      if (own->state == READY || own->state == PAUSED) {
+        const int was_ready = own->state == READY;
+        swapcontext(&home, &own->context);
+        moved += was_ready || own->state != PAUSED;
+      }
+      done += own->state == DONE;
     }
-    if (done == threads) return 0;
-    if (done != 0) return 1;
+    if (failed) return 1;
+    if (done == threads) return is_left(threads);
+    if (let_go(threads) == 0 && moved == 0) return 1;
   }
 }
 
-static int run_grid(unsigned blocks, unsigned threads)
+static int is_poisoned(const unsigned char *band)
+{
+  for (size_t k = 0; k < BAND; k++) {
+    if (band[k] != POISON) return 0;
+  }
+  return 1;
+}
+
+static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
 {
   const char *const order = getenv("ATC_EMULATED_ORDER");
   const int reverse = order != NULL && strcmp(order, "reverse") == 0;
   char *stacks = NULL;
-  int failed = 0;
+  void *memory = NULL;
+  int bad = posix_memalign(&memory, BAND, shared + BAND) != 0;
   emulated.blocks.x = blocks;
   emulated.threads.x = threads;
   fibers = NULL;
   if (kernel->barriers) {
     fibers = calloc(threads, sizeof *fibers);
     stacks = malloc((size_t)threads * STACK);
-    failed = fibers == NULL || stacks == NULL;
+    emulated_queues = calloc(threads, sizeof *emulated_queues);
+    bad = bad || fibers == NULL || stacks == NULL || emulated_queues == NULL;
   }
-  for (unsigned b = 0; b < blocks && !failed; b++) {
+  emulated_shared = memory;
+  if (!bad) memset(memory, POISON, shared + BAND);
+  for (unsigned b = 0; b < blocks && !bad; b++) {
     emulated.block.x = reverse ? blocks - 1 - b : b;
     if (kernel->barriers) {
-      failed = run_block(threads, stacks, reverse);
+      bad = run_block(threads, stacks, reverse) || !is_poisoned(emulated_shared + shared);
       continue;
     }
     for (unsigned k = 0; k < threads; k++) {
@@ -132,19 +288,25 @@ static int run_grid(unsigned blocks, unsigned threads)
   }
   free(stacks);
   free(fibers);
+  free(emulated_queues);
+  free(memory);
   fibers = NULL;
-  return failed ? LAUNCH_FAILED : CUDA_SUCCESS;
+  emulated_queues = NULL;
+  return bad ? LAUNCH_FAILED : CUDA_SUCCESS;
 }
 
 /* ---- streams, graphs and events ---- */
 
-/* A launch that was captured: the kernel, its blocks and threads, and its arguments. */
+/* A launch that was captured: the kernel, its blocks, threads and shared memory, and its arguments, a
+ * word each, and maps. */
 typedef struct work {
   struct work *next;
   const struct emulated_kernel *kernel;
-  unsigned blocks, threads;
+  unsigned blocks, threads, shared;
   unsigned long long values[];
 } work;
+
+enum { MAP_WORDS = sizeof(CUtensorMap) / sizeof(unsigned long long) };
 
 struct CUgraph_st {
   work *first, **end;
@@ -171,24 +333,29 @@ static void free_work(work *each)
 }
 
 static int run_kernel(const struct emulated_kernel *own, unsigned blocks, unsigned threads,
-                      void *const *given)
+                      unsigned shared, void *const *given)
 {
   kernel = own;
   arguments = given;
-  return run_grid(blocks, threads);
+  return run_grid(blocks, threads, shared);
 }
 
 static int capture(CUgraph graph, const struct emulated_kernel *own, unsigned blocks,
-                   unsigned threads, void *const *given)
+                   unsigned threads, unsigned shared, void *const *given)
 {
-  work *const made = malloc(sizeof *made + own->arguments * sizeof *made->values);
+  const unsigned words = own->arguments + own->maps * MAP_WORDS;
+  work *const made = malloc(sizeof *made + words * sizeof *made->values);
   if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   made->next = NULL;
   made->kernel = own;
   made->blocks = blocks;
   made->threads = threads;
+  made->shared = shared;
   for (unsigned k = 0; k < own->arguments; k++) {
     memcpy(&made->values[k], given[k], sizeof *made->values);
+  }
+  for (unsigned k = 0; k < own->maps; k++) {
+    memcpy(&made->values[own->arguments + k * MAP_WORDS], given[own->arguments + k], sizeof(CUtensorMap));
   }
   *graph->end = made;
   graph->end = &made->next;
@@ -262,14 +429,6 @@ static int memory_free(CUdeviceptr memory)
   leave_lock();
   free(found);
   return found != NULL ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
-}
-
-static int is_poisoned(const unsigned char *band)
-{
-  for (size_t k = 0; k < BAND; k++) {
-    if (band[k] != POISON) return 0;
-  }
-  return 1;
 }
 
 static int stream_wait(CUstream stream)
@@ -439,9 +598,11 @@ static int graph_launch(CUgraphExec exec, CUstream stream)
   int status = CUDA_SUCCESS;
   if (stream != NULL && stream->captured != NULL) return CAPTURE_UNSUPPORTED;
   for (work *each = (void *)exec; each != NULL && status == CUDA_SUCCESS; each = each->next) {
-    void *at[each->kernel->arguments + 1];
-    for (unsigned k = 0; k < each->kernel->arguments; k++) at[k] = &each->values[k];
-    status = run_kernel(each->kernel, each->blocks, each->threads, at);
+    const unsigned count = each->kernel->arguments;
+    void *at[count + each->kernel->maps + 1];
+    for (unsigned k = 0; k < count; k++) at[k] = &each->values[k];
+    for (unsigned k = 0; k < each->kernel->maps; k++) at[count + k] = &each->values[count + k * MAP_WORDS];
+    status = run_kernel(each->kernel, each->blocks, each->threads, each->shared, at);
   }
   return status;
 }
@@ -501,13 +662,49 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
                   CUstream stream, void **given, void **extra)
 {
   const struct emulated_kernel *const own = (const void *)function;
-  if (blocks_y * blocks_z * threads_y * threads_z != 1 || shared_bytes != 0 || extra != NULL) {
+  if (blocks_y * blocks_z * threads_y * threads_z != 1 || shared_bytes > MOST_SHARED || extra != NULL) {
     return LAUNCH_FAILED; /* none of our kernels asks for this */
   }
   if (stream != NULL && stream->captured != NULL) {
-    return capture(stream->captured, own, blocks_x, threads_x, given);
+    return capture(stream->captured, own, blocks_x, threads_x, shared_bytes, given);
   }
-  return run_kernel(own, blocks_x, threads_x, given);
+  return run_kernel(own, blocks_x, threads_x, shared_bytes, given);
+}
+
+static int function_set(CUfunction function, int attribute, int value)
+{
+  (void)function, (void)attribute;
+  return value >= 0 && value <= MOST_SHARED ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+/* What the driver checks: alignments, and the size of a box. */
+static int map_encode(CUtensorMap *map, int type, unsigned rank, void *address,
+                      const uint64_t *extents, const uint64_t *strides, const uint32_t *box_of,
+                      const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+  static const uint16_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  enum { OF_128_BYTES = 3, TFLOAT32 = 11, SPAN = 128, MOST_OF_BOX = 256 };
+  (void)promotion;
+  if (type < 0 || type > TFLOAT32 || rank < 1 || rank > 5 || (uintptr_t)address % 16 != 0
+      || interleave != 0 || swizzle != OF_128_BYTES || fill != 0) {
+    return INVALID_VALUE;
+  }
+  struct emulated_map own = {address, {0}, {0}, {0}, (uint16_t)rank, sizes[type], type == TFLOAT32};
+  for (unsigned k = 0; k < rank; k++) {
+    if (extents[k] == 0 || extents[k] > UINT32_MAX || box_of[k] == 0 || box_of[k] > MOST_OF_BOX
+        || steps[k] != 1) {
+      return INVALID_VALUE;
+    }
+    own.extents[k] = (uint32_t)extents[k];
+    own.box[k] = box_of[k];
+    if (k == 0) continue;
+    if (strides[k - 1] % 16 != 0 || strides[k - 1] >= (uint64_t)1 << 40) return INVALID_VALUE;
+    own.strides[k - 1] = strides[k - 1];
+  }
+  if (own.box[0] * own.size > SPAN) return INVALID_VALUE;
+  memset(map, 0, sizeof *map);
+  memcpy(map, &own, sizeof own);
+  return CUDA_SUCCESS;
 }
 
 int cuda_driver_open(cuda_driver *driver)
@@ -518,7 +715,7 @@ int cuda_driver_open(cuda_driver *driver)
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
     capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
     event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
-    stream_wait_event, memory_set,
+    stream_wait_event, memory_set, function_set, map_encode,
   };
   *driver = own;
   return 1;

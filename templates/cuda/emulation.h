@@ -14,6 +14,7 @@
 #define __shared__ static __thread
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, blocks)
+#define __grid_constant__
 
 struct emulated_index {
   unsigned x;
@@ -24,11 +25,41 @@ struct emulated_place {
   struct emulated_index thread, block, threads, blocks;
 };
 
-/* A kernel: a function that runs one thread, given the addresses of the arguments. */
+/* A kernel: a function that runs one thread, given the addresses of the arguments and of maps. */
 struct emulated_kernel {
   void (*run)(void *const *at);
   int barriers; /* whether threads wait for each other */
-  unsigned arguments;
+  unsigned arguments, maps;
+};
+
+/* What the copy engine knows of a tensor whose rows are swizzled: extents and a box's, the innermost
+ * axis first; bytes of an element, and from one to the next along the other axes. */
+struct emulated_map {
+  const unsigned char *address;
+  uint64_t strides[4];
+  uint32_t extents[5], box[5];
+  uint16_t rank, size, rounds; /* to TF32 */
+};
+
+/* A barrier in shared memory: how many are still to arrive in this phase, and bytes to be written. */
+struct emulated_mbarrier {
+  int32_t bytes;
+  uint8_t left, count, phase, unused;
+};
+
+/* Products of a warpgroup that are begun, and made when they are waited for: the sums of a thread, a
+ * function that adds to them, where its operands are, or what the thread holds of the first. */
+enum { EMULATED_PRODUCTS = 32 };
+struct emulated_product {
+  void (*run)(const struct emulated_product *own, unsigned index);
+  void *sums;
+  uint64_t a, b;
+  uint32_t held[4];
+  unsigned group;
+};
+struct emulated_queue {
+  struct emulated_product at[EMULATED_PRODUCTS];
+  unsigned count, group;
 };
 
 /* What the threads of a warp hand each other for an instruction that they run together, in turns:
@@ -46,6 +77,22 @@ extern __thread struct emulated_place emulated;
 extern __thread struct emulated_handed emulated_handed;
 void emulated_barrier(void);
 
+/* Let the launch fail; the thread goes no further. */
+void emulated_fail(void);
+
+/* Wait for some of a block's threads, neighbours, all of which call it. */
+void emulated_meet(unsigned first, unsigned count);
+
+/* The memory that a launch asks for, and the products of each thread. */
+extern __thread unsigned char *emulated_shared;
+extern __thread struct emulated_queue *emulated_queues;
+
+/* Barriers on which bytes are counted that the copy engine has written, box by box. */
+void emulated_begin(void *barrier, unsigned count);
+void emulated_arrive(void *barrier, unsigned bytes);
+void emulated_await(void *barrier, unsigned parity);
+void emulated_load(void *to, const struct emulated_map *map, void *barrier, const int *at);
+
 /* Copies that are made when they are waited for; a source of NULL clears. */
 void emulated_copy(void *to, const void *from, unsigned size);
 void emulated_commit(void);
@@ -59,11 +106,11 @@ void emulated_wait(unsigned groups);
 #define gridDim (emulated.blocks)
 #define __syncthreads() emulated_barrier()
 
-#define EMULATED_KERNEL(NAME, BARRIERS, COUNT, ...)                            \
+#define EMULATED_KERNEL(NAME, BARRIERS, COUNT, MAPS, ...)                      \
   static void run_thread(void *const *at) { NAME(__VA_ARGS__); }               \
   extern "C" {                                                                 \
   extern const emulated_kernel NAME##_image;                                   \
-  const emulated_kernel NAME##_image = {run_thread, BARRIERS, COUNT};          \
+  const emulated_kernel NAME##_image = {run_thread, BARRIERS, COUNT, MAPS};    \
   }
 #endif
 

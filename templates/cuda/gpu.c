@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARGUMENTS = 512, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
+enum { MOST_ARGUMENTS = 512, MOST_MAPS = 4, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
 
 enum { PART = 256, LEAST_POOL = 1 << 20 };
 
@@ -133,6 +133,16 @@ static void unload(gpu_shared *shared, const gpu_network *network)
   shared->functions = NULL;
 }
 
+/* Let a kernel have the shared memory that it asks for, and see that the driver knows of maps. */
+static int prepare(const cuda_driver *driver, CUfunction function, const gpu_kernel *kernel)
+{
+  enum { SHARED_AT_MOST = 8, WITHOUT_ASKING = 48 << 10 };
+  if (kernel->map_count != 0 && driver->map_encode == NULL) return GPU_OLD_DRIVER;
+  if (kernel->shared <= WITHOUT_ASKING) return GPU_OK;
+  const int result = driver->function_set(function, SHARED_AT_MOST, (int)kernel->shared);
+  return meaning(result, GPU_NO_KERNELS);
+}
+
 /* Load the code and the weights into the device's context, which is the thread's own. */
 static int load(gpu_shared *shared, const gpu_network *network)
 {
@@ -152,6 +162,8 @@ static int load(gpu_shared *shared, const gpu_network *network)
       shared->modules[k] = NULL;
     } else if (driver->module_function(&shared->functions[k], shared->modules[k], name) != 0) {
       status = GPU_NO_KERNELS;
+    } else {
+      status = prepare(driver, shared->functions[k], &network->kernels[k]);
     }
   }
   if (status == GPU_OK && network->weights != NULL) {
@@ -331,6 +343,7 @@ void gpu_close(gpu_state *state)
     free(state->graphs[k].ports);
     free(state->graphs[k].dims);
   }
+  free(state->shown);
   free(state->ends);
   free(state->sides);
   free(state->graphs);
@@ -351,15 +364,32 @@ void gpu_leave(gpu_state *state)
   state->shared->driver.context_pop(&outer);
 }
 
+/* Describe a tensor to the copy engine. It writes rows of 128 bytes, swizzled, with zeros outside. */
+static int encode(const cuda_driver *driver, CUtensorMap *map, const gpu_map *own, CUdeviceptr argument)
+{
+  enum { NOT_INTERLEAVED = 0, SWIZZLE_128_BYTES = 3, FETCH_256_BYTES = 3, ZEROS = 0 };
+  static const uint32_t steps[5] = {1, 1, 1, 1, 1};
+  void *const address = (void *)(uintptr_t)(argument + own->begin);
+  return driver->map_encode(map, own->type, own->rank, address, own->extents, own->strides, own->box,
+                            steps, NOT_INTERLEAVED, SWIZZLE_128_BYTES, FETCH_256_BYTES, ZEROS)
+         == CUDA_SUCCESS;
+}
+
 int gpu_launch_blocks(gpu_state *state, CUstream stream, size_t kernel, int64_t blocks,
                       const CUdeviceptr *arguments)
 {
   const gpu_kernel *const own = &state->network->kernels[kernel];
   const unsigned some = blocks < own->blocks ? blocks < 1 ? 1 : (unsigned)blocks : own->blocks;
-  void *at[MOST_ARGUMENTS];
+  const cuda_driver *const driver = &state->shared->driver;
+  CUtensorMap maps[MOST_MAPS];
+  void *at[MOST_ARGUMENTS + MOST_MAPS];
   for (size_t k = 0; k < own->arguments; k++) at[k] = (void *)(size_t)&arguments[k];
-  return state->shared->driver.launch(state->shared->functions[kernel], some, 1, 1, own->threads, 1,
-                                      1, 0, stream, at, NULL) == CUDA_SUCCESS;
+  for (size_t k = 0; k < own->map_count; k++) {
+    if (!encode(driver, &maps[k], &own->maps[k], arguments[own->maps[k].argument])) return 0;
+    at[own->arguments + k] = &maps[k];
+  }
+  return driver->launch(state->shared->functions[kernel], some, 1, 1, own->threads, 1, 1, own->shared,
+                        stream, at, NULL) == CUDA_SUCCESS;
 }
 
 int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments)
@@ -518,4 +548,33 @@ int gpu_follow(gpu_state *state, CUstream stream)
 int gpu_wait(gpu_state *state, CUstream stream)
 {
   return state->shared->driver.stream_wait(stream) == CUDA_SUCCESS;
+}
+
+/* A size with what is left of its last line of memory. */
+static size_t in_lines(size_t size)
+{
+  enum { LINE = 64 };
+  return (size + LINE - 1) / LINE * LINE;
+}
+
+const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count)
+{
+  const size_t table = in_lines(count * sizeof(void *));
+  size_t whole = table + 1;
+  for (size_t k = 0; k < count; k++) whole += in_lines(values[k].room);
+  if (whole > state->shown_size) {
+    free(state->shown);
+    state->shown = calloc(whole, 1);
+    state->shown_size = state->shown != NULL ? whole : 0;
+    if (state->shown == NULL) return NULL;
+  }
+  const void **const places = state->shown;
+  unsigned char *next = (unsigned char *)state->shown + table;
+  for (size_t k = 0; k < count; k++) {
+    const gpu_value *const own = &values[k];
+    if (own->size != 0 && !gpu_to_host(state, stream, next, own->at, own->size)) return NULL;
+    places[k] = next;
+    next += in_lines(own->room);
+  }
+  return gpu_wait(state, stream) ? places : NULL;
 }

@@ -20,6 +20,7 @@
 #define gpu_to_device GPU_OWN(gpu_to_device)
 #define gpu_to_host GPU_OWN(gpu_to_host)
 #define gpu_wait GPU_OWN(gpu_wait)
+#define gpu_show GPU_OWN(gpu_show)
 #define gpu_clear GPU_OWN(gpu_clear)
 #define gpu_follow GPU_OWN(gpu_follow)
 #define gpu_mark GPU_OWN(gpu_mark)
@@ -34,10 +35,24 @@ enum {
   GPU_OLD_DRIVER = -24  /* older than the code */
 };
 
-/* A kernel: its blocks at most, their threads, the arguments. */
+/* A tensor that a kernel's blocks read box by box, by the copy engine: which argument it is and where
+ * in that it begins, in bytes; the type as the driver numbers it; extents and a box's, the innermost
+ * axis first; bytes from one to the next along each of the other axes. */
+typedef struct gpu_map {
+  unsigned argument;
+  size_t begin;
+  int type;
+  unsigned rank;
+  uint64_t extents[5], strides[4];
+  uint32_t box[5];
+} gpu_map;
+
+/* A kernel: its blocks at most, their threads, the arguments; the bytes of shared memory that it is
+ * launched with, and maps that it is given behind the arguments. */
 typedef struct gpu_kernel {
   const char *name;
-  unsigned blocks, threads, arguments;
+  unsigned blocks, threads, arguments, shared, map_count;
+  const gpu_map *maps;
 } gpu_kernel;
 
 /* An input or output. */
@@ -120,6 +135,8 @@ struct gpu_state {
   CUevent marked;     /* NULL: nothing is */
   CUstream *sides;    /* for branches, and for each the event that tells of its end */
   CUevent *ends, forked;
+  void *shown;        /* copies for an observer */
+  size_t shown_size;
 };
 
 /* Prepare a context on a device; `shared` has GPU_DEVICES elements, `weights` are NULL where the
@@ -159,6 +176,16 @@ int gpu_fork(gpu_state *state, CUstream stream, size_t sides);
 int gpu_join(gpu_state *state, CUstream stream, size_t sides);
 
 int gpu_wait(gpu_state *state, CUstream stream);
+
+/* A value on the device: its bytes, and those that it has in the largest shapes. */
+typedef struct gpu_value {
+  CUdeviceptr at;
+  size_t size, room;
+} gpu_value;
+
+/* Wait for all that is queued, and copy values to the host, with room for the largest ones: where
+ * they are until the next call; NULL where it fails. */
+const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count);
 
 /* Mark where a stream is, and let another one wait until that is done; streams that are being captured
  * are left alone. Return 0 where it fails. */

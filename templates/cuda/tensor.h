@@ -82,10 +82,11 @@ template <typename Join> static inline float t_quad(float value, Join join)
 }
 
 #define T_PRODUCT(NAME, T, ADD)                                                                    \
+  static inline void NAME##_add(T &sum, uint32_t left, uint32_t right) { ADD }                     \
   template <int M, int N>                                                                          \
   static inline void NAME(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])   \
   {                                                                                                \
-    t_multiply(d, a, b, [](T &sum, uint32_t left, uint32_t right) { ADD });                        \
+    t_multiply(d, a, b, NAME##_add);                                                               \
   }
 #define T_HALVES(LOAD)                                                                             \
   for (int s = 0; s < 32; s += 16) {                                                               \

@@ -114,6 +114,22 @@ def test_a_compiler_serves_targets_with_and_without_a_system(
             find_compiler(target, environ, [str(compiler)])
 
 
+def test_a_compiler_without_the_targets_c_library_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "riscv64-unknown-elf-gcc"
+    program.write_text(
+        "#!/bin/sh\ncase \"$*\" in *specs*) echo cannot read spec file >&2; exit 1;; esac\n"
+        "case \"$*\" in *machine*) echo riscv64-unknown-elf;; *) echo Free Software Foundation;;"
+        " esac\n"
+    )
+    program.chmod(0o755)
+    environ = {"PATH": str(tmp_path)}
+    with pytest.raises(ToolchainError, match="--specs=picolibc.specs") as caught:
+        find_compiler(get_target("riscv32"), environ)
+    assert "picolibc-riscv64-unknown-elf" in caught.value.hint
+
+
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_an_alias_names_a_target(alias: str, name: str) -> None:
     assert get_target(alias).name == name

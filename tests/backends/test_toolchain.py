@@ -457,6 +457,26 @@ def _build_all(compiler: Compiler, target: Target, folder: Path) -> None:
     archive_static(compiler, ["a.c.o"], "liba.a", folder)
 
 
+@pytest.mark.parametrize(
+    ("fault", "crashes", "runs"),
+    [("kill -SEGV $$", 1, 2), ("exit 139", 1, 2), ("exit 134", 1, 2), ("exit 139", 9, 2),
+     ("exit 1", 1, 1), ("kill -KILL $$", 1, 1)],
+)  # fmt: skip
+def test_a_compiler_that_crashes_is_run_once_more(
+    fault: str, crashes: int, runs: int, tmp_path: Path
+) -> None:
+    count = f'echo >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -gt {crashes}'
+    name = script(tmp_path / "crashing-cc", f'{count} || {fault}; touch a.c.o')
+    compiler = Compiler((str(name),), "nvcc", "1", "nvptx64-nvidia-cuda")
+    job = Job(compiler, (), "a.c", tmp_path)
+    if crashes < runs:
+        compile_many([job], 1)
+    else:
+        with pytest.raises(ToolchainError, match="crashing-cc failed"):
+            compile_many([job], 1)
+    assert len((tmp_path / "runs").read_text().splitlines()) == runs
+
+
 def test_no_limit_is_none(tmp_path: Path) -> None:
     target = get_target("c99")
     write(tmp_path, {"a.c": "int f(void);\nint f(void) { return 1; }\n"})

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from accuracy.test_diff import doctored
+from networks import conv_net
 from onnx import helper
 from projects import F32, affine_model, make_model, require
 
@@ -17,6 +20,7 @@ from atc.backends.target import host_arch
 from atc.cli.main import main
 from atc.devices.network import Device, DeviceNetwork
 from atc.errors import ModelError, OptionError, ToolchainError
+from atc.pipeline import writing
 
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "samples/keywords.onnx"
@@ -25,6 +29,7 @@ TOOLS = {
     "cortex-m55": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
+    "riscv32": ("riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
     "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
 }
 
@@ -51,6 +56,44 @@ def test_a_compilation_is_verified_under_the_emulator(
     other = affine.with_name("other.onnx")
     onnx.save(affine_model(seed=1), other)
     assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", ["host", "cortex-m4f", "riscv32", "aarch64-neon"])
+def test_a_device_is_compared_node_by_node(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for tool in TOOLS.get(target, ()):
+        require(tool)
+    model = conv_net(tmp_path / "m.onnx")
+    words = ["verify", str(tmp_path / "net"), f"--model={model}", "--runner=qemu"]
+    if target == "host":
+        words[-1] = "--runner=local"
+    atc.compile(model, tmp_path / "net", target=target, step=True)
+    assert main(words) == 0
+    nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert {"relu1", "conv2", "softmax"} <= nodes.keys()
+    assert not any(line.endswith("differs") for line in nodes.values())
+    monkeypatch.setattr(writing, "emit", doctored("conv1", "{out}[1] += 2.0f;"))
+    atc.compile(model, tmp_path / "net", target=target, step=True)
+    assert main(words) != 0
+    nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert nodes["relu1"].endswith("differs")
+    largest, rmse = (float(nodes["relu1"].split("] ")[1].split()[k]) for k in (0, 2))
+    assert largest == pytest.approx(2)
+    assert rmse == pytest.approx(2 / 256**0.5, rel=1e-2)  # of one element among 256
+
+
+def test_riscv32_takes_no_atomic_instructions(tmp_path: Path) -> None:
+    objdump = require("riscv64-unknown-elf-objdump")
+    require("riscv64-unknown-elf-gcc")
+    folder = atc.compile(KEYWORDS, tmp_path / "net", target="riscv32").folder
+    command = [objdump, "-d", folder / "libnet.a"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = {line.split("\t")[2].strip() for line in said.splitlines() if line.count("\t") > 2}
+    assert "lw" in words
+    assert not [word for word in words if word.startswith(("lr.", "sc.", "amo"))]
 
 
 @pytest.mark.slow
@@ -112,7 +155,7 @@ def test_a_machine_that_ssh_does_not_reach(
 
 @pytest.mark.parametrize(
     ("target", "text"),
-    [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "don't run on this machine"),
+    [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "need qemu-system-riscv32"),
      ("wasm32-simd128", "don't run on this machine")],
 )  # fmt: skip
 def test_what_cannot_run_is_told_before_anything_is_compiled(

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from fast_run.test_measure import graph_of, op_cache
+from quantized_convs import Case, model, parts
 from whole.test_cuda import has_driver
 
 import atc.select
+from atc.backends.cuda.blocked import BlockedElements, BlockedTiles
 from atc.backends.cuda.catalogue import KERNELS
 from atc.backends.cuda.elementwise import MapElements
 from atc.backends.find_compiler import find_compiler
@@ -26,10 +28,13 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
 from atc.fast_run.timings import measured
-from atc.ir.ops import Map
+from atc.ir.ops import ConvBlocked, Map
+from atc.onnx_backend import AtcBackendRep
 from atc.options.options import make_options
 from atc.options.table import read_values
+from atc.passes import run_passes
 from atc.pipeline.gpu import check_device_options
+from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY, Measurement, select
 
 EMULATED = get_target("cuda-emulated")
@@ -97,6 +102,23 @@ def test_kernels_are_launched_compared_and_timed(tmp_path: Path) -> None:
     assert "crashed" in row["cuda_map_beyond"].reason
     again = fast_run([w], replace(bench(EMULATED, tmp_path), measures=False))
     assert {m.label: m.time_ns for m in again[w]} == {m: row[m].time_ns for m in row}
+
+
+@pytest.mark.slow
+def test_filters_are_packed_as_each_kernel_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would differ, or read beyond their filters."""
+    kernels = (BlockedElements(), BlockedTiles())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    case = Case(36, 16, 3, pad=1)
+    graph = AtcBackendRep(model(case), EMULATED.name).lower({"x": parts(case)["x"]})
+    layouts = LayoutCosts(EMULATED, ANY).layouts("nchw32c")
+    graph = run_passes(graph, width=1, device=True, layouts=layouts)
+    (w,) = (w for w in workloads(graph, {}) if isinstance(w.op, ConvBlocked))
+    row = {m.label.partition("(")[0]: m for m in fast_run([w], bench(EMULATED, tmp_path))[w]}
+    assert row.keys() == {"cuda_conv_blocked", "cuda_conv_blocked_tiles"}
+    assert not [m for m in row.values() if not m.time_ns]
 
 
 @pytest.mark.usefixtures("catalogue")

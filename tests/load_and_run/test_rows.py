@@ -16,6 +16,7 @@ import onnx
 import pytest
 from load_and_run_cases import dump_with_cases
 from onnx.reference import ReferenceEvaluator
+from quantized_convs import network
 
 from atc import templates
 from atc.backends.cpu.catalogue import KERNELS
@@ -367,12 +368,32 @@ def _warned(run: Any, plain: Path, option: str, part: str) -> None:
     assert "W10001" not in run(plain, "--iter=1").err
 
 
-def test_l16_enable_nchw4(run: Any, plain: Path) -> None:
-    _warned(run, plain, "--enable-nchw4", "CUDA")
+@pytest.mark.slow
+def test_l16_l17_l20_layouts_of_bytes_on_a_gpu(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bytes.onnx"
+    onnx.save(network(2), path)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(2, 3, 16, 20)).astype("f"))
+    given, results = ("--target=cuda-emulated", f"--input=x:{tmp_path / 'x.npy'}"), []
+    options = {"--iter=1": "0", "--enable-nchw4": "4", "--enable-nchw32": "32",
+               "--enable-chwn4": "2,4"}  # fmt: skip
+    for option, block in options.items():
+        kept = tmp_path / f"net{len(results)}"
+        words = (option, *given, f"--model-dump={kept}")
+        results.append(output(run, path, *words, where=tmp_path / f"out{len(results)}"))
+        text = (kept / f"{kept.name}.graph.txt").read_text()
+        source = (kept / "src" / f"{kept.name}.c").read_text()
+        assert (f",{block}] = ConvBlocked" in text) == (block != "0")
+        assert ("ConvBlocked" in source) == (block != "0")
+        np.testing.assert_array_equal(results[-1], results[0])
+    both = run(path, *given, "--enable-nchw4", "--enable-nchw32", status=1)
+    assert "--enable_nchw4 and --enable_nchw32 exclude each other" in both.err
 
 
-def test_l17_enable_chwn4(run: Any, plain: Path) -> None:
-    _warned(run, plain, "--enable-chwn4", "CUDA")
+@pytest.mark.parametrize("option", ["--enable-nchw4", "--enable-chwn4", "--enable-nchw32"])
+def test_l16_l17_l20_are_of_gpus(run: Any, plain: Path, model: Path, option: str) -> None:
+    _warned(run, plain, option, "of no effect on a library that is compiled already")
+    found = run(model, option, C99, "--iter=0")
+    assert "it is for int8 on CUDA, the target is a CPU" in found.err
 
 
 @pytest.mark.parametrize(
@@ -395,8 +416,7 @@ def test_l18_l19_blocked_layouts(
     assert '"reorder to nchw"' in (kept / "src" / "net.c").read_text()
 
 
-def test_l20_enable_nchw32(run: Any, plain: Path) -> None:
-    _warned(run, plain, "--enable-nchw32", "CUDA")
+def test_l20_enable_nchw32_fuses(run: Any, plain: Path) -> None:
     words = ("--enable-nchw32", "--noenable-fuse-conv-bias-nonlinearity")
     assert "switches --enable_fuse_conv_bias_nonlinearity on" in run(plain, *words).err
 
@@ -477,7 +497,7 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     assert any("block" in label.split("_") for label in labels)  # conversions
     assert run(model, *words).json["layout_transform"] == {**found, "chosen": "auto"}
     run(model, "--layout-transform=tpu", status=1)
-    assert "CUDA targets have one layout" in run(model, "--layout-transform=cuda", status=1).err
+    assert "the target is no GPU" in run(model, "--layout-transform=cuda", status=1).err
 
 
 @pytest.mark.slow

@@ -263,7 +263,7 @@ def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple
     """Return the cubins that nvcc makes of kernels for a device."""
     nvcc = find_nvcc(device, os.environ)
     files = {k.path: k.text for k in sources}
-    headers = ("cuda/device.h", "cuda/tensor.h", "cpu/kernel.h")
+    headers = ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h")
     files |= {f"src/{header.partition('/')[2]}": verbatim(header) for header in headers}
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -174,3 +174,40 @@ def expected(case: Case) -> Array:
     left = (q - f32(zero)) * f32(np.float64(p["y_scale"]) / scale)
     right = (p["x"].astype(f32) - f32(case.zero)) * f32(np.float64(p["x_scale"]) / scale)
     return np.clip(np.rint(np.maximum(left + right, f32(0))) + f32(zero), low, high).astype(case.y)
+
+
+def network(batch: int = 2, zero: int = 0) -> onnx.ModelProto:
+    """Return a small network: float images, convolutions, pooling, a residual, float scores."""
+    rng = np.random.default_rng(batch)
+    nodes: list[onnx.NodeProto] = []
+    constants: dict[str, Array] = {
+        "scale": np.float32(0.05), "zero": np.array(zero, np.uint8), "ws": np.float32(0.01),
+        "wz": np.array(0, np.int8),
+    }  # fmt: skip
+
+    def op(kind: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"v{len(nodes)}"], **attributes))
+        return str(nodes[-1].output[0])
+
+    def through_bytes(x: str) -> str:
+        return op("DequantizeLinear", op("QuantizeLinear", x, "scale", "zero"), "scale", "zero")
+
+    def conv(x: str, channels: int, filters: int, size: int, group: int = 1, **more: Any) -> str:
+        name = f"w{len(constants)}"
+        shape = (filters, channels // group, size, size)
+        constants[name] = rng.integers(-127, 128, shape).astype(np.int8)
+        w = op("DequantizeLinear", name, "ws", "wz")
+        return op("Conv", x, w, group=group, pads=[size // 2] * 4, **more)
+
+    first = through_bytes(op("Relu", conv(through_bytes("x"), 3, 32, 3, strides=[2, 2])))
+    pooled = op("MaxPool", first, kernel_shape=[2, 2], strides=[2, 2])
+    inner = through_bytes(op("Relu", conv(pooled, 32, 48, 1)))
+    inner = through_bytes(op("Relu", conv(inner, 48, 48, 3, 48)))
+    joined = through_bytes(op("Relu", op("Add", conv(inner, 48, 32, 3), pooled)))
+    nodes.append(helper.make_node("GlobalAveragePool", [conv(joined, 32, 40, 3)], ["y"]))
+    graph = helper.make_graph(
+        nodes, "bytes", [helper.make_tensor_value_info("x", 1, (batch, 3, 16, 20))],
+        [helper.make_tensor_value_info("y", 1, (batch, 40, 1, 1))],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)

@@ -10,12 +10,23 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
 import atc
-from atc import DTRConfig, Parameter, SublinearMemoryConfig, Tensor, exclude_from_trace, trace
-from atc.errors import AtcError, OptionError
+from atc import (
+    DTRConfig,
+    GradManager,
+    Parameter,
+    SublinearMemoryConfig,
+    Tensor,
+    exclude_from_trace,
+    functional,
+    trace,
+)
+from atc.errors import AtcError, OptionError, UnsupportedError
+from atc.importers.megengine import load_megengine
 from atc.tracing import OperandError, TracingError
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -195,6 +206,47 @@ def test_a_dump_is_read_back(dumped: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ReferenceEvaluator(model).run(None, {"data": X})[0], X * ROW)
     dumped.dump(tmp_path / "net")
     np.testing.assert_array_equal(atc.load(tmp_path / "net")(X), X * ROW)
+
+
+def test_a_dump_for_megengine_computes_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    filters, bias, weight = (
+        Parameter(rng.normal(size=s).astype(np.float32)) for s in ((4, 3, 3, 3), (4,), (5, 64))
+    )
+
+    @trace(record_only=True)
+    def network(image: Tensor) -> dict[str, Tensor]:
+        y = functional.relu(functional.conv2d(image, filters, bias, padding=1))
+        y = functional.linear(functional.flatten(functional.max_pool2d(y, 2)), weight)
+        return {"scores": functional.softmax(y), "logs": functional.log_softmax(y)}
+
+    image = rng.normal(size=(2, 3, 8, 8)).astype(np.float32)
+    network(image)
+    network.dump(tmp_path / "m.mge")
+    read = onnx_ir.to_proto(load_megengine(tmp_path / "m.mge", {}))
+    assert [o.name for o in read.graph.output] == ["scores", "logs"]
+    wanted = ReferenceEvaluator(network.model()).run(None, {"image": image})
+    found = ReferenceEvaluator(read).run(None, {"image": image})
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_not_written_for_megengine(tmp_path: Path) -> None:
+    weight = Parameter(ROW)
+
+    @trace(record_only=True)
+    def slope(x: Tensor) -> Tensor:
+        with GradManager().attach(weight) as gm:
+            gm.backward(x * weight)
+        found = weight.grad
+        assert found is not None
+        weight.grad = None
+        return found
+
+    slope(X)
+    with pytest.raises(UnsupportedError, match="Gradient has no counterpart"):
+        slope.dump(tmp_path / "m.mge")
+    assert not (tmp_path / "m.mge").exists()
 
 
 @pytest.mark.parametrize("wrong", [{"arg_names": []}, {"output_names": ["a", "b"]}])

@@ -97,15 +97,89 @@ def test_the_command_line_measures_and_compares(tmp_path: Path) -> None:
     assert "1 of 2 models are unchanged." in done.stdout
 
 
-def test_the_action_calls_it_so() -> None:
+GH = """#!/bin/sh
+printf '%s\n' "$*" >> "$CALLS"
+case "$*" in *--paginate*) echo "$KNOWN_COMMENT" ;; *) [ -z "$READ_ONLY" ] ;; esac
+"""
+"""A `gh` that writes its arguments down, knows a comment or none, and may only be able to read."""
+
+
+def steps() -> list[dict[str, object]]:
     yaml = pytest.importorskip("yaml")
     action = yaml.safe_load((CI / "action.yml").read_text())
     assert action["runs"]["using"] == "composite"
-    texts = [step.get("run", "") for step in action["runs"]["steps"]]
-    assert all("${{" not in text for text in texts)  # what others wrote is no part of a script
-    called = [line for text in texts for line in text.splitlines() if '"$SCRIPT"' in line]
-    assert [re.findall(r'"\$SCRIPT" (\w+)', line)[0] for line in called] == [
-        "measure", "measure", "comment",
-    ]  # fmt: skip
-    for text in texts:
-        subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+    return list(action["runs"]["steps"])
+
+
+def test_what_others_wrote_is_no_part_of_the_actions_scripts() -> None:
+    assert all("${{" not in str(step.get("run")) for step in steps())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("known", "read_only", "called"),
+    [("", "", r"pr comment 7 --body-file \S+"),
+     ("42", "", r"api -X PATCH repos/us/nets/issues/comments/42 -F body=@\S+"),
+     ("", "1", "pr comment")],
+)  # fmt: skip
+def test_the_steps_of_the_action_as_a_runner_runs_them(
+    tmp_path: Path, known: str, read_only: str, called: str
+) -> None:
+    """A pull request makes a model refused; `pip` and `gh` only write down what they are asked."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, cwd=nets, check=True, capture_output=True, text=True).stdout
+
+    nets, tools = tmp_path / "nets", tmp_path / "tools"
+    nets.mkdir()
+    tools.mkdir()
+    git("init", "-q")
+    shutil.copy(DIGITS, nets / "one.onnx")
+    shutil.copy(DIGITS, nets / "two.onnx")
+    git("add", ".")
+    git("commit", "-qm", "base")
+    base = git("rev-parse", "HEAD").strip()
+    (nets / "two.onnx").write_text("nonsense")
+    git("commit", "-qam", "head")
+    python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    asked = "#!/bin/sh\nprintf '%s\\n' \"$*\" >> \"$CALLS\"\n"
+    for name, text in {"gh": GH, "pip": asked, "atc": asked, "python": python}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    values = {
+        "inputs.models": "*.onnx", "inputs.options": "--target=c99", "inputs.atc": "",
+        "inputs.fail_above": "0", "github.event.pull_request.base.sha": base, "github.token": "t",
+        "github.event.pull_request.number": "7", "github.action_path": str(CI),
+    }  # fmt: skip
+    calls, summary = tmp_path / "calls", tmp_path / "summary"
+    runner = {
+        **os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_REPOSITORY": "us/nets", "CALLS": str(calls),
+        "KNOWN_COMMENT": known, "READ_ONLY": read_only,
+    }  # fmt: skip
+    statuses, said = [], ""
+    for step in steps():
+        if "run" not in step:
+            continue
+        env = step.get("env", {})
+        assert isinstance(env, dict)
+        env = {
+            name: re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda m: values[m[1]], str(text))
+            for name, text in env.items()
+        }
+        file = tmp_path / "step.sh"
+        file.write_text(str(step["run"]))
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(file)], cwd=nets,
+            env={**runner, **env}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        statuses.append(done.returncode)
+        said += done.stdout + done.stderr
+    assert statuses == [0, 0, 1], said  # a model that was compiled before is refused
+    asked_for = calls.read_text()
+    assert f"install {CI}/../.." in asked_for
+    assert re.search(called, asked_for)
+    assert ("::warning::" in said) == bool(read_only)
+    (row,) = [line for line in summary.read_text().splitlines() if "doesn't compile" in line]
+    assert "two" in row

@@ -19,6 +19,8 @@ from onnx import TensorProto, helper
 from projects import make_model, reference
 
 from atc.errors import AtcError
+from atc.load_and_run.context import Context
+from atc.load_and_run.engine import Step, open_engine
 from atc.runtime.load import load
 
 EXCEPTIONS = suite.read_exceptions()
@@ -264,6 +266,38 @@ def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
     assert all(times[k].runs == 1 and times[k].nanoseconds > 0 for k in range(count))
 
 
+def test_an_observer_sees_the_values_of_the_device(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Host and device in turns; a log tells of each call."""
+    monkeypatch.setenv("RUNTIME_OVERRIDE_LOG_LEVEL", "0")
+    compiled(mixed_model(), tmp_path, hooks=True, runtime_log=True)
+    source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")
+    assert "gpu_replay(" not in source
+    engine = open_engine(tmp_path / "net")
+    y, b = np.empty((4, 2), np.float32), np.empty((4, 6), np.float32)
+    context = Context(engine, [X], [y, b])
+    seen: dict[tuple[str, bool], list[Any]] = {}
+
+    def observer(step: Step, done: bool, arrays: list[Any]) -> None:
+        seen[step.op, done] = [a.copy() for a in arrays]
+
+    context.observe(observer)
+    context.run()
+    right = reference(mixed_model(), X)
+    for found, expected in zip((y, b), right, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (left, w), (same, _, product) = seen["MatMul", False][:2], seen["MatMul", True]
+    np.testing.assert_allclose(left, right[1] + np.maximum(X, 0), rtol=1e-5)
+    np.testing.assert_array_equal(left, same)
+    np.testing.assert_allclose(left @ w, product, rtol=1e-5)
+    np.testing.assert_array_equal(product, y)
+    assert len(seen) == 2 * len({op for op, _ in seen})
+    told = capfd.readouterr().err
+    assert "MatMul of node" in told
+    assert "net: run: " in told
+
+
 def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
     nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
     model = make_model(
@@ -366,11 +400,11 @@ def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hooks": True}, "--hooks and --target=cuda-emulated can't be combined"),
+        ({"sanity_check": True}, "--sanity_check and --target=cuda-emulated can't be combined"),
         ({"target": "cuda-sm90,cuda-emulated"}, "are GPUs and one that is imitated"),
         ({"target": "cuda-sm91"}, "unknown target 'cuda-sm91'"),
     ],
-    ids=["hooks", "imitated", "unknown"],
+    ids=["checks", "imitated", "unknown"],
 )
 def test_what_can_not_be_had_yet_is_told(
     options: dict[str, Any], words: str, tmp_path: Path

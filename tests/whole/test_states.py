@@ -21,7 +21,7 @@ from projects import compile_c, sources
 
 import atc
 from atc.accuracy.compare import verify_library
-from atc.accuracy.golden import golden_outputs
+from atc.accuracy.golden import expected_of
 from atc.adapt.states import likely_states
 from atc.codegen.selftest import inputs_by_formula
 from atc.errors import AtcError, InternalError
@@ -489,7 +489,7 @@ def test_in_parts_with_room_for_inputs_and_a_self_test(tmp_path: Path) -> None:
 def test_a_self_test_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
     case = CASES["sum beside a result"]
     done = compiled(case, tmp_path, target="c99", selftest=True)
-    (golden,) = golden_outputs(done.request)
+    (golden,) = expected_of(done.request).outputs
     x = inputs_by_formula((2, 8), np.dtype(np.float32), 0)
     np.testing.assert_allclose(golden.values, ((2 * x) ** 2).reshape(-1), rtol=1e-5)
 

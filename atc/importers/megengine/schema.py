@@ -70,8 +70,10 @@ class TensorSlot(IntEnum):
 
     NAME = 0
     SHAPE = 1
+    COMP_NODE = 2
     DTYPE = 3
     FORMAT_TYPE = 4
+    FORMAT = 5
     DATA = 6
     DATA_SIZE = 4
     OFFSET = 5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +12,14 @@ import numpy as np
 import onnx_ir
 
 from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType
+from atc.ir.view import View
+from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import compute, like
 from atc.lower.reduce import reduce_axes
+from atc.lower.registry import LOWERINGS
+from atc.lower.training import PREVIEW
 
 OPSET = 21
 """The version of the operators that derivatives are made of."""
@@ -45,6 +50,8 @@ class Step:
     opset: int
     results: tuple[Variable, ...] = ()
     gradients: tuple[str, ...] = ()
+    active: frozenset[Variable] = frozenset()
+    """The variables whose gradients are wanted."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -74,8 +81,7 @@ class Step:
     def gradient(self, k: int) -> str:
         """Return the gradient of result `k`, zeros where y doesn't depend on it."""
         type_ = self.ctx.b.type(self.outputs[k])
-        zeros = np.zeros(type_.shape, type_.dtype.numpy)
-        return self.gradients[k] or self.ctx.b.constant(zeros)
+        return self.gradients[k] or zeros(self.ctx.b, type_.shape, type_.dtype)
 
     def shape(self, i: int) -> tuple[int, ...]:
         """Return the shape of operand `i`."""
@@ -86,12 +92,15 @@ class Step:
         given = i < len(self.inputs) and self.inputs[i]
         return bool(given) and self.ctx.b.type(self.inputs[i]).dtype.is_float
 
-    def receiving(self, gradients: Sequence[str]) -> Step:
-        """Return the step with the gradients of its results."""
-        return replace(self, gradients=tuple(gradients))
+    def receiving(self, gradients: Sequence[str], active: Collection[Variable]) -> Step:
+        """Return the step with the gradients of its results, and the variables that want them."""
+        return replace(self, gradients=tuple(gradients), active=frozenset(active))
 
     def computed(self) -> Step:
         """Return the step with its results, for which the node is lowered on the operands."""
+        if self.domain == PREVIEW and self.node.op_type == "Gradient":  # it reads its graph
+            found = LOWERINGS[PREVIEW, "Gradient"](self.at)
+            return replace(self, results=tuple(map(Variable, found)))
         outputs = emit_node(self, self.node.op_type, self.inputs, self.node.attributes,
                             self.domain, self.opset, len(self.node.outputs))  # fmt: skip
         return replace(self, results=tuple(map(Variable, outputs)))
@@ -136,14 +145,26 @@ DERIVATIVES: Mapping[tuple[str, str], Rule] = MappingProxyType(_TABLE)
 """All rules, by domain and operator."""
 
 
-def derives(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operators."""
+def derives(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register the rule of operators of a domain ('' is ai.onnx)."""
 
     def register(rule: Rule) -> Rule:
-        _TABLE.update({("", op_type): rule for op_type in op_types})
+        _TABLE.update({(domain, op_type): rule for op_type in op_types})
         return rule
 
     return register
+
+
+_STORED = 1 << 16
+"""Zeros that are a constant; more of them are written by a call, not held by the library."""
+
+
+def zeros(b: Builder, shape: Sequence[int], dtype: DType) -> str:
+    """Return zeros of a shape."""
+    if prod(shape) <= _STORED:
+        return b.constant(np.zeros(shape, dtype.numpy))
+    views = [View((0,) * len(shape))]
+    return b.map(lambda c: c, b.scalar(0, dtype), shape=shape, views=views)
 
 
 def added(ctx: LoweringContext, a: str, b: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from atc.ir.expr import Expr, call, cast
 from atc.lower.elementwise import compute, like
-from atc.lower.gradient.derivatives import Step, derives, minus, over, summed_to, times
+from atc.lower.gradient.derivatives import Step, derives, minus, over, summed_to, times, zeros
 from atc.lower.gradient.derivatives_tensor import filter_gradient, normalized, scattered
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
@@ -25,8 +25,8 @@ def _along(step: Step, g: str, axis: int, matrix: str) -> str:
 
 def _zeros_at(step: Step, op: str, g: str, indices: str, shape: Sequence[int], **more: Any) -> str:
     """Return g with zeros where an operator scatters."""
-    zeros = step.ctx.b.constant(np.zeros(shape, step.ctx.b.type(g).dtype.numpy))
-    return step.op(op, g, indices, zeros, attributes=more)
+    updates = zeros(step.ctx.b, shape, step.ctx.b.type(g).dtype)
+    return step.op(op, g, indices, updates, attributes=more)
 
 
 # ---- movement -----------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def scattering(step: Step) -> list[str]:
 def nd_gathered(step: Step) -> list[str]:
     """Add up the gradient where the elements were taken."""
     step.at.require(not step.at.int("batch_dims"), "the gradient of GatherND with batch_dims")
-    zeros = step.ctx.b.constant(np.zeros(step.shape(0), step.ctx.b.type(step.g).dtype.numpy))
-    return [step.op("ScatterND", zeros, step.inputs[1], step.g, attributes={"reduction": "add"})]
+    data = zeros(step.ctx.b, step.shape(0), step.ctx.b.type(step.g).dtype)
+    return [step.op("ScatterND", data, step.inputs[1], step.g, attributes={"reduction": "add"})]
 
 
 @derives("TopK")

@@ -22,6 +22,7 @@ from atc.lower.gradient.derivatives import (
     summed_to,
     times,
     where_is,
+    zeros,
 )
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
@@ -93,9 +94,9 @@ def joined(step: Step) -> list[str]:
 
 def scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]) -> str:
     """Return zeros of a shape to which g is added at the indices along an axis."""
-    zeros = step.ctx.b.constant(np.zeros(shape, step.ctx.b.type(g).dtype.numpy))
+    data = zeros(step.ctx.b, shape, step.ctx.b.type(g).dtype)
     attributes = {"axis": axis, "reduction": "add"}
-    return step.op("ScatterElements", zeros, indices, g, attributes=attributes)
+    return step.op("ScatterElements", data, indices, g, attributes=attributes)
 
 
 @derives("Gather")

@@ -6,14 +6,20 @@ shared later on), then `derivatives.py` walks them backwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir
 
 from atc.errors import one_line
+from atc.ir.expr import Input
+from atc.ir.ops import Map
+from atc.ir.view import dense
+from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
-from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added
+from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added, derives, zeros
+from atc.lower.gradient.tangents import directional
 from atc.lower.gradient.tape import Tape, reads
 from atc.lower.gradient.without import STOPS, WITHOUT
 from atc.lower.registry import lowers
@@ -25,12 +31,43 @@ def gradient(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX ai.onnx.preview.training Gradient-1: dy/dx for all x of xs, y being summed."""
     xs, zs = ctx.strs("xs") or [], ctx.strs("zs") or []
     ctx.require(len(ctx.inputs) == len(xs) + len(zs), f"{len(ctx.inputs)} inputs for xs and zs")
-    given = {n: Variable(v) for n, v in zip((*xs, *zs), ctx.inputs, strict=True)}
+    return _gradients(ctx, range(len(xs)))
+
+
+def _gradients(ctx: LoweringContext, wanted: Iterable[int]) -> tuple[str, ...]:
+    """Return the gradients of the sum of y with respect to operands of a Gradient node."""
+    names = [*(ctx.strs("xs") or []), *(ctx.strs("zs") or [])]
+    given = {n: Variable(v) for n, v in zip(names, ctx.inputs, strict=True)}
     nodes, leaves = _between(ctx, given, ctx.str("y"))
     env = {**given, **leaves}
     tape = Tape(ctx, ctx.opsets)
     tape.run(nodes, env)
-    return _backward(ctx, tape.steps, env[ctx.str("y")], [given[x] for x in xs])
+    return _backward(ctx, tape.steps, env[ctx.str("y")], [given[names[k]] for k in wanted])
+
+
+@derives("Gradient", domain=PREVIEW)
+def second(step: Step) -> list[str]:
+    """Return what the slopes by all operands change by where xs move along the gradients.
+
+    The matrix of second derivatives is symmetric, so that its products with a vector are changes in
+    the direction of that vector.
+    """
+    b, count = step.ctx.b, len(step.gradients)
+    begin = len(b.nodes)
+    copies = tuple(_copy(b, name) for name in step.inputs)  # no two of them are one value
+    wanted = [k for k, x in enumerate(step.operands) if x in step.active and step.is_real(k)]
+    slopes = _gradients(replace(step.at, inputs=copies), wanted)
+    seeds = {c: g for c, g in zip(copies[:count], step.gradients, strict=True) if g}
+    changes = directional(step.ctx, b.nodes[begin:], seeds, slopes)
+    found = dict(zip(wanted, slopes, strict=True))
+    return [changes.get(found[k], "") if k in found else "" for k in range(len(copies))]
+
+
+def _copy(b: Builder, name: str) -> str:
+    """Return a value's equal that isn't the same value."""
+    type_ = b.type(name)
+    loops = (type_.size,)
+    return b.emit1(Map(loops, Input(type_.dtype, 0), (dense(loops),)), [name], type_)
 
 
 def _between(
@@ -84,11 +121,12 @@ def _backward(
             why = WITHOUT.get((step.domain, step.node.op_type), "")
             raise ctx.unsupported(f"the gradient of {_named(step.node)} is not covered"
                                   f"{why and ': '}{why}")  # fmt: skip
-        for x, part in zip(step.operands, rule(step.receiving(incoming)), strict=False):
+        for x, part in zip(step.operands, rule(step.receiving(incoming, active)), strict=False):
             if x in active and part:
                 gradients[x] = added(ctx, gradients[x], part) if x in gradients else part
-    zeros = {x: np.zeros(b.shape(x.value), b.type(x.value).dtype.numpy) for x in xs}
-    return tuple(gradients.get(x) or b.constant(zeros[x]) for x in xs)
+    return tuple(
+        gradients.get(x) or zeros(b, b.shape(x.value), b.type(x.value).dtype) for x in xs
+    )
 
 
 def _named(node: onnx_ir.Node) -> str:

@@ -38,6 +38,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "null")
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
 _FORMATS = ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC")
 _MODES = {n: "special" for n in (2, 4, *range(7, 31))}
+_LAYOUTS = ("auto", "nchw", "nhwc", "nchw4c", "nchw8c", "nchw16c", "nchw32c", "chwn4")
 _IMPLMODES = (
     "high_precision", "high_performance", "high_precision_for_all", "high_performance_for_all"
 )  # fmt: skip
@@ -314,9 +315,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "cache."),
     Setting("layout_transform", "Optimisation", "how feature maps lie in memory: auto solves for "
             "the least cost of the whole graph; another one is taken wherever a node can be "
-            "computed in it; blocks must be as wide as the target's vectors",
-            "auto|nchw|nhwc|nchw4c|nchw8c|nchw16c",
-            choice(("auto", "nchw", "nhwc", "nchw4c", "nchw8c", "nchw16c")), "auto",
+            "computed in; blocks must be as wide as the target's vectors; on GPUs bytes alone may "
+            "lie in blocks, of 4 or 32 channels, chwn4 has the images of a batch before those, and "
+            "auto is nchw", "|".join(_LAYOUTS), choice(_LAYOUTS), "auto",
             documentation="The report tells what each of them is estimated to cost, by measured "
             "times where there are some."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
@@ -385,10 +386,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="local:4 are four processes of this machine. The result is the same "
             "bytes. Whoever reaches a scheduler without TLS can run programs on its workers."),
     Setting("runner", "Optimisation", "where programs run that measure kernels (default: here, "
-            "under the target's emulator), and what atc verify compares (here, ssh:HOST, or "
-            "serial:DEVICE)",
-            "local|qemu:PROGRAM|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE", parse_runner,
-            documentation="Each program is carried there, has --fast_run_timeout, and is removed."),
+            "under the target's emulator), and what atc verify compares (here, under an emulator, "
+            "ssh:HOST, or serial:DEVICE)",
+            "local|qemu[:PROGRAM]|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE", parse_runner,
+            documentation="Each program is carried there, has --fast_run_timeout, and is removed. "
+            "qemu alone is the target's own emulator, as local is where there is need of one."),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",

@@ -14,7 +14,6 @@ from atc.options.values import choice, integer, nonnegative, path, switch
 EACH_CORE = "auto"
 """A number of threads: one for each core."""
 
-_CUDA = "CUDA targets make no use of it yet"
 _option = partial(Setting, system="MegEngine", role="run")
 _basic = partial(_option, group="Runs")
 _select = partial(_option, group="Choice of kernels")
@@ -117,15 +116,16 @@ _OWN = (
     _select("dump_fitting_model", meaning="the folder to keep the best library of --fitting in",
             values="FOLDER", parse=path),
     # ---- layouts -----------------------------------------------------------------------------
-    _layout("enable_nchw4", meaning="channels in blocks of 4, int8, for CUDA", row="L-16",
-            accepted=f"it is a layout of int8 on CUDA; {_CUDA}"),
-    _layout("enable_chwn4", meaning="int8 layout of CUDA's tensor cores", row="L-17",
-            accepted=f"it is a layout of int8 on CUDA; {_CUDA}"),
+    _layout("enable_nchw4", meaning="channels in blocks of 4, of int8 on a GPU", row="L-16",
+            documentation="As --layout_transform=nchw4c of atc; of no effect on a CPU."),
+    _layout("enable_chwn4", meaning="channels in blocks of 4 behind the images of a batch, of int8 "
+            "on a GPU", row="L-17",
+            documentation="As --layout_transform=chwn4 of atc; of no effect on a CPU."),
     _layout("enable_nchw44", meaning="channels in blocks of 4, the vectors of NEON", row="L-18"),
     _layout("enable_nchw88", meaning="channels in blocks of 8, the vectors of AVX", row="L-19"),
-    _layout("enable_nchw32", meaning="int8 layout of CUDA's tensor cores; switches "
-            "--enable_fuse_conv_bias_nonlinearity on", row="L-20",
-            accepted=f"it is a layout of int8 on CUDA; {_CUDA}"),
+    _layout("enable_nchw32", meaning="channels in blocks of 32, of int8 on a GPU's tensor cores; "
+            "switches --enable_fuse_conv_bias_nonlinearity on", row="L-20",
+            documentation="As --layout_transform=nchw32c of atc; of no effect on a CPU."),
     _layout("enable_nchw64", meaning="int4 layout of CUDA: an error, no kernel computes in int4",
             row="L-21"),
     _layout("enable_nhwcd4", meaning="layout of OpenCL's images", row="L-22",

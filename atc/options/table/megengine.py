@@ -226,9 +226,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MGB_CONV_PROFILING_TIMEOUT", row="M-29", values="SECONDS", parse=nonnegative,
           meaning="seconds that measuring one candidate kernel may take, 0: no limit",
           gives={"fast_run_timeout": _same}),
-    _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1",
-          meaning="profiles only the operators that wait for another stream",
-          accepted="nothing waits: a compiled network is one sequence of calls"),
+    _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1", parse=present, default="0",
+          meaning="load_and_run --profile tells only of what waits for another stream: copies, "
+          "and on a GPU the calls that the host computes beside it"),
     _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="the folder of nvcc, where neither "
           "NVCC nor CUDA_HOME says another one"),
     _dynamic("MGB_JIT_BACKEND", row="M-32", values="MLIR|HALIDE|NVRTC", parse=_backend,

@@ -7,12 +7,14 @@ from atc.options.values import choice, choices, size, switch
 
 PRODUCTS: tuple[Setting, ...] = (
     Setting("selftest", "Output", "put inputs and the outputs that a reference computes of them "
-            "into the library: <name>_selftest says whether a device computes the same", "0|1",
+            "into the library: <name>_selftest says whether a device computes the same, and which "
+            "node is the first to differ", "0|1",
             switch, False, documentation="At most 2 KB; linkers leave it out where nobody calls "
             "it, <NAME>_NO_SELFTEST leaves it out of the sources."),
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
-            "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
+            "0|1", switch, False,
+            documentation="For Cortex-M and riscv32. make run prints selftest: ok."),
     Setting("wrappers", "Output", "write what other languages need beside the C: a C++ header "
             "(C++17; std::span in C++20), a Rust crate without std, an npm package with the "
             "network in WebAssembly, a Java class", "cpp,rust,js,java",

@@ -41,6 +41,10 @@ class Layouts:
     """Forms that cost up to so many times the best one are reported as near-optimal."""
     bytes_last: bool = False
     """Whether kernels sum bytes with their channels last, as those for small cores do."""
+    block: int = 0
+    """Where a GPU computes: the channels of a block of bytes; 0: all lie as the model says."""
+    batch_last: bool = False
+    """Whether these have the images of a batch last, before the channels of a block."""
     integers: bool = False
     """Whether functions between bytes, Softmax, are computed without floats."""
 
@@ -49,11 +53,11 @@ def choose_layouts(
     graph: Graph, outer: Mapping[str, Array], width: int, layouts: Layouts
 ) -> Graph:
     """Lay out values so that all calls and reorders cost least; vectors hold `width` floats."""
-    last = layouts.bytes_last
-    names = layout_names(width, last)
+    last, alone = layouts.bytes_last, layouts.block > 0
+    names = layout_names(width, last, alone, layouts.batch_last)
     if len(names) < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
         return graph
-    found = choices(Scene(graph, outer, width, last), layouts.price)
+    found = choices(Scene(graph, outer, width, last, alone, layouts.batch_last), layouts.price)
     kept = worthwhile(found)
     solved = {
         name: _solved(found, _forced(found, kept, layout), ()) for layout, name in names.items()

@@ -192,7 +192,7 @@ def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
     """Yield the forms of a node with extents beside the batch that only a run knows."""
     yield plain_form(node)
     type_ = scene.type(node.outputs[0]) if len(node.outputs) == 1 else None
-    if type_ is None or is_dynamic(type_.shape[1:2]) or not _layable(type_):
+    if type_ is None or is_dynamic(type_.shape[1:2]) or not scene.layable(type_):
         return
     x = scene.type(node.inputs[0]) if node.inputs and node.inputs[0] else type_
     if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape[1:]) and x.dtype is not DType.FLOAT:
@@ -219,19 +219,17 @@ def _forms(
         yield from filter_gradient_forms(scene, node, node.op)
     else:
         yield plain_form(node)
-    if len(node.outputs) != 1 or not _layable(scene.type(node.outputs[0])):
+    if scene.batch_last and not isinstance(node.op, Conv | Pool):
+        return  # others keep the order of the model
+    if len(node.outputs) != 1 or not scene.layable(scene.type(node.outputs[0])):
         return
-    if any(not _layable(scene.type(i), 0) for i in names[:1]):
+    if any(not scene.layable(scene.type(i), 0) for i in names[:1]):
         return
     for layout in scene.others:
         if layout is Layout.LAST and scene.type(node.outputs[0]).dtype not in LAID_OUT:
             continue
         if isinstance(node.op, Conv | Pool) or layout in near or node.outputs[0] in wanted:
             yield from _laid_out(scene, node, layout)
-
-
-def _layable(type_: TensorType, rank: int = 2) -> bool:
-    return len(type_.shape) >= rank and 0 not in type_.shape and type_.dtype in LAID_OUT
 
 
 def _laid_out(scene: Scene, node: Node, layout: Layout) -> Iterator[Form]:

@@ -24,7 +24,7 @@ from atc.passes.canonical.simplify_matmul import merged
 from atc.passes.layout.forms import Form, Layout, Read, Scene, plain_form
 from atc.passes.layout.loop_forms import folded_pixels
 from atc.passes.layout.operands import operands
-from atc.passes.quantized.blocking import integer_zero
+from atc.passes.quantized.blocking import integer_zero, known_zero
 
 PLAIN_CHANNELS = 4
 """Up to so many channels a first convolution reads its operand as it is."""
@@ -35,10 +35,11 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
     if layout is Layout.PLAIN:
         yield plain_form(node)
     known = scene.constant(node.inputs[1]) is not None
-    if op.window.rank > 2 or not known and (op.group > 1 or not _is_float(scene, node, op)):
+    most = 3 if scene.batch_last else 2
+    if op.window.rank > most or not known and (op.group > 1 or not _is_float(scene, node, op)):
         return
     match layout:
-        case Layout.PLAIN:
+        case Layout.PLAIN if not scene.bytes_alone:
             yield from _pixels_as_columns(scene, node, op)
         case Layout.BLOCKS:
             yield from _blocked(scene, node, op)
@@ -78,7 +79,10 @@ def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     if op.zero_points and node.inputs[3]:
         return
     point = scene.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
-    zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
+    if scene.bytes_alone:
+        zero = None if w is None else known_zero(op, x, w, point)
+    else:
+        zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
     wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
     if zero is None or wasteful:  # most of the lanes would be of no use
         return
@@ -184,7 +188,7 @@ def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> I
 
 def pool_forms(scene: Scene, node: Node, op: Pool, layout: Layout) -> Iterator[Form]:
     """Yield the form of pooling: the window has one more axis, the channels that lie together."""
-    if op.how == "Lp" or op.window.rank > 2:
+    if op.how == "Lp" or op.window.rank > (3 if scene.batch_last else 2):
         return
     if layout is Layout.LAST and scene.type(node.outputs[0]).shape[1] % scene.width:
         return

@@ -103,10 +103,17 @@ class Scene:
     width: int
     bytes_last: bool = False
     """Whether convolutions of bytes may have their channels last."""
+    bytes_alone: bool = False
+    """Whether only bytes lie otherwise, in blocks, for kernels that take any of them: a GPU's."""
+
+    batch_last: bool = False
+    """Whether the images of a batch are last where that is so, see `batch_last.py`."""
 
     @property
     def others(self) -> tuple[Layout, ...]:
         """The layouts beside the plain one; without vectors there are no blocks for them."""
+        if self.bytes_alone:
+            return (Layout.BLOCKS,)
         return (Layout.BLOCKS, Layout.LAST) if self.width > 1 else (Layout.LAST,)
 
     @cached_property
@@ -122,6 +129,11 @@ class Scene:
     def type(self, name: str) -> TensorType:
         """Return the type of a value as the model says it."""
         return self.graph.types[name]
+
+    def layable(self, type_: TensorType, rank: int = 2) -> bool:
+        """Return whether a value of so many axes may lie otherwise than the model says."""
+        able = BYTES if self.bytes_alone else LAID_OUT
+        return len(type_.shape) >= rank and 0 not in type_.shape and type_.dtype in able
 
     def block(self, layout: Layout, type_: TensorType) -> int:
         """Return how many channels of a value lie together."""

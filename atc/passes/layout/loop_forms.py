@@ -64,7 +64,7 @@ def plain_loops(scene: Scene, node: Node) -> Iterator[Form]:
     for k, name in enumerate(node.inputs[:own]):
         if scene.constant(name) is not None or len(scene.type(name).shape) < 3:
             continue
-        for layout in (Layout.BLOCKS, Layout.LAST):
+        for layout in _others(scene):
             inner = unlaid(scene, scene.type(name), layout)
             new = None if inner is None else _read_through(op, k, *inner)
             if new is not None:
@@ -77,6 +77,10 @@ def plain_loops(scene: Scene, node: Node) -> Iterator[Form]:
     yield from _all_through(scene, node, own)
 
 
+def _others(scene: Scene) -> tuple[Layout, ...]:
+    return scene.others if scene.bytes_alone else (Layout.BLOCKS, Layout.LAST)
+
+
 def _all_through(scene: Scene, node: Node, own: int) -> Iterator[Form]:
     """Yield the forms of a Reduce that read all operands of one shape through another layout."""
     computed = [
@@ -87,7 +91,7 @@ def _all_through(scene: Scene, node: Node, own: int) -> Iterator[Form]:
         return
     largest = max((type_ for _, type_ in computed), key=lambda type_: type_.size)
     alike = [k for k, type_ in computed if type_ == largest]
-    for layout in (Layout.BLOCKS, Layout.LAST) if len(alike) > 1 else ():
+    for layout in _others(scene) if len(alike) > 1 else ():
         inner = unlaid(scene, largest, layout)
         op: Op | None = node.op if inner is not None else None
         for k in alike:

@@ -49,12 +49,19 @@ class LayoutReport:
     """The reorders that were weighed."""
 
 
-def layout_names(width: int, bytes_last: bool = False) -> dict[Layout, str]:
+def layout_names(
+    width: int, bytes_last: bool = False, bytes_alone: bool = False, batch_last: bool = False
+) -> dict[Layout, str]:
     """Return what layouts are called where vectors hold `width` floats, 1: there are none.
 
-    `bytes_last` says whether even then bytes may lie with their channels last.
+    `bytes_last` says whether even then bytes may lie with their channels last; of `bytes_alone`
+    there are blocks of so many, with `batch_last` behind their images.
     """
     names = {Layout.PLAIN: "nchw", Layout.LAST: "nhwc", Layout.BLOCKS: f"nchw{width}c"}
+    if batch_last:
+        names[Layout.BLOCKS] = f"chwn{width}"
+    if bytes_alone:
+        return {layout: names[layout] for layout in (Layout.PLAIN, Layout.BLOCKS)}
     if width > 1:
         return names
     kept = (Layout.PLAIN, Layout.LAST) if bytes_last else (Layout.PLAIN,)
@@ -98,7 +105,8 @@ def _layout(found: Choices, states: Sequence[int], node: int) -> Layout:
 
 
 def _region(found: Choices, states: Sequence[int], run: Sequence[int]) -> Region:
-    names = layout_names(found.scene.width, found.scene.bytes_last)
+    scene = found.scene
+    names = layout_names(scene.width, scene.bytes_last, scene.bytes_alone, scene.batch_last)
     origins = [found.scene.graph.nodes[k].origin for k in run]
     labels = [name for origin in origins for name in origin] or [""]
     others = {

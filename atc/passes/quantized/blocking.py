@@ -27,20 +27,27 @@ def integer_zero(
 
     `w` are its weights; `point` holds the zero point, where it is known.
     """
-    depthwise = w.shape[:2] == (op.group, 1)
-    small = w.dtype == np.int8 or depthwise and _has_9_bits(w)
-    if x.dtype not in BYTES or not small or op.accumulator is not DType.INT32:
+    zero = known_zero(op, x, w, point)
+    if zero is None:
         return None
+    depthwise = w.shape[:2] == (op.group, 1)
     if width % 4 or not _is_vector_form(op.epilogue.expr):
         return None
     window = op.window
     if depthwise and (prod(window.kernel) > MAX_TAPS or set(window.dilations) != {1}):
         return None
-    if point is None or point.size != 1:
-        return None
-    zero = int(point.reshape(()).astype(np.int64))
     least = 0 if x.dtype is DType.UINT8 else -128
     return zero if depthwise or zero == least or _all_inside(op.window, x, y) else None
+
+
+def known_zero(op: Conv, x: TensorType, w: Array, point: Array | None) -> int | None:
+    """Return the one zero point of x where bytes are summed in INT32 and it is known, else None."""
+    small = w.dtype == np.int8 or w.shape[:2] == (op.group, 1) and _has_9_bits(w)
+    if x.dtype not in BYTES or not small or op.accumulator is not DType.INT32:
+        return None
+    if point is None or point.size != 1:
+        return None
+    return int(point.reshape(()).astype(np.int64))
 
 
 def _has_9_bits(w: Array) -> bool:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from atc.backends.render.tile_geometry import Axis, Geometry
+from atc.backends.render.axis import Axis
+from atc.backends.render.tile_geometry import Geometry
 
 
 @dataclass(frozen=True)

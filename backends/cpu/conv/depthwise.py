@@ -17,9 +17,10 @@ from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import CALL
 from atc.backends.kernel import Kernel, Pack, ParamsT, Stripable, StripedParams, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.axis import rows_and_columns, window_axes
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.expr import literal
-from atc.backends.render.tile_geometry import Axis, Columns, Geometry, cut_columns
+from atc.backends.render.tile_geometry import Columns, Geometry, cut_columns
 from atc.backends.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
@@ -104,15 +105,8 @@ def channelwise(w: Workload[Windowed], params: WindowParams | None = None) -> Ge
     """Return the geometry of a window over a blocked tensor, whose every block is a group."""
     x, y, window = w.input(0), w.outputs[0], w.op.window
     block = y.shape[-1]
-    rank = len(y.shape) - 3
-    axes = [
-        Axis(*numbers)
-        for numbers in zip(
-            y.shape[2:-1], x.shape[2:-1], window.kernel[:rank], window.strides[:rank],
-            window.dilations[:rank], window.pads[:rank], strict=True,
-        )
-    ]  # fmt: skip
-    rows, cols = axes if rank == 2 else (Axis(1, 1, 1, 1, 1, 0), axes[0])
+    axes = window_axes(window, y.shape[2:-1], x.shape[2:-1])
+    rows, cols = rows_and_columns(axes)
     bands = params.bands if params else ()
     return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *bands)
 

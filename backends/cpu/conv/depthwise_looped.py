@@ -12,7 +12,6 @@ from atc.backends.cpu.conv.depthwise import (
     channelwise,
     is_bytes,
 )
-from atc.backends.cpu.conv.dynamic_shape import interior
 from atc.backends.kernel import KernelParams, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue
@@ -34,7 +33,7 @@ class LoopParams(KernelParams):
 
 def loop_values(g: Geometry, c: int) -> dict[str, object]:
     """Return the columns that `c` outputs at a time can cover without meeting padding."""
-    low, high = interior(g.cols)
+    low, high = g.cols.interior
     covered = isinstance(high - low, Dim) or high - low >= c
     return {
         "g": g, "c": c, "low": low, "high": low + (high - low) // c * c, "covered": covered,

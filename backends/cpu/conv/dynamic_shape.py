@@ -23,10 +23,10 @@ from atc.backends.cpu.conv.blocked import (
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
+from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panels
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic, maximum, minimum
+from atc.dims import is_dynamic
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
@@ -76,7 +76,7 @@ class ConvOpen(Kernel[ConvBlocked, PanelParams]):
         widths = [p, *rests(p)]
         sizes = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
         firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
-        low, high = interior(g.cols)
+        low, high = g.cols.interior
         return {
             "g": g, "p": p, "widths": widths, "low": low, "high": high,
             "tiles": [_tile(c, n, g) for n, _ in sizes for c in widths],
@@ -106,13 +106,6 @@ class ConvOpen(Kernel[ConvBlocked, PanelParams]):
 def rests(p: int) -> list[int]:
     """Return the widths of the tiles after those of p pixels: the powers of two below."""
     return [1 << k for k in reversed(range((p - 1).bit_length()))]
-
-
-def interior(axis: Axis) -> tuple[int, int]:
-    """Return the outputs whose taps all lie inside the input, as extents."""
-    low = minimum(axis.out, -(-axis.pad // axis.stride))
-    last = axis.size - 1 - (axis.kernel - 1) * axis.dilation + axis.pad
-    return low, maximum(low, minimum(axis.out, last // axis.stride + 1))
 
 
 def _tile(width: int, vectors: int, g: Geometry) -> Tile:

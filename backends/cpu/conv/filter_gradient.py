@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.kernel import Kernel, KernelParams, Splittable, Workload, WorkSplit
-from atc.backends.render.tile_geometry import Axis
+from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -121,15 +121,11 @@ class FilterGradientTiles(
         """Return the parts in which the pixels of x and of a panel of g stay in half of L2."""
         op, x, g, y = w.op, w.input(0), w.input(1), w.outputs[0]
         rank, window, block = op.window.rank, op.window, g.shape[-1]
-        sizes = zip(g.shape[2:-1], x.shape[2 : 2 + rank], window.kernel, window.strides,
-                    window.dilations, window.pads, strict=True)  # fmt: skip
-        axes = [Axis(*numbers) for numbers in sizes]
+        axes = window_axes(window, g.shape[2:-1], x.shape[2 : 2 + rank])
         if all((a.kernel, a.stride, a.pad, a.out) == (1, 1, 0, a.size) for a in axes):
             pixels = prod(a.out for a in axes)
-            axes = [Axis(pixels, pixels, 1, 1, 1, 0)]
-        if len(axes) == 1:
-            axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
-        rows, cols = axes
+            axes = [Axis(pixels, pixels)]
+        rows, cols = rows_and_columns(axes)
         plain = not op.blocked(x)
         channels = y.shape[1] if plain else -(-y.shape[1] // block) * block
         strides = rows.stride * cols.stride
@@ -165,7 +161,7 @@ class FilterGradientTiles(
             "c": c, "batch": x.shape[0], "blocks": blocks, "panels": panels, "tiles": tiles,
             "tiles_of": lambda n: _tiles(n, params.mr), "nv": nv, "pieces": params.pieces,
             "x_image": c.x_plane * x.shape[1], "g_image": c.g_plane * c.panel_blocks,
-            "down": _ranges(c.rows_axis), "across": _ranges(c.cols_axis),
+            "down": c.rows_axis.tap_ranges, "across": c.cols_axis.tap_ranges,
             "sums": self._sums(w, params, target),
         }  # fmt: skip
 
@@ -211,17 +207,6 @@ def _grouped(total: int, most: int) -> list[tuple[int, int, int]]:
 def _tiles(count: int, mr: int) -> list[tuple[int, int]]:
     """Cut so many channels into tiles: first channel, channels."""
     return [(k, min(mr, count - k)) for k in range(0, count, mr)]
-
-
-def _ranges(axis: Axis) -> dict[str, list[int]]:
-    """Return per tap the pixels [low, high) of g that it has, and where in x it meets the first."""
-    ranges = []
-    for k in range(axis.kernel):
-        inside = [q for q in range(axis.out) if axis.valid(q, k)]
-        low, high = (inside[0], inside[-1] + 1) if inside else (0, 0)
-        ranges.append((low, high, k * axis.dilation - axis.pad))
-    names = ("low", "high", "shift")
-    return {name: list(each) for name, each in zip(names, zip(*ranges, strict=True), strict=True)}
 
 
 KERNELS = (FilterGradientTiles(),)

@@ -20,8 +20,9 @@ from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
-from atc.backends.render.tile_geometry import Axis, geometry
+from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType

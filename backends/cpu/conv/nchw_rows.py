@@ -25,11 +25,12 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
+from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum, most
 from atc.ir.graph import DType
-from atc.ir.ops import Conv, Epilogue, Window
+from atc.ir.ops import Conv, Epilogue
 from atc.ir.view import View
 
 UNROLLED = 160
@@ -43,32 +44,6 @@ SLACK = 1.2
 
 
 @dataclass(frozen=True)
-class Line:
-    """A spatial axis: outputs, inputs, and the window along it."""
-
-    out: int
-    size: int
-    kernel: int = 1
-    stride: int = 1
-    dilation: int = 1
-    pad: int = 0
-
-    @property
-    def reach(self) -> int:
-        """The distance of the last tap from the first one."""
-        return (self.kernel - 1) * self.dilation
-
-    def span(self, outputs: int) -> int:
-        """Return how many inputs so many neighbouring outputs read."""
-        return (outputs - 1) * self.stride + self.reach + 1
-
-    @property
-    def inside(self) -> bool:
-        """Whether no tap meets padding."""
-        return self.pad == 0 and self.span(self.out) <= self.size
-
-
-@dataclass(frozen=True)
 class Planes:
     """A convolution of planes, those of one dimension with a single row."""
 
@@ -76,8 +51,8 @@ class Planes:
     group: int
     channels: int
     filters: int
-    rows: Line
-    cols: Line
+    rows: Axis
+    cols: Axis
     lanes: int
     near: int
     """Bytes of a band that stay in the L2 cache."""
@@ -102,8 +77,8 @@ class Planes:
         """Whether vectors are read from the operand itself."""
         if self.open:
             return False
-        whole = self.cols.inside and self.cols.out % self.lanes == 0
-        return whole and self.rows.inside and self.cols.stride == 1
+        inside = all(a.inside and a.pad == 0 for a in (self.rows, self.cols))
+        return inside and self.cols.out % self.lanes == 0 and self.cols.stride == 1
 
     @property
     def phase(self) -> int:
@@ -150,18 +125,12 @@ def planes_of(w: Workload[Conv], target: Target) -> Planes:
     op = w.op
     x, weights = operand_types(w)
     y = w.outputs[0]
-    axes = _lines(op.window, x.shape[2:], y.shape[2:])
-    rows = axes[0] if len(axes) == 2 else Line(1, 1)
+    rows, cols = rows_and_columns(window_axes(op.window, y.shape[2:], x.shape[2:]))
     filters = weights.shape[0] // op.group
     return Planes(
-        x.shape[0], op.group, weights.shape[1], filters, rows, axes[-1], lanes(target),
+        x.shape[0], op.group, weights.shape[1], filters, rows, cols, lanes(target),
         target.machine.l2.size * 3 // 8,
     )  # fmt: skip
-
-
-def _lines(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> list[Line]:
-    return [Line(*n) for n in zip(out, size, window.kernel, window.strides, window.dilations,
-                                  window.pads, strict=True)]  # fmt: skip
 
 
 class ConvLines(Kernel[Conv, TileParams]):

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic, low, maximum, minimum, most
+from atc.dims import is_dynamic, most
 from atc.ir.graph import DType
 from atc.ir.ops import Pool
-
-
-@dataclass(frozen=True)
-class Span:
-    """An axis: extents, kernel, stride and begin pad of the window."""
-
-    size: int
-    out: int
-    kernel: int
-    stride: int
-    pad: int
-
-    @property
-    def covered(self) -> bool:
-        """Whether every window meets the input."""
-        last = (self.out - 1) * self.stride - self.pad
-        return self.pad < self.kernel and low(self.size - last) > 0
-
-    def reached(self, tap: int) -> tuple[int, int]:
-        """Return the outputs [first, last) whose tap lies inside the input."""
-        first = max(0, -((tap - self.pad) // self.stride))
-        last = (self.size - 1 - tap + self.pad) // self.stride + 1
-        first = minimum(first, self.out)
-        return first, maximum(first, minimum(last, self.out))
 
 
 class PoolBytes(Kernel[Pool]):
@@ -65,11 +41,11 @@ class PoolBytes(Kernel[Pool]):
     def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Rows and columns, and the outputs that each tap across reaches."""
         axes, inner = _axes(w)
-        down, across = axes if len(axes) == 2 else [Span(1, 1, 1, 1, 0), *axes]
+        down, across = rows_and_columns(axes)
         y = w.outputs[0]
         return {
             "outer": prod(y.shape[:2]), "down": down, "across": across, "inner": inner,
-            "taps": [(k, *across.reached(k)) for k in range(across.kernel)],
+            "taps": [(k, *across.tap_range(k)) for k in range(across.kernel)],
             "open": is_dynamic(across.out),
             "element": y.dtype.c, "lowest": "0" if y.dtype is DType.UINT8 else "INT8_MIN",
         }  # fmt: skip
@@ -81,19 +57,14 @@ class PoolBytes(Kernel[Pool]):
         return prod(w.outputs[0].shape) * taps / (24.0 if inner > 1 else 4.0)
 
 
-def _axes(w: Workload[Pool]) -> tuple[list[Span], int]:
+def _axes(w: Workload[Pool]) -> tuple[list[Axis], int]:
     """Return the axes that are pooled over, and the elements behind each of their places."""
     op, x, y = w.op, w.input(0), w.outputs[0]
-    window = op.window
-    spans = [
-        Span(*numbers)
-        for numbers in zip(x.shape[2:], y.shape[2:], window.kernel, window.strides, window.pads,
-                           strict=True)
-    ]  # fmt: skip
+    axes = window_axes(op.window, y.shape[2:], x.shape[2:])
     inner = 1
-    while len(spans) > 1 and spans[-1] == Span(spans[-1].size, spans[-1].size, 1, 1, 0):
-        inner *= spans.pop().size
-    return spans, inner
+    while len(axes) > 1 and axes[-1] == Axis(axes[-1].size, axes[-1].size):
+        inner *= axes.pop().size
+    return axes, inner
 
 
 KERNELS = (PoolBytes(),)

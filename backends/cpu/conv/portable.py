@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
-from atc.dims import is_dynamic, maximum, minimum
+from atc.dims import is_dynamic, maximum
 from atc.ir.graph import TensorType
-from atc.ir.ops import Conv, ConvFilterGradient, ConvTranspose, Pool, Window
+from atc.ir.ops import Conv, ConvFilterGradient, ConvTranspose, Pool
 from atc.ir.view import View, dense
 
 ROW, PRODUCTS = 4.0, 0.8
 """Cycles to begin a row, and products per cycle in it."""
 SMALL = 0.12
 """The latter on a small core, which takes one instruction after the other."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One spatial axis of a window: C variable names and extents."""
-
-    out: str
-    inp: str
-    tap: str
-    extent: int
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-
-    @property
-    def inside(self) -> bool:
-        """Whether no tap is known to meet padding, at any position."""
-        last = (self.extent - 1) * self.stride + (self.kernel - 1) * self.dilation - self.pad
-        known = not is_dynamic((self.extent, self.size, self.pad))
-        return known and self.pad <= 0 and last < self.size
-
-
-def axes_of(window: Window, size: tuple[int, ...], extent: tuple[int, ...]) -> list[Axis]:
-    """Return the axes with C variables o0, i0, k0, ..."""
-    return [
-        Axis(f"o{d}", f"i{d}", f"k{d}", extent[d], size[d], window.kernel[d], window.strides[d],
-             window.dilations[d], window.pads[d])
-        for d in range(window.rank)
-    ]  # fmt: skip
-
-
-def tap_ranges(axis: Axis) -> dict[str, list[int]]:
-    """Return, per tap, the output range [low, high) that stays inside the input, and its shift.
-
-    At output q tap k reads input q * stride + shift[k].
-    """
-    low, high, shift = [], [], []
-    for k in range(axis.kernel):
-        first = k * axis.dilation - axis.pad
-        begin = maximum(0, -(first // axis.stride))
-        end = minimum(axis.extent, (axis.size - 1 - first) // axis.stride + 1)
-        low.append(begin)
-        high.append(maximum(begin, end))
-        shift.append(first)
-    return {"low": low, "high": high, "shift": shift}
 
 
 def operand_types(w: Workload[Conv | ConvTranspose]) -> tuple[TensorType, TensorType]:
@@ -91,18 +44,18 @@ class ConvRows(Kernel[Conv]):
         op = w.op
         x, weights = operand_types(w)
         y = w.outputs[0]
-        axes = axes_of(op.window, x.shape[2:], y.shape[2:])
+        axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
         outer, last = axes[:-1], axes[-1]
-        indices = ["n", "m", *[a.out for a in outer], "q"]
+        indices = ["n", "m", *[a.output for a in outer], "q"]
         after, value = finish(op.epilogue, w, "row[q]", indices, op.operands)
         line = View((x.strides[0], x.strides[1], *x.strides[2:-1]))
         tap = address(dense(weights.shape), ["m", "c", *[a.tap for a in outer], "k"])
         return {
             "batch": x.shape[0], "group": op.group, "channels": weights.shape[1],
             "filters": weights.shape[0] // op.group, "outer": outer, "last": last,
-            "ranges": tap_ranges(last), "dynamic": is_dynamic(last),
+            "ranges": last.tap_ranges, "dynamic": is_dynamic(last),
             "acc": op.accumulator.c, "element": x.dtype.c,
-            "line": address(line, ["n", "(first + c)", *[a.inp for a in outer]]),
+            "line": address(line, ["n", "(first + c)", *[a.input for a in outer]]),
             "w": _minus_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]")),
             "step": _step(op, w, load(x.dtype, f"line[{_times('q', last.stride)}]")),
             "after": after, "value": value, "target": address(dense(y.shape), indices),
@@ -154,7 +107,7 @@ class ConvTransposeScatter(Kernel[ConvTranspose]):
         y = w.outputs[0]
         # Seen from the output, tap k of input i lands on o = i * stride + k * dilation - pad: the
         # same relation as a Conv's with input and output exchanged.
-        axes = axes_of(op.window, y.shape[2:], x.shape[2:])
+        axes = loop_axes(op.window, x.shape[2:], y.shape[2:])
         outer, last = axes[:-1], axes[-1]
         after, value = finish(op.epilogue, w, "plane[at]", _plane_indices(y), 2)
         filters = weights.shape[1]
@@ -163,11 +116,11 @@ class ConvTransposeScatter(Kernel[ConvTranspose]):
         tap = address(dense(weights.shape), ["c", own, *[a.tap for a in outer], "k"])
         return {
             "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
-            "filters": filters, "outer": outer, "last": last, "ranges": tap_ranges(last),
+            "filters": filters, "outer": outer, "last": last, "ranges": last.tap_ranges,
             "dynamic": is_dynamic(last), "acc": x.dtype.c, "element": x.dtype.c,
             "size": prod(y.shape[2:]),
-            "line": address(View(x.strides[:-1]), ["n", "c", *[a.out for a in outer]]),
-            "base": address(View(plane.strides[:-1]), [a.inp for a in outer]),
+            "line": address(View(x.strides[:-1]), ["n", "c", *[a.output for a in outer]]),
+            "base": address(View(plane.strides[:-1]), [a.input for a in outer]),
             "w": load(weights.dtype, f"x1[{tap}]"),
             "outputs": [(f"p{d}", n) for d, n in enumerate(y.shape[2:])],
             "at": address(plane, [f"p{d}" for d in range(len(y.shape) - 2)]),
@@ -201,15 +154,15 @@ class FilterGradientDots(Kernel[ConvFilterGradient]):
     ) -> dict[str, object]:
         """Loop bounds, the tables of the last axis and where both rows begin."""
         x, g, y = w.input(0), w.input(1), w.outputs[0]
-        axes = axes_of(w.op.window, x.shape[2:], g.shape[2:])
+        axes = loop_axes(w.op.window, g.shape[2:], x.shape[2:])
         outer, last = axes[:-1], axes[-1]
         taps = [*[a.tap for a in outer], "k"]
         return {
             "batch": x.shape[0], "filters": y.shape[0], "channels": y.shape[1],
             "group": w.op.group, "each": y.shape[0] // w.op.group, "outer": outer, "last": last,
-            "ranges": tap_ranges(last), "dynamic": is_dynamic(last), "type": x.dtype.c,
-            "x": address(View(x.strides[:-1]), ["n", "(first + c)", *[a.inp for a in outer]]),
-            "g": address(View(g.strides[:-1]), ["n", "m", *[a.out for a in outer]]),
+            "ranges": last.tap_ranges, "dynamic": is_dynamic(last), "type": x.dtype.c,
+            "x": address(View(x.strides[:-1]), ["n", "(first + c)", *[a.input for a in outer]]),
+            "g": address(View(g.strides[:-1]), ["n", "m", *[a.output for a in outer]]),
             "y": address(dense(y.shape), ["m", "c", *taps]),
         }  # fmt: skip
 
@@ -230,16 +183,16 @@ class PoolWindows(Kernel[Pool]):
         """Loop bounds and what happens per element."""
         op, x = w.op, w.input(0)
         y = w.outputs[0]
-        axes = axes_of(op.window, x.shape[2:], y.shape[2:])
+        axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
         return {
             "op": op, "axes": axes, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
             "type": value_type(x.dtype), "load": partial(load, x.dtype),
             "store": partial(store, y.dtype),
             "plane": prod(x.shape[2:]), "outputs": prod(y.shape[2:]), "indices": len(w.outputs) > 1,
-            "place": address(dense(x.shape[2:]), [a.inp for a in axes]),
-            "target": address(dense(y.shape[2:]), [a.out for a in axes]),
+            "place": address(dense(x.shape[2:]), [a.input for a in axes]),
+            "target": address(dense(y.shape[2:]), [a.output for a in axes]),
             "flat": address(_column_major(x.shape[2:]) if op.storage_order else dense(x.shape[2:]),
-                            [a.inp for a in axes]),
+                            [a.input for a in axes]),
         }  # fmt: skip
 
     def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:

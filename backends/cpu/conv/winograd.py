@@ -33,10 +33,10 @@ from atc.backends.cpu.conv.winograd_matrices import (
 )
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
+from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import (
-    Axis,
     Geometry,
     cut_columns,
     geometry,
@@ -239,7 +239,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         tiles = grid(g, params)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
         counts = (tiles.block,) if tiles.counted else (tiles.block, tiles.rest)
-        cuts = {n: cut_columns(Axis(n, n, 1, 1, 1, 0), p) for n in counts if n}
+        cuts = {n: cut_columns(Axis(n, n), p) for n in counts if n}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
         sizes = [p, *rests(p)] if tiles.counted else sizes
         products = [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})]
@@ -350,7 +350,7 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     again = filters if filters > machine.l2.size / 2 and not raw else 0.0
     rate = FAR if again else NEAR
     for count in tiles.blocks:
-        cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
+        cuts = cut_columns(Axis(count, count), p)
         widths = panels(g.mb, nv)
         tiles_of = [
             {

@@ -6,26 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atc.backends.cpu.small.requantize import requantization, result_lines
-from atc.backends.cpu.small.runs import TILES, Axis, Runs, instructions
+from atc.backends.cpu.small.runs import TILES, Runs, instructions
 from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
+from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Epilogue
 
-PLAIN_AXIS = Axis(1, 1, 1, 1, 1, 0)
-
 
 def spatial_axes(w: Workload[ConvBlocked]) -> tuple[Axis, Axis]:
     """Return rows and columns of a convolution with the channels last; one axis is columns."""
-    window, x, y = w.op.window, w.input(0), w.outputs[0]
-    axes = [
-        Axis(*numbers)
-        for numbers in zip(x.shape[2:-1], y.shape[2:-1], window.kernel, window.strides,
-                           window.dilations, window.pads, strict=True)
-    ]  # fmt: skip
-    return (PLAIN_AXIS, axes[0]) if len(axes) == 1 else (axes[0], axes[1])
+    x, y = w.input(0), w.outputs[0]
+    return rows_and_columns(window_axes(w.op.window, y.shape[2:-1], x.shape[2:-1]))
 
 
 def takes_bytes_last(w: Workload[ConvBlocked], target: Target) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atc.backends.cpu.small.conv import PLAIN_AXIS, read_zero, run_values
-from atc.backends.cpu.small.runs import TILES, Axis, Runs, instructions
+from atc.backends.cpu.small.conv import read_zero, run_values
+from atc.backends.cpu.small.runs import TILES, Runs, instructions
 from atc.backends.cpu.small.stripes import stripes
 from atc.backends.kernel import Kernel, Pack, Params, StripedParams, Workload
+from atc.backends.render.axis import SINGLE, Axis
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -62,8 +63,8 @@ def _runs(w: Workload[MatMul], target: Target) -> Runs:
     op = w.op
     kind = instructions(target)
     tile = next((t for t in TILES[kind] if t[0] <= op.m), TILES[kind][-1])
-    cols = Axis(op.m, op.m, 1, 1, 1, 0)
-    return Runs(1, PLAIN_AXIS, cols, op.k, op.n, kind, *tile, False)
+    cols = Axis(op.m, op.m)
+    return Runs(1, SINGLE, cols, op.k, op.n, kind, *tile, False)
 
 
 KERNELS = (MatMulRuns(),)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.backends.cpu.small.runs import Axis, instructions
+from atc.backends.cpu.small.runs import instructions
 from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, StripedParams, Workload
+from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -35,7 +36,7 @@ class PoolLastBytes(InStripes[Pool, StripedParams], Kernel[Pool, StripedParams])
         if y.dtype not in BYTES or op.window.rank != 3 or len(y.shape) != 5 or 0 in y.shape:
             return False
         own, inner = op.window, (op.window.kernel[2], op.window.strides[2], op.window.pads[2])
-        return inner == (1, 1, 0) and set(own.dilations) == {1} and all(map(_met, _axes(w)))
+        return inner == (1, 1, 0) and set(own.dilations) == {1} and all(a.covered for a in _axes(w))
 
     def parameters(self, w: Workload[Pool], target: Target) -> Sequence[StripedParams]:
         """All rows at once."""
@@ -61,18 +62,8 @@ class PoolLastBytes(InStripes[Pool, StripedParams], Kernel[Pool, StripedParams])
 
 def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
     """Return rows and columns."""
-    window, x, y = w.op.window, w.input(0), w.outputs[0]
-    rows, cols = (
-        Axis(*numbers)
-        for numbers in zip(x.shape[2:4], y.shape[2:4], window.kernel[:2], window.strides[:2],
-                           window.dilations[:2], window.pads[:2], strict=True)
-    )  # fmt: skip
-    return rows, cols
-
-
-def _met(axis: Axis) -> bool:
-    """Return whether every window meets the input."""
-    return axis.pad < axis.kernel and (axis.out - 1) * axis.stride - axis.pad < axis.size
+    x, y = w.input(0), w.outputs[0]
+    return rows_and_columns(window_axes(w.op.window, y.shape[2:4], x.shape[2:4]))
 
 
 KERNELS = (PoolLastBytes(),)

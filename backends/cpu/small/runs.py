@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from atc.backends.render.axis import Axis
 from atc.backends.target import Target
 from atc.ir.graph import Array
 
@@ -28,27 +29,6 @@ PIXEL = 14.0
 def instructions(target: Target) -> str:
     """Return which instructions sum bytes on a target: `mve`, `dsp`, or plain `c`."""
     return next((kind for kind in ("mve", "dsp") if kind in target.features), "c")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A spatial axis: extents of input and output, and its part of the window."""
-
-    size: int
-    out: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-
-    @property
-    def interior(self) -> tuple[int, int]:
-        """The outputs [first, last) whose window lies inside the input."""
-        first = -(-self.pad // self.stride)
-        reach = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
-        last = max(reach // self.stride + 1, 0) if reach >= 0 else 0
-        first = min(first, self.out)
-        return first, max(first, min(last, self.out))
 
 
 @dataclass(frozen=True)

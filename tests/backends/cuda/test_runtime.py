@@ -23,7 +23,9 @@ OPEN = """
 #include <dlfcn.h>
 #include <stdio.h>
 #include "gpu.h"
-static const gpu_kernel kernels[] = {{"first", 1, 32, 1}, {"second", 2, 64, 2}};
+static const gpu_kernel kernels[] = {
+  {"first", 1, 32, 1, 0, 0, NULL}, {"second", 2, 64, 2, 0, 0, NULL}
+};
 static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
@@ -66,7 +68,7 @@ REPLAY = """
 #include <dlfcn.h>
 #include <stdio.h>
 #include "gpu.h"
-static const gpu_kernel kernels[] = {{"first", 1, 32, 1}};
+static const gpu_kernel kernels[] = {{"first", 1, 32, 1, 0, 0, NULL}};
 static const gpu_port ports[] = {{16, 0}};
 static int queued;
 static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
@@ -124,12 +126,12 @@ def compiled(folder: Path, *sources: str) -> Path:
     return folder / "program"
 
 
-def fake_driver(folder: Path) -> dict[str, str]:
+def fake_driver(folder: Path, *options: str) -> dict[str, str]:
     """Put a driver into a folder; returns the environment in which programs find it."""
     compiler = find_compiler(get_target("c99"), os.environ)
     source, library = SUPPORT / "fake_cuda.c", folder / "libcuda.so.1"
     subprocess.run(
-        [*compiler.argv, "-shared", "-fPIC", str(source), "-o", str(library)], check=True
+        [*compiler.argv, *options, "-shared", "-fPIC", str(source), "-o", str(library)], check=True
     )
     return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
@@ -165,6 +167,24 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
         assert min(first, second) == -21
         assert held == 0, f"call {number}"
     assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "old", "status"),
+    [("0, 0, NULL", True, 0), ("200 << 10, 0, NULL", True, 0), ("0, 1, maps", False, 0),
+     ("0, 1, maps", True, -24), ("228 << 10, 0, NULL", False, -22)],
+)  # fmt: skip
+def test_kernels_get_the_shared_memory_and_the_driver_that_they_need(
+    kernel: str, old: bool, status: int, tmp_path: Path
+) -> None:
+    text = opening().replace('"second", 2, 64, 2, 0, 0, NULL}', f'"second", 2, 64, 2, {kernel}}}')
+    text = text.replace("static const gpu_kernel", "static const gpu_map maps[1];\n"
+                        "static const gpu_kernel", 1) + "const gpu_map *unused = maps;\n"
+    (tmp_path / "main.c").write_text(text)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    found = said(program, fake_driver(tmp_path, *["-DFAKE_OLD"] * old))
+    assert found[:2] == [status, status]
+    assert found[-1] == 0  # nothing is held
 
 
 def test_streams_of_branches_are_given_back(tmp_path: Path) -> None:
@@ -252,7 +272,7 @@ KERNEL void neighbours(const int *x, int *y)
   BARRIER
   y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
 }
-EMULATED_KERNEL(neighbours, 1, 2, *(const int *const *)at[0], *(int *const *)at[1])
+EMULATED_KERNEL(neighbours, 1, 2, 0, *(const int *const *)at[0], *(int *const *)at[1])
 """
 
 LAUNCH = """

@@ -8,7 +8,7 @@ import shutil
 import struct
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import onnx.reference
 import pytest
 from cuda_cases import TARGET
 
+from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.targets import ARCHITECTURES
+from atc.backends.cuda.warpgroup import WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
@@ -30,7 +32,7 @@ from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
 from atc.runtime.network import Network
 from atc.select.select import Limits, Measurement, consider, select
-from atc.templates import verbatim
+from atc.templates import render, verbatim
 from support import node_model
 
 LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
@@ -54,6 +56,7 @@ class Case:
     dtypes: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
     attributes: tuple[tuple[str, Any], ...] = ()
+    constant: tuple[int, ...] = ()
 
 
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
@@ -103,11 +106,37 @@ CASES = {
     "conv in floats": Case("cuda_conv_tiles", "Conv", (F32, F32, F32),
                            ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
 }  # fmt: skip
-QUICK = ("float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short")
+CASES |= {
+    "wgmma of float16": Case("cuda_matmul_wgmma", "MatMul", (F16, F16), ((70, 104), (104, 40))),
+    "wgmma of bfloat16, batches": Case("cuda_matmul_wgmma", "MatMul", (BF16, BF16),
+                                       ((2, 3, 70, 40), (3, 40, 136))),
+    "wgmma of float16, transposed": Case("cuda_matmul_wgmma", "Gemm", (F16, F16, F16),
+                                         ((72, 200), (136, 72), (136,)),
+                                         (("transA", 1), ("transB", 1))),
+    "wgmma of packed float16": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
+                                    ((3, 65, 72), (3, 72, 67)), constant=(1,)),
+    "wgmma of bytes": Case("cuda_matmul_wgmma", "MatMulInteger", (np.uint8, np.int8),
+                           ((70, 144), (144, 67)), constant=(1,)),
+    "wgmma of halves": Case("cuda_matmul_wgmma_bf16x3", "MatMul", (F32, F32),
+                            ((70, 100), (100, 67)), constant=(1,)),
+    "wgmma of halves, batches": Case("cuda_matmul_wgmma_bf16x3", "MatMul", (F32, F32),
+                                     ((2, 33, 40), (2, 40, 24)), constant=(1,)),
+    "wgmma of rounded": Case("cuda_matmul_wgmma_bf16", "Gemm", (F32, F32, F32),
+                             ((70, 100), (67, 100), (67,)), (("transB", 1),), constant=(1, 2)),
+    "wgmma of short": Case("cuda_matmul_wgmma_tf32", "MatMul", (F32, F32), ((70, 100), (100, 67)),
+                           constant=(1,)),
+    "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
+                               ((70, 520), (520, 72))),
+}  # fmt: skip
+QUICK = (
+    "float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short",
+    "wgmma of float16", "wgmma of halves",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Lowered:
+    arrays: list[Any]
     feeds: dict[str, Any]
     graph: Graph
     workload: Workload
@@ -124,17 +153,19 @@ def lowered(name: str) -> Lowered:
 
 def lowered_case(case: Case) -> Lowered:
     arrays = [numbers(d, *s) for d, s in zip(case.dtypes, case.shapes, strict=True)]
-    model = node_model(case.op, arrays, opset=23, **dict(case.attributes))
-    feeds = {f"x{k}": a for k, a in enumerate(arrays)}
+    model = node_model(
+        case.op, arrays, opset=23, constant=case.constant, **dict(case.attributes)
+    )
+    feeds = {f"x{k}": a for k, a in enumerate(arrays) if k not in case.constant}
     graph = AtcBackendRep(model, TARGET.name).lower(feeds)
     done = run_passes(graph, width=1, device=True)
     (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv", "Attention"))
-    return Lowered(feeds, graph, workload_of(done, node, done.constants))
+    return Lowered(arrays, feeds, graph, workload_of(done, node, done.constants))
 
 
 def expected(name: str) -> Any:
     """Return the result in double, or in integers."""
-    case, given = CASES[name], [*lowered(name).feeds.values()]
+    case, given = CASES[name], lowered(name).arrays
     wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
     if case.op in ("Conv", "Attention"):
         narrow = [a.astype(F32) for a in given]
@@ -142,7 +173,9 @@ def expected(name: str) -> Any:
         feeds = {f"x{k}": a.astype(F32) for k, a in enumerate(given)}
         return onnx.reference.ReferenceEvaluator(single).run(None, feeds)[0]
     if case.op == "Gemm":
-        return wide[0].T @ wide[1].T + wide[2]
+        turned = dict(case.attributes)
+        a, b = (wide[k].T if turned.get(f"trans{'AB'[k]}") else wide[k] for k in range(2))
+        return a @ b + sum(wide[2:])
     return wide[0] @ wide[1]
 
 
@@ -246,6 +279,54 @@ def test_keys_that_no_query_sees_are_left_out() -> None:
     assert np.isnan(found[:, :, 128:]).all()
 
 
+FAULTS = {
+    "as it should be": ("", ""),
+    "tiles aren't waited for": ("      w_await(filled", "      if (step < 0) w_await(filled"),
+    "sums aren't waited for": ("    w_finish<0>();", ""),
+    "a stage is given back early": ("w_arrive(read + (turn - 1)", "w_arrive(read + turn"),
+    "stages aren't waited for": ("if (turn >= 4) w_await", "if (turn >= 400) w_await"),
+    "a stage is never given back": ("if (lane == 0) w_arrive", "if (lane == 32) w_arrive"),
+    "bytes are missing": ("w_expect(filled + stage, 16384)", "w_expect(filled + stage, 16400)"),
+    "another order of chunks": ("b + k * 128", "b + k * 64"),
+}  # fmt: skip
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_emulation_shows_faults_of_warpgroups(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks take four tiles, more steps than stages."""
+    name = "wgmma of long sums"
+    own = lowered(name)
+    least = min(own.candidates("cuda_matmul_wgmma"), key=lambda c: c.params.m * c.params.n)
+    chosen = replace(least, params=replace(least.params, blocks=2))
+    was, is_now = FAULTS[fault]
+
+    def spoiled(template: str, values: Any) -> str:
+        text = render(template, values)
+        assert was in text
+        return text.replace(was, is_now)
+
+    def choose(graph: Graph, target: Target) -> Any:
+        found = select(graph, target, limits=LIMITS)
+        return {k: replace(c, candidate=chosen) if c.workload == own.workload else c
+                for k, c in found.items()}  # fmt: skip
+
+    monkeypatch.setattr("atc.backends.kernel_source.render", spoiled)
+    (network,) = compile_networks([own.graph], TARGET, "O0", choose=choose)
+    right, good = expected(name), []
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        try:
+            found = next(iter(network.run(own.feeds).values())).astype(np.float64)
+        except RuntimeError:
+            good.append(False)
+            continue
+        good.append(bool(np.abs(found - right).max() <= 4e-3 * np.abs(right).max()))
+    assert all(good) == (not was)
+
+
 def test_tiles_are_chosen_by_what_they_cost() -> None:
     for name in ("float16", "halves"):
         costs = [c.kernel.cost(lowered(name).workload, c.params, TARGET)
@@ -260,7 +341,10 @@ def test_devices_without_such_cores_do_without() -> None:
     assert lowered("float16").candidates("cuda_matmul", own)
 
 
-OPCODES = {0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS"}
+OPCODES = {
+    0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS", 0x9F0: "HGMMA", 0xDF0: "HGMMA",
+    0x9F1: "IGMMA", 0x5B4: "UTMALDG",
+}  # fmt: skip
 """Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
 
 
@@ -303,7 +387,7 @@ def check_code(
 ) -> None:
     nvcc = find_nvcc(device, os.environ)
     (folder / "src" / "kernels").mkdir(parents=True)
-    for file in ("cuda/device.h", "cuda/tensor.h", "cpu/kernel.h"):
+    for file in ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h"):
         (folder / "src" / Path(file).name).write_text(verbatim(file))
     for name, candidate, source in kernels:
         (folder / source.path).write_text(source.text)
@@ -317,8 +401,17 @@ def check_code(
         assert done.returncode == 0, said
         assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
         registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
-        threads = source.launch.threads if source.launch else 0
-        assert registers * threads <= 1 << 16, candidate.label
+        threads = -(-source.launch.threads // 128) * 128 if source.launch else 0  # one in four
+        resident = 1  # blocks, where the cost model says so
+        if isinstance(candidate.kernel, WarpgroupProduct):
+            target = get_target(f"cuda-{device.replace('_', '')}")
+            resident = candidate.kernel.resident(
+                lowered(name).workload, candidate.params, target
+            )
+            asked = source.launch.shared if source.launch else 0
+            assert asked <= 227 << 10, candidate.label
+            assert resident * (asked + 1024) <= gpu_of(device).shared, candidate.label
+        assert registers * threads * resident <= 1 << 16, candidate.label
         shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
         assert shared <= 48 << 10, candidate.label
         found = instructions(cubin.read_bytes())
@@ -326,9 +419,12 @@ def check_code(
             lowered(name).workload, candidate.params, get_target("cuda-sm80")
         ).get("form")
         if form is not None:
-            own = "IMMA" if form.bytes == 1 else "HMMA"  # type: ignore[attr-defined]
+            by_groups = isinstance(candidate.kernel, WarpgroupProduct)
+            of_bytes = form.bytes == 1  # type: ignore[attr-defined]
+            own = f"{'I' if of_bytes else 'H'}{'G' if by_groups else ''}MMA"
             assert found[own] > 0, (candidate.label, found)
-            assert found["LDSM"] > 0, (candidate.label, found)
+            assert found["UTMALDG" if by_groups else "LDSM"] > 0, (candidate.label, found)
+            assert not by_groups or not found["HMMA"] + found["IMMA"], (candidate.label, found)
 
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")

@@ -138,6 +138,7 @@ def _model(name: str, folder: Path) -> onnx.ModelProto:
     return onnx.load(SAMPLES / f"{name}.onnx")
 
 
-def test_nothing_is_left_to_unroll() -> None:
-    text = "void f(int *x)\n{\n  UNROLL\n  for (int k = 0; k < 1; k++) x[k] = 2;\n}\n"
+@pytest.mark.parametrize("unroll", ["UNROLL", "UNROLL_BY(4)"])
+def test_nothing_is_left_to_unroll(unroll: str) -> None:
+    text = f"void f(int *x)\n{{\n  {unroll}\n  for (int k = 0; k < 1; k++) x[k] = 2;\n}}\n"
     assert without_single_loops(text) == "void f(int *x)\n{\n  x[0] = 2;\n}\n"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from cuda_networks import mixed_model
 from emulated_memory import runs_in_memory, square_of_floats
 from networks import conv_net, save, training_net
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -42,7 +43,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 VALUES = {
     "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-12": "1", "M-19": "1",
-    "M-30": "1", "M-32": "HALIDE",
+    "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
 
@@ -703,6 +704,29 @@ def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
         assert any(name.startswith("atc-tmp-build-") for name in seen[-1])
     assert [p.name for p in mine.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "waiting"),
+    [("c99", set()), pytest.param("cuda-emulated", {"StringOf", "StringValue"},
+                                  marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_m_30_profiles_of_what_waits(
+    target: str, waiting: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(mixed_model(), tmp_path / "m.onnx")
+    path = tmp_path / "profile.json"
+    line = [str(tmp_path / "m.onnx"), f"--profile={path}", "--iter=1", f"--target={target}",
+            "--copy-to-host", f"--op_compiler_cache_dir={tmp_path / 'cache'}"]  # fmt: skip
+    found: list[set[str]] = []
+    for value in ("0", "1"):
+        monkeypatch.setenv("MGB_PROFILE_ONLY_WAIT", value)
+        assert main(["load_and_run", *line]) == 0
+        profile = json.loads(path.read_text())
+        operators, timed = profile["graph_exec"]["operator"], profile["profiler"]
+        assert timed["host"].keys() == timed["device"].keys() == timed["opr_footprint"].keys()
+        found.append({operators[k]["type"] for k in timed["host"]})
+    assert found == [{"Map", "MatMul", "StringOf", "StringValue", "Copy"}, {"Copy", *waiting}]
 
 
 def test_m_35_inputs_in_binary_dumps(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from default_run import level
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from numpy.typing import NDArray
 from quantized_convs import CASES, Case, drawn, expected, model, parts
@@ -98,7 +99,7 @@ MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
     ],
 )
 def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
-    assert check(BLOCKED | FIRST, name, 2) > len(BLOCKED) // 2 + len(FIRST) - 1
+    assert check(BLOCKED | FIRST, name, 1 if level() == "-O0" else 2) > len(BLOCKED) // 2 + len(FIRST) - 1
 
 
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}

@@ -1,0 +1,70 @@
+"""What is complete in memory after each step of a run, for those who look at it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from atc.ir.graph import TensorType, is_own, original
+from atc.memory.arena import Arena
+from atc.program.steps import Call, CascadeLoop, Program, Step
+
+
+@dataclass(frozen=True)
+class StepValue:
+    """A result of a node of the model, `offset` bytes from the begin of a buffer.
+
+    `names` are what the model may call it, `type` has the order of memory. `buffer` is 0 for the
+    arena, 1 and up for the outputs.
+    """
+
+    node: str
+    names: tuple[str, ...]
+    type: TensorType
+    step: int
+    buffer: int
+    offset: int
+
+
+def step_values(program: Program, arena: Arena) -> Iterator[StepValue]:
+    """Yield the results of a network of one shape, in the order of its steps."""
+    for number, step in enumerate(program.steps):
+        call = _last(step)
+        if call is None or not call.node.origin:
+            continue
+        types = call.choice.workload.outputs
+        for name, type_ in zip(call.node.outputs, types, strict=True):
+            place = _place(program, arena, name)
+            names = tuple(v for v in _names(program, name) if not is_own(v))
+            if place is not None and names:
+                yield StepValue(call.node.origin[-1], names, type_, number, *place)
+
+
+def _last(step: Step) -> Call | None:
+    """Return the call that completes what a step leaves in memory."""
+    match step:
+        case Call(slot=None):
+            return step
+        case CascadeLoop():
+            return step.calls[-1]
+    return None
+
+
+def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
+    """Return the buffer and the offset in it of a value; None where it's in neither."""
+    home, shift = program.home(name), program.shift(name)
+    if home in program.output_homes:
+        return 1 + program.output_homes.index(home), shift
+    if name in arena.offsets:
+        return 0, arena.offsets[name]
+    return (0, arena.offsets[home] + shift) if home in arena.offsets else None
+
+
+def _names(program: Program, name: str) -> Iterator[str]:
+    """Yield the names of a value, and of those that are all of the same memory."""
+    yield original(name, program.aliases)
+    if program.home(name) == name:
+        for other in program.storage:
+            same = program.home(other) == name and not program.shift(other)
+            if same and program.types[other].nbytes == program.types[name].nbytes:
+                yield original(other, program.aliases)

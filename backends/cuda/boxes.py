@@ -1,0 +1,234 @@
+"""How operands of products lie for the copy engine (TMA): as they are, or packed; their boxes.
+
+It reads boxes of tensors whose strides are multiples of 16 bytes, and leaves rows of 128 bytes,
+swizzled, in shared memory. What lies otherwise is packed, where it is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+
+from atc.backends.cuda.products import Operand, Product
+from atc.backends.kernel import TensorMap
+from atc.ir.graph import Array, row_major
+from atc.ir.ops import MatMul
+from atc.ir.view import View, gather_view
+
+ROW, CHUNK = 128, 16
+"""Bytes of a tile's row, and those of which tensors' strides are multiples."""
+
+ATOM = 64
+"""Rows of a warpgroup, and neighbours in a row of a turned tile."""
+
+@dataclass(frozen=True)
+class Form:
+    """What is multiplied: the function that imitates it, the types as PTX names them, bytes.
+
+    `type` is the driver's number of what the first operand is stored as, of so many `stored` bytes.
+    Floats are made bfloat16 on their way through registers, `planes` of them; others are multiplied
+    as they are (0).
+    """
+
+    function: str
+    types: str
+    bytes: int
+    type: int
+    stored: int
+    planes: int = 0
+
+    @property
+    def deep(self) -> int:
+        """The depth of an instruction: 32 bytes."""
+        return 32 // self.bytes
+
+    @property
+    def depth(self) -> int:
+        """The depth of a step: a row of 128 bytes of the second operand, of all planes."""
+        return ROW // self.bytes // max(1, self.planes)
+
+    @property
+    def instructions(self) -> int:
+        """Those of a step, of one plane."""
+        return self.depth // self.deep
+
+
+BFLOAT16 = 9
+"""A type as the driver numbers it."""
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand in memory: rows along the depth, or `turned`; elements of so many bytes.
+
+    `rows` and `depth` are its extents, `step` are the bytes from one row, or one depth where it is
+    turned, to the next; `batch` are loops over batches that it has: number, bytes, extent.
+    """
+
+    argument: int
+    rows: int
+    depth: int
+    step: int
+    begin: int
+    batch: tuple[tuple[int, int, int], ...]
+    turned: bool
+    type: int
+    bytes: int
+    packed: bool = False
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand's part of a stage: which boxes it is made of, and how an instruction finds it."""
+
+    name: str
+    bytes: int
+    map: TensorMap
+    loads: tuple[tuple[int, tuple[str, ...]], ...]
+    group: int
+    leading: int
+    along: int
+    turned: bool
+
+
+def matrix_of(
+    op: MatMul, argument: int, view: View, rows: int, type_: int, size: int
+) -> Matrix | None:
+    """Return an operand as the copy engine can read it; None where it can't.
+
+    `view` is over (*batch, rows, depth).
+    """
+    *outer, across, along = view.strides
+    turned = across == 1 and size == 2 and along != 1
+    step, unit = (along, across) if turned else (across, along)
+    batch = [(k, s, n) for k, (s, n) in enumerate(zip(outer, op.batch, strict=True))
+             if s != 0 and n > 1]  # fmt: skip
+    steps = [step, *(s for _, s, _ in batch)]
+    aligned = all(s * size % CHUNK == 0 for s in (*steps, view.offset))
+    if unit != 1 or not aligned or min(steps) <= 0 or len(batch) > 3:
+        return None
+    return Matrix(
+        argument, rows, op.k, step * size, view.offset * size,
+        tuple((k, s * size, n) for k, s, n in batch), turned, type_, size,
+    )  # fmt: skip
+
+
+def turned_view(op: MatMul) -> View:
+    """Return the second operand's view over (*batch, columns, depth)."""
+    return View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
+
+
+def _packed_depth(op: MatMul, form: Form) -> int:
+    """Return the numbers of a row of packed constants."""
+    each = {0: CHUNK // form.bytes, 1: 16, 2: 32}[form.planes]
+    return -(-op.k // each) * each * max(1, form.planes)
+
+
+def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
+    """Return the batches that packed constants have: loop by loop."""
+    outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
+    return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
+
+
+def packed_matrix(op: MatMul, form: Form) -> Matrix:
+    """Return the second operand as `pack` arranges it."""
+    row, batch = _packed_depth(op, form), _packed_batch(op)
+    depth = row if form.planes else op.k
+    steps = row_major((*(n for _, n in batch), op.n, row))
+    size, type_ = form.bytes, form.type if not form.planes else BFLOAT16
+    outer = tuple(
+        (k, s * size, n) for (k, n), s in zip(batch, steps[:-2], strict=True)
+    )
+    return Matrix(1, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
+
+
+LARGEST = np.float32((2 - 2**-7) * 2.0**127)
+"""Of finite bfloat16."""
+
+ORDER = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
+"""Which of 16 numbers is at each place; `w_position` in warpgroup.h is the inverse."""
+
+
+def pack(op: MatMul, form: Form, b: Array) -> Array:
+    """Return constant B as [*batch, n, depth]; floats in bfloat16, in the order of registers.
+
+    In planes of halves each 32 numbers' upper halves are followed by the lower ones.
+    """
+    kept = dict(_packed_batch(op))
+    batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view).reshape(-1, op.k, op.n)
+    row = _packed_depth(op, form) // max(1, form.planes)
+    rows = np.zeros((len(full), op.n, row), b.dtype)
+    rows[..., : op.k] = full.transpose(0, 2, 1)
+    if not form.planes:
+        return rows
+    upper = _rounded(rows)
+    parts = [upper]
+    if form.planes > 1:
+        with np.errstate(invalid="ignore", over="ignore"):
+            rest = rows - upper.astype(np.float32)
+        parts.append(_rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
+    ordered = [p.reshape(*p.shape[:2], -1, 16)[..., ORDER] for p in parts]
+    if form.planes > 1:
+        ordered = [p.reshape(*rows.shape[:2], -1, 32) for p in ordered]
+    whole = np.stack(ordered, 3).reshape(len(full), op.n, -1)
+    return np.ascontiguousarray(whole).view(np.float32)
+
+
+def _rounded(rows: Array) -> Array:
+    """Return floats as bfloat16; what is finite stays so."""
+    with np.errstate(over="ignore"):
+        found = rows.astype(ml_dtypes.bfloat16)
+        over = np.isinf(found.astype(np.float32)) & np.isfinite(rows)
+        return np.where(over, np.copysign(LARGEST, rows).astype(found.dtype), found)
+
+
+def packed_operand(op: MatMul, form: Form, product: Product) -> Operand:
+    """Return the packed second operand as C of row j and depth p."""
+    row, batch = _packed_depth(op, form), _packed_batch(op)
+    steps = row_major((*(n for _, n in batch), op.n, row))
+    outer = [
+        f"{product.batch[k][0]} * {s}" for (k, _), s in zip(batch, steps[:-2], strict=True)
+    ]
+    begin = " + ".join((*outer, f"j * {row}"))
+    if not form.planes:
+        return replace(product.b, place=f"{begin} + p", indices=(), chunks=1)
+    words = "((const uint16_t *)(const void *)x1)"
+    within = "w_position(p)" if form.planes == 1 else "p / 32 * 64 + w_position(p % 32)"
+    value = f"k_load_bf16({words}[{begin} + {within}])"
+    if form.planes > 1:
+        value = f"({value} + k_load_bf16({words}[{begin} + {within} + 32]))"
+    return replace(product.b, place="j", computed=value)
+
+
+def side_of(
+    name: str, first: str, rows: int, own: Matrix, batch: Sequence[str], depth: int
+) -> Side:  # fmt: skip
+    """Return how a tile of so many rows of an operand is brought, a depth of a step."""
+    each = ROW // own.bytes
+    outer = tuple(f"(int){batch[k]}" for k, _, _ in own.batch)
+    strides = (own.step, *(s for _, s, _ in own.batch))
+    extents = tuple(n for _, _, n in own.batch)
+    ones = (1,) * len(extents)
+    if own.turned:
+        box = depth * ROW
+        loads = [(k * box, (f"(int)({_plus(first, k * ATOM)})", f"step * {depth}", *outer))
+                 for k in range(rows // ATOM)]  # fmt: skip
+        shape, size = (own.rows, own.depth, *extents), (ATOM, depth, *ones)
+    else:
+        box = rows * ROW
+        loads = [(k * box, (_plus(f"step * {depth}", k * each), f"(int)({first})", *outer))
+                 for k in range(depth // each)]  # fmt: skip
+        shape, size = (own.depth, own.rows, *extents), (each, rows, *ones)
+    map_ = TensorMap(name, own.argument, own.begin, own.type, shape, strides, size)
+    return Side(
+        name, len(loads) * box, map_, tuple(loads), box if own.turned else ATOM * ROW,
+        box if own.turned else 0, 16 * ROW if own.turned else 32, own.turned,
+    )  # fmt: skip
+
+
+def _plus(text: str, more: int) -> str:
+    """Return C of a sum."""
+    return f"{text} + {more}" if more else text

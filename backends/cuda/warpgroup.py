@@ -1,0 +1,287 @@
+"""CUDA kernels of products by warpgroups: wgmma on tiles that the copy engine (TMA) brings.
+
+Of sm_90a. One warp asks for tiles while the others multiply; blocks stay and take tiles in turn.
+Operands lie as the copy engine reads them: rows of 16-byte multiples along the depth, or of 16-bit
+numbers along the other axis. Constants that don't are packed so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from atc.backends.cuda.boxes import (
+    ATOM,
+    BFLOAT16,
+    ROW,
+    Form,
+    Matrix,
+    Side,
+    matrix_of,
+    pack,
+    packed_matrix,
+    packed_operand,
+    side_of,
+    turned_view,
+)
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
+from atc.backends.cuda.products import (
+    epilogue_of,
+    multiply_add,
+    product_of,
+    tiles_of,
+)
+from atc.backends.kernel import KernelParams, Launch, Pack, Workload
+from atc.backends.render.loops import finish
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import DType
+from atc.ir.ops import MatMul
+
+ROOM = 227 << 10
+"""Bytes of shared memory that a block may ask for."""
+
+STAGED = 40
+"""Numbers from one row to the next of 32 results on their way: they meet in no bank."""
+
+LEAST = 16
+"""Rows, columns or depth below which most of a tile would be empty."""
+
+SHARES = {2: (40, 232), 3: (56, 152)}
+"""Registers of a thread that asks for tiles, and of one that multiplies, by warpgroups of these.
+
+They begin with as many each, and are handed over by warpgroups: there four warps ask, else one."""
+
+FED, REACHED, ALONE = 48, 0.8, 0.65
+"""Bytes a clock that a multiprocessor gets of tiles, the part of tensor cores' rate that two
+warpgroups or more reach, and one."""
+
+
+_FORMS = {
+    (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
+    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
+    (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
+    (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
+    (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
+    (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
+}
+"""Products of what is stored."""
+
+SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
+"""Floats that the copy engine rounds to TF32."""
+
+ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
+HALVES = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
+"""Floats rounded to bfloat16, and as sums of two, of which three products are summed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpgroupParams(KernelParams):
+    """A tile of `m` rows, 64 a warpgroup, and `n` columns; stages; blocks that take turns."""
+
+    m: int
+    n: int
+    stages: int
+    blocks: int
+
+
+class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
+    """Products of tiles by warpgroups, floats summed in float.
+
+    A sum of floats that isn't finite is computed once more as the op defines it.
+    """
+
+    op = MatMul
+    template = "cuda/warpgroup.cu.j2"
+    barriers = True
+    tensor_cores = True
+
+    def form(self, w: Workload[MatMul]) -> Form | None:
+        """Return how a product is computed; None where it can't be."""
+        raise NotImplementedError
+
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
+        """Products whose operands the copy engine can read, on devices that have one."""
+        if gpu_of(target.device).wgmma == 0 or is_dynamic(w):
+            return False
+        return min(w.op.m, w.op.n, w.op.k) >= LEAST and self._matrices(w) is not None
+
+    def _form(self, w: Workload[MatMul]) -> Form:
+        form = self.form(w)
+        assert form is not None
+        return form
+
+    def _matrices(self, w: Workload[MatMul]) -> tuple[Matrix, Matrix] | None:
+        """Return both operands as they lie in memory."""
+        op, form = w.op, self.form(w)
+        if form is None:
+            return None
+        a = matrix_of(op, 0, op.a_view, op.m, form.type, form.stored)
+        if a is None or (form.planes and a.turned):
+            return None
+        b = matrix_of(op, 1, turned_view(op), op.n, form.type, form.stored)
+        if w.constant[1] and (form.planes or b is None):
+            return a, packed_matrix(op, form)
+        return None if form.planes or b is None else (a, b)
+
+    def packs(
+        self, w: Workload[MatMul], params: WarpgroupParams, target: Target
+    ) -> Mapping[int, Pack]:
+        """Arrange constants that the copy engine couldn't read, or that are made of parts."""
+        op, form, found = w.op, self._form(w), self._matrices(w)
+        assert found is not None
+        return {1: lambda b: pack(op, form, b)} if found[1].packed else {}
+
+    def packing(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> str:
+        """All tiles of a form read the same."""
+        return self.name if self.packs(w, params, target) else ""
+
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[WarpgroupParams]:
+        """Tiles of several sizes, each in up to four stages."""
+        gpu, form = gpu_of(target.device), self._form(w)
+        found = []
+        for m, n in ((128, 256), (128, 192), (192, 128), (128, 128), (128, 64), (64, 256),
+                     (64, 128), (64, 64)):  # fmt: skip
+            one = WarpgroupParams(m=m, n=n, stages=1, blocks=0)
+            each = _shared(replace(one, stages=2), form) - _shared(one, form)
+            most = 1 + (ROOM - _shared(one, form)) // each
+            own = replace(one, stages=min(4, most))
+            room = gpu.multiprocessors * self.resident(w, own, target)
+            found.append(replace(own, blocks=min(room, _tiles(w, own))))
+        return sorted(found, key=lambda params: self.cost(w, params, target))
+
+    def resident(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> int:
+        """Return how many blocks a multiprocessor runs at a time: two small ones, or one."""
+        fits = gpu_of(target.device).shared // (_shared(params, self._form(w)) + 1024)
+        return 2 if fits >= 2 and params.m == ATOM else 1
+
+    def launch(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> Launch:
+        """Return blocks that take tiles in turn, of a warpgroup for each 64 rows and a warp."""
+        return Launch(
+            params.blocks, _threads(params), shared=_shared(params, self._form(w)),
+            maps=tuple(side.map for side in self._sides(w, params)),
+        )  # fmt: skip
+
+    def _sides(self, w: Workload[MatMul], params: WarpgroupParams) -> list[Side]:
+        form, found = self._form(w), self._matrices(w)
+        assert found is not None
+        batch = [name for name, _ in product_of(w).batch]
+        a, b = found
+        return [
+            side_of("a", f"tile_i * {params.m}", params.m, a, batch, form.depth),
+            side_of("b", f"tile_j * {params.n}", params.n, b, batch,
+                  form.depth * (max(1, form.planes) if b.packed else 1)),
+        ]  # fmt: skip
+
+    def values(
+        self, w: Workload[MatMul], params: WarpgroupParams, target: Target
+    ) -> dict[str, object]:
+        """Tiles, how operands are loaded, and what becomes of a sum."""
+        form, found = self._form(w), self._matrices(w)
+        assert found is not None
+        product = product_of(w)
+        if found[1].packed:
+            product = replace(product, b=packed_operand(w.op, form, product))
+        after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        a, b = product.a, product.b
+        sides = self._sides(w, params)
+        floats = product.accumulator.is_float
+        return {
+            "product": product, "form": form, "held": form.planes > 0,
+            "type": product.accumulator.c, "tile_m": params.m, "tile_n": params.n,
+            "stages": params.stages, "shares": SHARES.get(params.m // ATOM), "staged": STAGED,
+            "tiles": _tiles(w, params),
+            "indices": unravel("at", tiles_of(product, params.m, params.n)),
+            "steps": -(-product.k // form.depth), "after": after, "value": value, "sides": sides,
+            "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
+            "brought": " ".join(c for side in sides for _, where in side.loads for c in where),
+            "used": " ".join((*((a.text, b.text) if floats else ()), product.text, *after, value,
+                              "tile_i", "tile_j")),
+        }  # fmt: skip
+
+    def cost(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> float:
+        """Return the seconds that tensor cores take, or what brings them tiles."""
+        gpu, form, m, n = gpu_of(target.device), self._form(w), params.m, params.n
+        steps, products = -(-w.op.k // form.depth), (1, 1, 3)[form.planes]
+        rate = (REACHED if m > ATOM else ALONE) * gpu.wgmma * 2 / form.bytes
+        resident = self.resident(w, params, target)
+        step = max(products * m * n * form.depth / rate, _stage(params, form) / FED)
+        own = steps * step + 600 + m * n / 32  # results pass through shared memory
+        turns = -(-_tiles(w, params) // (gpu.multiprocessors * resident))
+        spread = min(resident, -(-_tiles(w, params) // gpu.multiprocessors))
+        return seconds(w, (turns * spread * own + 1000) / gpu.clock, gpu)
+
+
+def _tiles(w: Workload[MatMul], params: WarpgroupParams) -> int:
+    return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
+
+
+def _threads(params: WarpgroupParams) -> int:
+    groups = params.m // ATOM
+    return 128 * groups + (128 if groups in SHARES else 32)
+
+
+def _stage(params: WarpgroupParams, form: Form) -> int:
+    """Return the bytes of a stage: floats are twice as long as what is made of them."""
+    return params.m * form.depth * form.stored + params.n * ROW
+
+
+def _shared(params: WarpgroupParams, form: Form) -> int:
+    """Return the bytes of stages, of results on their way, and of two barriers for each stage."""
+    return params.stages * (_stage(params, form) + 16) + params.m * STAGED * 4
+
+
+class MatMulWarpgroup(WarpgroupProduct):
+    """MatMul of what tensor cores multiply as it is: 16-bit floats, bytes without zero points."""
+
+    name = "cuda_matmul_wgmma"
+
+    def form(self, w: Workload[MatMul]) -> Form | None:
+        """Return the form for the operands' types; bytes lie along the depth."""
+        form = _FORMS.get((w.input(0).dtype, w.input(1).dtype))
+        summed = w.op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
+        return form if summed and not w.op.a_zero and not w.op.b_zero else None
+
+
+def _are_floats(w: Workload[MatMul]) -> bool:
+    return {w.input(0).dtype, w.input(1).dtype, w.op.accumulator} == {DType.FLOAT}
+
+
+class MatMulWarpgroupSplit(WarpgroupProduct):
+    """MatMul of floats in halves by constants."""
+
+    name = "cuda_matmul_wgmma_bf16x3"
+    precision = "bf16x3"
+
+    def form(self, w: Workload[MatMul]) -> Form | None:
+        """Return the form, where operands are floats."""
+        return HALVES if _are_floats(w) else None
+
+
+class MatMulWarpgroupRounded(WarpgroupProduct):
+    """MatMul of floats as bfloat16 by constants."""
+
+    name = "cuda_matmul_wgmma_bf16"
+    precision = "bf16"
+
+    def form(self, w: Workload[MatMul]) -> Form | None:
+        """Return the form, where operands are floats."""
+        return ROUNDED if _are_floats(w) else None
+
+
+class MatMulWarpgroupShortened(WarpgroupProduct):
+    """MatMul of floats as TF32."""
+
+    name = "cuda_matmul_wgmma_tf32"
+    precision = "tf32"
+
+    def form(self, w: Workload[MatMul]) -> Form | None:
+        """Return the form, where operands are floats."""
+        return SHORTENED if _are_floats(w) else None
+
+
+KERNELS = (
+    MatMulWarpgroup(), MatMulWarpgroupSplit(), MatMulWarpgroupRounded(), MatMulWarpgroupShortened(),
+)

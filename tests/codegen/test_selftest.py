@@ -1,0 +1,127 @@
+"""A library's self-test names the first node whose result is wrong, and by how much."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from codegen.test_sanity import with_evil_kernel
+from networks import conv_net
+from onnx import helper
+from projects import F32, compile_c, make_model
+
+import atc
+from atc.codegen.emit import Emission, emit
+from atc.codegen.selftest import NODES, signs
+from atc.pipeline import writing
+
+USE = r"""
+#include <stdio.h>
+#include "net.h"
+static net_arena arena;
+static net_context ctx;
+static float x[{x}], y[{y}];
+int main(void)
+{{
+  net_difference d = {{0}};
+  if (net_init(&ctx, &arena, sizeof arena) != NET_OK) return 9;
+  const int status = net_selftest(&ctx, x, y, &d);
+  printf("%d %s %s %g\n", status, d.output ? d.output : "-", d.node ? d.node : "-", (double)d.node_error);
+  return net_run(&ctx, x, y);
+}}
+"""  # noqa: E501
+
+
+def said(folder: Path, x: int, y: int) -> list[str]:
+    """Run the self-test of a project: its status, the output and the node that differ, the RMSE."""
+    (folder / "use.c").write_text(USE.format(x=x, y=y))
+    compile_c(folder, "-Wall", "-Wextra", "-Wconversion", "-Werror", "-Iinclude", "-Isrc", "-c",
+              "src/net_selftest.c", "-o", "t.o")  # fmt: skip
+    compile_c(folder, "-Iinclude", "use.c", "libnet.a", "-lm", "-o", "use")
+    done = subprocess.run([folder / "use"], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def doctored(node: str, statement: str) -> Callable[..., Emission]:
+    def evil(*arguments: Any, **options: Any) -> Emission:
+        return with_evil_kernel(emit(*arguments, **options), node, statement)
+
+    return evil
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", ["c99", "host"])
+@pytest.mark.parametrize(
+    ("node", "first"), [("conv1", "relu1"), ("conv2", "conv2"), ("softmax", "softmax"), (None, "-")]
+)  # fmt: skip
+def test_the_first_wrong_node_is_named(
+    target: str, node: str | None, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if node:
+        monkeypatch.setattr(writing, "emit", doctored(node, "{out}[1] += 2.0f;"))
+    model = conv_net(tmp_path / "m.onnx")
+    graph = onnx.load(model).graph
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim]
+              for v in (graph.input[0], graph.output[0])]  # fmt: skip
+    done = atc.compile(model, tmp_path / "net", target=target, selftest=True)
+    status, output, found, error = said(done.folder, *(int(np.prod(s)) for s in shapes))
+    assert (status == "0") == (node is None)
+    assert (output, found) == ("y" if node else "-", first)
+    if node:
+        result = next(v for n in graph.node if n.name == first for v in n.output)
+        table = (done.folder / "src/net_selftest.c").read_text()
+        count = int(re.search(rf'{{"{first}", .*?, (\d+), \d+, \d+, \d+}}', table)[1])  # type: ignore[index]
+        assert float(error) == pytest.approx(2 / np.sqrt(count), rel=1e-3), result
+
+
+def test_a_node_whose_fault_no_output_shows_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["s"], name="sum"),
+        helper.make_node("HardSigmoid", ["s"], ["y"], alpha=1e-30, beta=0.5),
+    ]
+    model = make_model(
+        nodes, [("x", F32, (9,))], [("y", F32, (9,))], {"axis": np.array(0, np.int64)}
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    for statement, expected in (
+        ("(void){in_};", ["0", "-", "-"]),
+        ("{out}[3] = -4.0f;", ["-14", "-", "sum"]),
+    ):
+        monkeypatch.setattr(writing, "emit", doctored("sum", statement))
+        atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True)
+        assert said(tmp_path / "net", 9, 9)[:3] == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_signs_are_those_of_the_generator(count: int) -> None:
+    state, expected = 0, []
+    for _ in range(count):
+        state = (state * 1664525 + 1013904223) % 2**32
+        expected.append(-1.0 if state >> 31 else 1.0)
+    np.testing.assert_array_equal(signs(count), expected)
+
+
+def test_of_many_nodes_some_are_known(tmp_path: Path) -> None:
+    names = [f"a/rather/long/name/of/a/node/which/has/the/number/{k}" for k in range(90)]
+    nodes = [
+        helper.make_node("CumSum", [f"x{k}", "axis"], [f"x{k + 1}"], name=name)
+        for k, name in enumerate(names)
+    ]
+    model = make_model(
+        nodes, [("x0", F32, (2,))], [("x90", F32, (2,))], {"axis": np.array(0, np.int64)}
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    folder = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True).folder
+    found = re.findall(r'\{"(.*?)",', (folder / "src/net_selftest.c").read_text())
+    assert 10 < len(found) < 90
+    assert sum(len(name) + 29 for name in found) <= NODES
+    assert found[-1] == f"..{names[-1][-30:]}"
+    assert said(folder, 2, 2)[0] == "0"
