@@ -226,7 +226,8 @@ def _unit(sources: Iterable[KernelSource]) -> str:
 
 
 def _build(target: Target, folder: Path, *flags: str) -> None:
-    command = [*compile_command(target), *flags, *(["-static"] if target.runner else [])]
+    static = target.runner and target.arch != "wasm32"  # which knows nothing else
+    command = [*compile_command(target), *flags, *(["-static"] if static else [])]
     command += ["-o", "program", "program.c", "one_lane.c", "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
