@@ -33,16 +33,14 @@ class Machine:
     """A core, its caches and its memory, called by archspec's name of the microarchitecture.
 
     `datapath` is the width of its arithmetic units in bytes: an instruction on wider vectors takes
-    a unit several times. `fmas`, `loads`, `stores`, `dots` (four products of bytes added to each
-    32-bit sum: VNNI, SDOT; 0: there are none) and `byte_pairs` (two such products in 16 bits:
-    maddubs) are started per cycle on vectors of at most that width. `fma_latency` are the cycles
-    from one multiply-add to the next on the same sum, forwarding included. `divide` and `sqrt` are
-    the cycles of a vector of floats of that width, `gather` those of each element. `l3` has size 0
-    where there is none. `memory` is in bytes per cycle of one core.
+    a unit several times. `fmas`, `loads` and `stores` are started per cycle on vectors of at most
+    that width. `fma_latency` are the cycles from one multiply-add to the next on the same sum,
+    forwarding included. `divide` and `sqrt` are the cycles of a vector of floats of that width,
+    `gather` those of each element. `l3` has size 0 where there is none. `memory` is in bytes per
+    cycle of one core.
 
     Of a microcontroller the first level is its fast RAM (or its cache, if it has one), the second
-    all of its RAM, and memory is the flash that holds code and weights: a read of it that nothing
-    has fetched before waits `wait_states` cycles (0 where caches tell all).
+    all of its RAM, and memory is the flash that holds code and weights.
     """
 
     name: str
@@ -55,12 +53,9 @@ class Machine:
     l2: Cache
     l3: Cache
     memory: float
-    dots: float = 0.0
-    byte_pairs: float = 2.0
     divide: float = 5.0
     sqrt: float = 6.0
     gather: float = 1.5
-    wait_states: float = 0.0
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 
@@ -100,8 +95,6 @@ class Machine:
         return self.l2.size // 8
 
 
-_MAY_BE_NONE = ("dots", "wait_states")
-
 PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
 
@@ -123,7 +116,7 @@ def read_machine(data: object) -> Machine:
         raise OptionError("a machine's name is a text, and 'measured' is true or false")
     for name, value in own.items():
         if name not in ("name", "measured", "l1", "l2", "l3"):
-            own[name] = _number(value, name, 0 if name in _MAY_BE_NONE else 1e-3)
+            own[name] = _number(value, name, 1e-3)
     own["datapath"] = int(own["datapath"])
     return Machine(**own)
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from c_compiler import keep_headers_in
+from c_compiler import keep_headers_in, keep_results_in
 from default_run import compile_quickly, repeats, select_cases
 
 os.environ.pop("ATC_CACHE_KEY", None)
@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Say how tests compile: without optimisation by default, with headers that all share.
 
     What a test keeps on disk goes to a folder of the tests' own: nothing of whoever runs them
-    is read or written.
+    is read or written. Only what default runs compile of kernels and networks stays, in pytest's
+    own cache, so that the next one takes it: --cache-clear empties that.
     """
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
     os.environ["ASCEND_CACHE_PATH"] = kept.name
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["ATC_CONFIG"] = os.devnull
         if "not slow" in str(config.getoption("markexpr")):
             compile_quickly(Path(folder.name))
+            if config.pluginmanager.has_plugin("cacheprovider") and config.cache is not None:
+                keep_results_in(config.cache.mkdir("compiled"))
         config.add_cleanup(folder.cleanup)
 
 

@@ -94,14 +94,15 @@ class Side:
 
 
 def matrix_of(
-    op: MatMul, argument: int, view: View, rows: int, type_: int, size: int
+    op: MatMul, argument: int, view: View, rows: int, form: Form
 ) -> Matrix | None:
     """Return an operand as the copy engine can read it; None where it can't.
 
-    `view` is over (*batch, rows, depth).
+    `view` is over (*batch, rows, depth). It may be turned where 16-bit numbers are multiplied.
     """
     *outer, across, along = view.strides
-    turned = across == 1 and size == 2 and along != 1
+    type_, size = form.type, form.stored
+    turned = across == 1 and form.bytes == 2 and along != 1
     step, unit = (along, across) if turned else (across, along)
     batch = [(k, s, n) for k, (s, n) in enumerate(zip(outer, op.batch, strict=True))
              if s != 0 and n > 1]  # fmt: skip
@@ -132,7 +133,7 @@ def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
     return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
 
 
-def packed_matrix(op: MatMul, form: Form) -> Matrix:
+def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
     """Return the second operand as `pack` arranges it."""
     row, batch = _packed_depth(op, form), _packed_batch(op)
     depth = row if form.planes else op.k
@@ -141,7 +142,7 @@ def packed_matrix(op: MatMul, form: Form) -> Matrix:
     outer = tuple(
         (k, s * size, n) for (k, n), s in zip(batch, steps[:-2], strict=True)
     )
-    return Matrix(1, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
+    return Matrix(argument, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
 
 
 LARGEST = np.float32((2 - 2**-7) * 2.0**127)
@@ -214,9 +215,9 @@ def side_of(
     ones = (1,) * len(extents)
     if own.turned:
         box = depth * ROW
-        loads = [(k * box, (f"(int)({_plus(first, k * ATOM)})", f"step * {depth}", *outer))
-                 for k in range(rows // ATOM)]  # fmt: skip
-        shape, size = (own.rows, own.depth, *extents), (ATOM, depth, *ones)
+        loads = [(k * box, (f"(int)({_plus(first, k * each)})", f"step * {depth}", *outer))
+                 for k in range(rows // each)]  # fmt: skip
+        shape, size = (own.rows, own.depth, *extents), (each, depth, *ones)
     else:
         box = rows * ROW
         loads = [(k * box, (_plus(f"step * {depth}", k * each), f"(int)({first})", *outer))
@@ -224,7 +225,8 @@ def side_of(
         shape, size = (own.depth, own.rows, *extents), (each, rows, *ones)
     map_ = TensorMap(name, own.argument, own.begin, own.type, shape, strides, size)
     return Side(
-        name, len(loads) * box, map_, tuple(loads), box if own.turned else ATOM * ROW,
+        name, len(loads) * box, map_, tuple(loads),
+        ATOM // each * box if own.turned else ATOM * ROW,
         box if own.turned else 0, 16 * ROW if own.turned else 32, own.turned,
     )  # fmt: skip
 

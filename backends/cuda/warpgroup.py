@@ -1,4 +1,4 @@
-"""CUDA kernels of products by warpgroups: wgmma on tiles that the copy engine (TMA) brings.
+"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA brings.
 
 Of sm_90a. One warp asks for tiles while the others multiply; blocks stay and take tiles in turn.
 Operands lie as the copy engine reads them: rows of 16-byte multiples along the depth, or of 16-bit
@@ -28,6 +28,8 @@ from atc.backends.cuda.boxes import (
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products import (
+    Operand,
+    Product,
     epilogue_of,
     multiply_add,
     product_of,
@@ -37,8 +39,9 @@ from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import DType
-from atc.ir.ops import MatMul
+from atc.ir.graph import DType, Op
+from atc.ir.ops import Conv, MatMul
+from atc.ir.view import View
 
 ROOM = 227 << 10
 """Bytes of shared memory that a block may ask for."""
@@ -87,58 +90,74 @@ class WarpgroupParams(KernelParams):
     blocks: int
 
 
-class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
+class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """Products of tiles by warpgroups, floats summed in float.
 
     A sum of floats that isn't finite is computed once more as the op defines it.
     """
 
-    op = MatMul
     template = "cuda/warpgroup.cu.j2"
     barriers = True
     tensor_cores = True
+    operands = (0, 1)
+    """The inputs that are multiplied, that of the rows first."""
+    along_rows = False
+    """Whether results of neighbouring rows lie side by side, not those of columns."""
 
-    def form(self, w: Workload[MatMul]) -> Form | None:
+    def product(self, w: Workload) -> Product:
+        """Return what is computed, as C."""
+        return product_of(w)
+
+    def matmul(self, w: Workload) -> MatMul:
+        """Return what is computed, as a MatMul of the operands."""
+        raise NotImplementedError
+
+    def form(self, w: Workload) -> Form | None:
         """Return how a product is computed; None where it can't be."""
         raise NotImplementedError
 
-    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
+    def accepts(self, w: Workload, target: Target) -> bool:
         """Products whose operands the copy engine can read, on devices that have one."""
         if gpu_of(target.device).wgmma == 0 or is_dynamic(w):
             return False
-        return min(w.op.m, w.op.n, w.op.k) >= LEAST and self._matrices(w) is not None
+        op = self.matmul(w)
+        return min(op.m, op.n, op.k) >= LEAST and self._matrices(w) is not None
 
-    def _form(self, w: Workload[MatMul]) -> Form:
+    def _are_floats(self, w: Workload) -> bool:
+        types = {w.input(k).dtype for k in self.operands}
+        return types | {self.matmul(w).accumulator} == {DType.FLOAT}
+
+    def _form(self, w: Workload) -> Form:
         form = self.form(w)
         assert form is not None
         return form
 
-    def _matrices(self, w: Workload[MatMul]) -> tuple[Matrix, Matrix] | None:
+    def _matrices(self, w: Workload) -> tuple[Matrix, Matrix] | None:
         """Return both operands as they lie in memory."""
-        op, form = w.op, self.form(w)
+        op, form, (first, second) = self.matmul(w), self.form(w), self.operands
         if form is None:
             return None
-        a = matrix_of(op, 0, op.a_view, op.m, form.type, form.stored)
-        if a is None or (form.planes and a.turned):
+        a = matrix_of(op, first, op.a_view, op.m, form)
+        if a is None:
             return None
-        b = matrix_of(op, 1, turned_view(op), op.n, form.type, form.stored)
-        if w.constant[1] and (form.planes or b is None):
-            return a, packed_matrix(op, form)
+        b = matrix_of(op, second, turned_view(op), op.n, form)
+        if w.constant[second] and (form.planes or b is None):
+            return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
 
     def packs(
-        self, w: Workload[MatMul], params: WarpgroupParams, target: Target
+        self, w: Workload, params: WarpgroupParams, target: Target
     ) -> Mapping[int, Pack]:
         """Arrange constants that the copy engine couldn't read, or that are made of parts."""
-        op, form, found = w.op, self._form(w), self._matrices(w)
+        op, form, found = self.matmul(w), self._form(w), self._matrices(w)
         assert found is not None
-        return {1: lambda b: pack(op, form, b)} if found[1].packed else {}
+        return {self.operands[1]: lambda b: pack(op, form, b)} if found[1].packed else {}
 
-    def packing(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> str:
+    def packing(self, w: Workload, params: WarpgroupParams, target: Target) -> str:
         """All tiles of a form read the same."""
         return self.name if self.packs(w, params, target) else ""
 
-    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[WarpgroupParams]:
+    def parameters(self, w: Workload, target: Target) -> Sequence[WarpgroupParams]:
         """Tiles of several sizes, each in up to four stages."""
         gpu, form = gpu_of(target.device), self._form(w)
         found = []
@@ -149,25 +168,25 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
             most = 1 + (ROOM - _shared(one, form)) // each
             own = replace(one, stages=min(4, most))
             room = gpu.multiprocessors * self.resident(w, own, target)
-            found.append(replace(own, blocks=min(room, _tiles(w, own))))
+            found.append(replace(own, blocks=min(room, _tiles(self.product(w), own))))
         return sorted(found, key=lambda params: self.cost(w, params, target))
 
-    def resident(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> int:
+    def resident(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
         """Return how many blocks a multiprocessor runs at a time: two small ones, or one."""
         fits = gpu_of(target.device).shared // (_shared(params, self._form(w)) + 1024)
         return 2 if fits >= 2 and params.m == ATOM else 1
 
-    def launch(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> Launch:
+    def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
         """Return blocks that take tiles in turn, of a warpgroup for each 64 rows and a warp."""
         return Launch(
             params.blocks, _threads(params), shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
         )  # fmt: skip
 
-    def _sides(self, w: Workload[MatMul], params: WarpgroupParams) -> list[Side]:
+    def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         form, found = self._form(w), self._matrices(w)
         assert found is not None
-        batch = [name for name, _ in product_of(w).batch]
+        batch = [name for name, _ in self.product(w).batch]
         a, b = found
         return [
             side_of("a", f"tile_i * {params.m}", params.m, a, batch, form.depth),
@@ -176,23 +195,24 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
         ]  # fmt: skip
 
     def values(
-        self, w: Workload[MatMul], params: WarpgroupParams, target: Target
+        self, w: Workload, params: WarpgroupParams, target: Target
     ) -> dict[str, object]:
         """Tiles, how operands are loaded, and what becomes of a sum."""
         form, found = self._form(w), self._matrices(w)
         assert found is not None
-        product = product_of(w)
+        product = self.product(w)
         if found[1].packed:
-            product = replace(product, b=packed_operand(w.op, form, product))
+            product = replace(product, b=packed_operand(self.matmul(w), form, product))
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
         sides = self._sides(w, params)
         floats = product.accumulator.is_float
         return {
             "product": product, "form": form, "held": form.planes > 0,
+            "along_rows": self.along_rows,
             "type": product.accumulator.c, "tile_m": params.m, "tile_n": params.n,
             "stages": params.stages, "shares": SHARES.get(params.m // ATOM), "staged": STAGED,
-            "tiles": _tiles(w, params),
+            "tiles": _tiles(product, params),
             "indices": unravel("at", tiles_of(product, params.m, params.n)),
             "steps": -(-product.k // form.depth), "after": after, "value": value, "sides": sides,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
@@ -201,21 +221,22 @@ class WarpgroupProduct(DeviceKernel[MatMul, WarpgroupParams]):
                               "tile_i", "tile_j")),
         }  # fmt: skip
 
-    def cost(self, w: Workload[MatMul], params: WarpgroupParams, target: Target) -> float:
+    def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
         """Return the seconds that tensor cores take, or what brings them tiles."""
         gpu, form, m, n = gpu_of(target.device), self._form(w), params.m, params.n
-        steps, products = -(-w.op.k // form.depth), (1, 1, 3)[form.planes]
+        product = self.product(w)
+        steps, products = -(-product.k // form.depth), (1, 1, 3)[form.planes]
         rate = (REACHED if m > ATOM else ALONE) * gpu.wgmma * 2 / form.bytes
         resident = self.resident(w, params, target)
         step = max(products * m * n * form.depth / rate, _stage(params, form) / FED)
         own = steps * step + 600 + m * n / 32  # results pass through shared memory
-        turns = -(-_tiles(w, params) // (gpu.multiprocessors * resident))
-        spread = min(resident, -(-_tiles(w, params) // gpu.multiprocessors))
+        turns = -(-_tiles(product, params) // (gpu.multiprocessors * resident))
+        spread = min(resident, -(-_tiles(product, params) // gpu.multiprocessors))
         return seconds(w, (turns * spread * own + 1000) / gpu.clock, gpu)
 
 
-def _tiles(w: Workload[MatMul], params: WarpgroupParams) -> int:
-    return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
+def _tiles(product: Product, params: WarpgroupParams) -> int:
+    return prod(n for _, n in tiles_of(product, params.m, params.n))
 
 
 def _threads(params: WarpgroupParams) -> int:
@@ -233,55 +254,139 @@ def _shared(params: WarpgroupParams, form: Form) -> int:
     return params.stages * (_stage(params, form) + 16) + params.m * STAGED * 4
 
 
-class MatMulWarpgroup(WarpgroupProduct):
-    """MatMul of what tensor cores multiply as it is: 16-bit floats, bytes without zero points."""
+class _Stored(WarpgroupProduct):
+    """Operands as they are stored: 16-bit floats, bytes without zero points."""
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form for the operands' types; bytes lie along the depth."""
+        op, (first, second) = self.matmul(w), self.operands
+        form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
+        summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
+        return form if summed and not op.a_zero and not op.b_zero else None
+
+
+class _MatMul(WarpgroupProduct):
+    """A MatMul as it is."""
+
+    op = MatMul
+
+    def matmul(self, w: Workload) -> MatMul:
+        """Return the op."""
+        assert isinstance(w.op, MatMul)
+        return w.op
+
+
+class MatMulWarpgroup(_MatMul, _Stored):
+    """MatMul of what tensor cores multiply as it is."""
 
     name = "cuda_matmul_wgmma"
 
-    def form(self, w: Workload[MatMul]) -> Form | None:
-        """Return the form for the operands' types; bytes lie along the depth."""
-        form = _FORMS.get((w.input(0).dtype, w.input(1).dtype))
-        summed = w.op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
-        return form if summed and not w.op.a_zero and not w.op.b_zero else None
+
+class _Split(WarpgroupProduct):
+    """Floats in halves, by constants."""
+
+    precision = "bf16x3"
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form, where operands are floats."""
+        return HALVES if self._are_floats(w) else None
 
 
-def _are_floats(w: Workload[MatMul]) -> bool:
-    return {w.input(0).dtype, w.input(1).dtype, w.op.accumulator} == {DType.FLOAT}
+class _Rounded(WarpgroupProduct):
+    """Floats as bfloat16, by constants."""
+
+    precision = "bf16"
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form, where operands are floats."""
+        return ROUNDED if self._are_floats(w) else None
 
 
-class MatMulWarpgroupSplit(WarpgroupProduct):
+class MatMulWarpgroupSplit(_MatMul, _Split):
     """MatMul of floats in halves by constants."""
 
     name = "cuda_matmul_wgmma_bf16x3"
-    precision = "bf16x3"
-
-    def form(self, w: Workload[MatMul]) -> Form | None:
-        """Return the form, where operands are floats."""
-        return HALVES if _are_floats(w) else None
 
 
-class MatMulWarpgroupRounded(WarpgroupProduct):
+class MatMulWarpgroupRounded(_MatMul, _Rounded):
     """MatMul of floats as bfloat16 by constants."""
 
     name = "cuda_matmul_wgmma_bf16"
-    precision = "bf16"
-
-    def form(self, w: Workload[MatMul]) -> Form | None:
-        """Return the form, where operands are floats."""
-        return ROUNDED if _are_floats(w) else None
 
 
-class MatMulWarpgroupShortened(WarpgroupProduct):
+class MatMulWarpgroupShortened(_MatMul):
     """MatMul of floats as TF32."""
 
     name = "cuda_matmul_wgmma_tf32"
     precision = "tf32"
 
-    def form(self, w: Workload[MatMul]) -> Form | None:
+    def form(self, w: Workload) -> Form | None:
         """Return the form, where operands are floats."""
-        return SHORTENED if _are_floats(w) else None
+        return SHORTENED if self._are_floats(w) else None
+
+
+class _Conv(WarpgroupProduct):
+    """A Conv of filters with one tap, that meets every pixel: a product for each image.
+
+    Rows are the pixels, so that filters are the constants that are packed.
+    """
+
+    op = Conv
+    along_rows = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Accept filters of one tap that meets every pixel."""
+        op = w.op
+        assert isinstance(op, Conv)
+        window, plain = op.window, op.group == 1 and not op.zero_points
+        if is_dynamic(w) or not plain or {*window.kernel, *window.strides} != {1}:
+            return False
+        same = w.input(0).shape[2:] == w.outputs[0].shape[2:]
+        return same and not any(window.pads) and super().accepts(w, target)
+
+    def matmul(self, w: Workload) -> MatMul:
+        """Return the product of each image's pixels with the filters."""
+        assert isinstance(w.op, Conv)
+        (images, channels, *size), filters = w.input(0).shape, w.input(1).shape[0]
+        pixels = prod(size)
+        return MatMul(
+            (images,), pixels, filters, channels, View((channels * pixels, 1, pixels)),
+            View((0, 1, channels)), w.op.epilogue, w.op.accumulator,
+        )  # fmt: skip
+
+    def product(self, w: Workload) -> Product:
+        """Return the same as C; the epilogue's indices are those of a Conv."""
+        assert isinstance(w.op, Conv)
+        op, size = self.matmul(w), w.outputs[0].shape[2:]
+        outputs = [(f"o{d}", n) for d, n in enumerate(size)]
+        return Product(
+            (("n", op.batch[0]),), op.m, op.n, op.k,
+            Operand("x0", w.input(0).dtype, f"(n * {op.k} + p) * {op.m} + i"),
+            Operand("x1", w.input(1).dtype, f"j * {op.k} + p"),
+            op.accumulator, ("n", "m", *(v for v, _ in outputs)), w.op.operands,
+            f"(n * {op.n} + j) * {op.m} + i", (("m", "j"), *unravel("i", outputs)),
+        )  # fmt: skip
+
+
+class ConvWarpgroup(_Conv, _Stored):
+    """Conv of single pixels, of 16-bit floats."""
+
+    name = "cuda_conv_wgmma"
+
+
+class ConvWarpgroupSplit(_Conv, _Split):
+    """Conv of single pixels, of floats in halves by constants."""
+
+    name = "cuda_conv_wgmma_bf16x3"
+
+
+class ConvWarpgroupRounded(_Conv, _Rounded):
+    """Conv of single pixels, of floats as bfloat16 by constants."""
+
+    name = "cuda_conv_wgmma_bf16"
 
 
 KERNELS = (
     MatMulWarpgroup(), MatMulWarpgroupSplit(), MatMulWarpgroupRounded(), MatMulWarpgroupShortened(),
+    ConvWarpgroup(), ConvWarpgroupSplit(), ConvWarpgroupRounded(),
 )

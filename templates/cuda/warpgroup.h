@@ -18,6 +18,13 @@ K_INLINE const unsigned char *w_place(const unsigned char *tile, unsigned row, u
   return tile + row * W_ROW + (chunk ^ row % 8) * W_CHUNK;
 }
 
+/* Float `p` of the depth of a turned tile's row, of so many in all. */
+K_INLINE float w_turned(const unsigned char *tile, unsigned depth, unsigned row, unsigned p)
+{
+  const unsigned char *const found = w_place(tile + row / 32 * depth * W_ROW, p, row % 32 / 4) + row % 4 * 4;
+  return *(const float *)(const void *)found;
+}
+
 /* Of 16 numbers of the depth, where each is in the order in which a thread's chunk of four floats are its
  * own numbers of an operand in registers. */
 K_INLINE ptrdiff_t w_position(ptrdiff_t p)

@@ -17,8 +17,10 @@ import atc.select
 from atc.backends.cuda.blocked import BlockedElements, BlockedTiles
 from atc.backends.cuda.catalogue import KERNELS
 from atc.backends.cuda.elementwise import MapElements
+from atc.backends.cuda.products import MatMulTiles
+from atc.backends.cuda.warpgroup import MatMulWarpgroupSplit, WarpgroupParams
 from atc.backends.find_compiler import find_compiler
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import AnyKernel, Kernel, Params, Workload
 from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
 from atc.backends.targets import get_target
@@ -28,7 +30,10 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
 from atc.fast_run.timings import measured
-from atc.ir.ops import ConvBlocked, Map
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import ConvBlocked, Map, MatMul
+from atc.ir.ops.elementwise import identity_epilogue
+from atc.ir.view import View
 from atc.onnx_backend import AtcBackendRep
 from atc.options.options import make_options
 from atc.options.table import read_values
@@ -38,6 +43,7 @@ from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY, Measurement, select
 
 EMULATED = get_target("cuda-emulated")
+F = DType.FLOAT
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
 
 
@@ -102,6 +108,24 @@ def test_kernels_are_launched_compared_and_timed(tmp_path: Path) -> None:
     assert "crashed" in row["cuda_map_beyond"].reason
     again = fast_run([w], replace(bench(EMULATED, tmp_path), measures=False))
     assert {m.label: m.time_ns for m in again[w]} == {m: row[m].time_ns for m in row}
+
+
+def test_candidates_read_constants_as_they_pack_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Smallest(MatMulWarpgroupSplit):
+        def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[WarpgroupParams]:
+            return super().parameters(w, target)[:1]
+
+    kernels: tuple[AnyKernel, ...] = (MatMulTiles(), Smallest())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+    op = MatMul((), 20, 30, 50, View((56, 1)), View((30, 1)), identity_epilogue(F))
+    sides = (TensorType(F, (20, 56)), TensorType(F, (50, 30)))
+    w = Workload(op, sides, (TensorType(F, (20, 30)),), (False, True))
+    row = fast_run([w], bench(EMULATED, tmp_path))[w]
+    names = {m.label.partition("(")[0] for m in row}
+    assert names == {"cuda_matmul", "cuda_matmul_wgmma_bf16x3"}
+    assert all(m.time_ns and not m.reason for m in row)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""The C compiler's command in tests; it reads what all kernels include, precompiled, once per run.
+"""The C compiler in tests: its command, and what default runs keep of what it made.
 
-The header of vectors alone takes longer to read than most kernels, that of scalars a fifth of what
-compiling and linking a portable one takes.
+What all kernels include is precompiled, once per run: the header of vectors alone takes longer to
+read than most kernels, that of scalars a fifth of what compiling and linking a portable one takes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +25,9 @@ from atc.templates import verbatim
 
 CFLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off", "-fPIC")
 
-_VARIABLE = "ATC_TESTS_HEADERS"
+_VARIABLE, _RESULTS = "ATC_TESTS_HEADERS", "ATC_TESTS_RESULTS"
+_MOST = 512 << 20
+"""Bytes of results that are kept from run to run."""
 _VECTORS = re.compile(r"#include <(immintrin|emmintrin|arm_neon)\.h>")
 
 
@@ -31,10 +36,66 @@ def compile_command(target: Target, flags: Sequence[str] = ()) -> list[str]:
     command = [target.compiler, *target.compiler_words, level(), *CFLAGS, *target.cflags, *flags]
     folder = os.environ.get(_VARIABLE)
     vectors = _VECTORS.search(verbatim(f"simd/{target.simd}.h"))
-    if folder is None or (vectors is None and flags):
+    if folder is None or (vectors is None and (flags or target.runner)):
         return command
     system = vectors[0] if vectors else ""
-    return [*command, "-include", _precompiled(Path(folder), tuple(command), system)]
+    return [*command, "-include", _header(Path(folder), tuple(command), system)]
+
+
+def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
+    """Run a command in a folder of sources, and fail on any warning.
+
+    Where results are kept, one of the same command, compiler and files is taken.
+    """
+    place = os.environ.get(_RESULTS)
+    kept = Path(place, _digest(folder, command)) if place else None
+    if kept is not None:
+        with suppress(FileNotFoundError):
+            (folder / result).write_bytes(zlib.decompress(kept.read_bytes()))
+            (folder / result).chmod(0o755)
+            os.utime(kept)
+            return
+    _precompile(command)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    if kept is not None:
+        own = kept.with_name(f"{kept.name}.{os.getpid()}")
+        own.write_bytes(zlib.compress((folder / result).read_bytes(), 1))
+        own.replace(kept)
+
+
+def _digest(folder: Path, command: Sequence[str]) -> str:
+    """Return what tells all that a result depends on: the compiler, its words and its files."""
+    digest = hashlib.sha256(_version(command[0]))
+    precompiled = os.environ.get(_VARIABLE, "")
+    for word in command:
+        own = Path(word).read_bytes() if precompiled and word.startswith(precompiled) else b""
+        digest.update(b"\0" + (own or str(word).encode()))
+    for file in sorted(p for p in folder.rglob("*") if p.suffix and p.is_file()):
+        data = file.read_bytes()
+        digest.update(f"\0{file.relative_to(folder)} {len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+@cache
+def _version(compiler: str) -> bytes:
+    path = shutil.which(compiler) or compiler
+    said = subprocess.run([path, "--version"], capture_output=True, check=False).stdout
+    return f"{Path(path).resolve()} {Path(path).stat().st_mtime_ns}\0".encode() + said
+
+
+def keep_results_in(folder: Path) -> None:
+    """Let this process and its children take from a folder what earlier runs compiled."""
+    os.environ[_RESULTS] = str(folder)
+    found = []
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # another run writes and removes some, too
+            found.append((file.stat(), file))
+    left = _MOST
+    for stat, file in sorted(found, key=lambda f: -f[0].st_mtime):
+        left -= stat.st_size
+        if left < 0:
+            file.unlink(missing_ok=True)
 
 
 def keep_headers_in(folder: Path) -> None:
@@ -43,13 +104,24 @@ def keep_headers_in(folder: Path) -> None:
 
 
 @cache
-def _precompiled(folder: Path, command: tuple[str, ...], system: str) -> str:
-    """Return the kernels' header with a system's; a compiler finds its own form of it beside it."""
+def _header(folder: Path, command: tuple[str, ...], system: str) -> str:
+    """Return the kernels' header with a system's, for one command."""
     header = folder / f"{hashlib.sha1(repr(command).encode()).hexdigest()}.h"
+    own = header.with_suffix(f".{os.getpid()}")
+    own.write_text(f"{verbatim('cpu/kernel.h')}\n{system}\n")
+    own.replace(header)
+    return str(header)
+
+
+def _precompile(command: Sequence[str]) -> None:
+    """Make the compiler's own form of the header that a command includes first, beside it."""
+    if "-include" not in command:
+        return
+    before = command.index("-include")
+    header = Path(command[before + 1])
+    own = header.with_suffix(".h.gch")
     with header.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the other workers wait rather than compile it, too
-        if not header.exists():
-            header.write_text(f"{verbatim('cpu/kernel.h')}\n{system}\n")
-            compile_it = [*command, "-x", "c-header", header, "-o", f"{header}.gch"]
-            subprocess.run(compile_it, capture_output=True, check=False)  # without, it is text
-    return str(header)
+        if not own.exists():
+            making = [*command[:before], "-x", "c-header", header, "-o", own]
+            subprocess.run(making, capture_output=True, check=False)  # without, it is text

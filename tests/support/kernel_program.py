@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_compiler import compile_command
+from c_compiler import compile_command, compile_in
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
 from simd_program import NODE
 from tile_emulation import emulated, emulating
@@ -227,6 +227,4 @@ def _unit(sources: Iterable[KernelSource]) -> str:
 
 def _build(target: Target, folder: Path, *flags: str) -> None:
     command = [*compile_command(target), *flags, *(["-static"] if target.runner else [])]
-    command += ["-o", "program", "program.c", "one_lane.c", "-lm"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    compile_in(folder, [*command, "-o", "program", "program.c", "one_lane.c", "-lm"], "program")

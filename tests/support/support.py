@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import pickle
 import re
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ import cffi
 import numpy as np
 import onnx
 import onnx_ir
-from c_compiler import compile_command
+from c_compiler import compile_command, compile_in
 from default_run import SELECTED
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
@@ -391,8 +390,7 @@ def _build_library(
         _write_unit(root, emissions)
         command = compile_command(target, flags)
         command += ["-shared", "-nostartfiles", "-I", "include", "-o", "lib.so", "unit.c", "-lm"]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:4000]
+        compile_in(root, command, "lib.so")
         return ffi.dlopen(str(root / "lib.so")), ffi
 
 

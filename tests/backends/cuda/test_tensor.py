@@ -19,9 +19,10 @@ import onnx.reference
 import pytest
 from cuda_cases import TARGET
 
+from atc.backends.cuda.boxes import ATOM
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.cuda.warpgroup import WarpgroupProduct
+from atc.backends.cuda.warpgroup import SHARES, WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
@@ -125,6 +126,15 @@ CASES |= {
                              ((70, 100), (67, 100), (67,)), (("transB", 1),), constant=(1, 2)),
     "wgmma of short": Case("cuda_matmul_wgmma_tf32", "MatMul", (F32, F32), ((70, 100), (100, 67)),
                            constant=(1,)),
+    "wgmma of single pixels": Case("cuda_conv_wgmma", "Conv", (F16, F16, F16),
+                                   ((2, 72, 8, 9), (67, 72, 1, 1), (67,))),
+    "wgmma of pixels in halves": Case("cuda_conv_wgmma_bf16x3", "Conv", (F32, F32, F32),
+                                      ((2, 40, 10, 10), (67, 40, 1, 1), (67,)), constant=(1, 2)),
+    "wgmma of rounded pixels": Case("cuda_conv_wgmma_bf16", "Conv", (F32, F32),
+                                    ((1, 70, 36), (24, 70, 1)), constant=(1,)),
+    "wgmma of halves, transposed": Case("cuda_matmul_wgmma_bf16x3", "Gemm", (F32, F32, F32),
+                                        ((33, 68), (70, 33), (70,)),
+                                        (("transA", 1), ("transB", 1)), constant=(1,)),
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 520), (520, 72))),
 }  # fmt: skip
@@ -246,6 +256,37 @@ def test_what_is_not_finite_is_as_in_floats() -> None:
         np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
         np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
     assert np.isfinite(found[3:]).all()
+
+
+def test_what_is_not_finite_is_as_in_floats_of_packed_constants() -> None:
+    network = next(w for (n, _), w in compiled(True).items() if n == "wgmma of halves")
+    a, b = (array.copy() for array in lowered("wgmma of halves").arrays)
+    a[0, 3], a[1, 5], a[2, 7], a[3, :] = np.inf, np.nan, 3.4e38, -3.4e38
+    found = next(iter(network.run({"x0": a}).values()))
+    with np.errstate(all="ignore"):
+        right = (a @ b).astype(np.float32)
+    assert not np.isfinite(right[0]).any()
+    for row in range(2):
+        np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
+        np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
+    some = np.isfinite(found[2]) & np.isfinite(right[2])
+    assert some.any()  # in halves all of them would be infinite
+    np.testing.assert_allclose(found[2][some], right[2][some], rtol=1e-4)
+    assert np.isfinite(found[4:]).all()
+
+
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_warpgroups_multiply_what_is_large_enough(dtype: Any) -> None:
+    target = get_target("cuda-sm90")
+    chosen = []
+    for rows in (8, 1024):
+        shapes = ((rows, 1024), (1024, 1024))
+        own = lowered_case(Case("", "MatMul", (dtype, dtype), shapes, constant=(1,)))
+        graph = run_passes(own.graph, width=1, device=True)
+        chosen += [c.candidate.kernel.name for c in select(graph, target).values()]
+        others = consider(own.workload, get_target("cuda-sm100"), LIMITS).found
+        assert not any("wgmma" in c.kernel.name for c in others)
+    assert ["wgmma" in name for name in chosen] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -411,6 +452,10 @@ def check_code(
             asked = source.launch.shared if source.launch else 0
             assert asked <= 227 << 10, candidate.label
             assert resident * (asked + 1024) <= gpu_of(device).shared, candidate.label
+            groups = candidate.params.m // ATOM
+            if groups in SHARES:  # as many as are handed over, else who takes them waits forever
+                few, many = SHARES[groups]
+                assert 128 * (few + groups * many) <= registers * threads, candidate.label
         assert registers * threads * resident <= 1 << 16, candidate.label
         shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
         assert shared <= 48 << 10, candidate.label

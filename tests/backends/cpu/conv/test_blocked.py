@@ -109,7 +109,9 @@ def test_every_parameter_set_against_numpy(kernel: str, name: str, target: str) 
 
 
 ALONE = {n: c for n, c in DIRECT.items() if c.group == 1}
-PACKED = ("below", "above", "wide kernel", "pointwise, strided", "one dimension", "first layer, 7x7")
+PACKED = (
+    "below", "above", "wide kernel", "pointwise, strided", "one dimension", "first layer, 7x7"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)
