@@ -507,4 +507,21 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
           vcombine_f32(vget_high_f32(r01.val[1]), vget_high_f32(r23.val[1])));
 }
 
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
+ * whole vectors or their first n lanes. */
+static inline vf32 v_round_f16(vf32 a) { return vcvt_f32_f16(vcvt_f16_f32(a)); }
+static inline void v_store_f16(uint16_t *p, vf32 a) {
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+}
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_f16(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
+}
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_f16(halves);
+}
+
 #endif

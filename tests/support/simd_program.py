@@ -239,6 +239,16 @@ static inline vf32 stored_bf16(vf32 a) {
   memcpy(part + V_LANES - 1, halves + V_LANES - 1, sizeof *part);
   return memcmp(part, halves, sizeof part) ? v_zero() : v_load_bf16(halves);
 }
+/* The same of float16. */
+static inline vf32 stored_f16(vf32 a) {
+  uint16_t halves[V_LANES], part[V_LANES] = {0};
+  v_store_f16(halves, a);
+  v_store_f16_n(part, a, V_LANES - 1);
+  memcpy(part + V_LANES - 1, halves + V_LANES - 1, sizeof *part);
+  if (memcmp(part, halves, sizeof part)) return v_zero();
+  const vf32 last = v_load_f16_n(halves, V_LANES);
+  return v_mask_any(v_lt(last, v_load_f16(halves))) ? v_zero() : last;
+}
 OF_TWO(f64_narrow, narrow)
 OF_THREE(f64_twice, twice)
 OF_TWO(f64_product, product)
@@ -324,8 +334,8 @@ int main(int count, char **arguments) {
   float *const y = a + 3 * n;
   memset(y, 0, n * sizeof *y);
   const char *const name = arguments[1];
-  (void)sum_of_parts, (void)stored_bf16, (void)f64_narrow, (void)f64_twice, (void)f64_product;
-  (void)f64_quotient, (void)f64_scaled; /* not all of them in each of the programs */
+  (void)sum_of_parts, (void)stored_bf16, (void)stored_f16, (void)f64_narrow, (void)f64_twice;
+  (void)f64_product, (void)f64_quotient, (void)f64_scaled; /* not all of them in each program */
 @CALLS@
   if (strcmp(name, "tails") == 0) tails(a, y);
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);

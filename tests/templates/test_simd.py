@@ -149,6 +149,7 @@ OPS = (
        lambda: pairs()[0].view(np.int8)[:COUNT].astype(np.float32)),
     call("v_store_halves", "(uint16_t *)(void *)bytes + at, {a}",
        lambda a: (a.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8), "bytes"),
+    call("v_round_f16", "{a}", lambda a: a.astype(np.float16).astype(np.float32)),
     call("v_store_u8", "bytes + at, {a}", lambda a: saturate(a, np.uint8), "bytes"),
     call("v_store_i8", "(int8_t *)bytes + at, {a}", lambda a: saturate(a, np.int8), "bytes"),
     call("v_store4_u8", f"bytes + {FOUR}, {AT_FOUR}",

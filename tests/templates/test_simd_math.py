@@ -124,6 +124,7 @@ ROUND = [
     Op("v_round_bf16", "{a}", rounded(ml_dtypes.bfloat16), "f32", inputs),
     Op("stored_bf16", "{a}", rounded(ml_dtypes.bfloat16), "f32", inputs),
     Op("v_round_f16", "{a}", rounded(np.float16), "f32", inputs),
+    Op("stored_f16", "{a}", rounded(np.float16), "f32", inputs),
 ]
 
 
