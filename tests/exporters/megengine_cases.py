@@ -139,6 +139,12 @@ ELEMENTWISE = [
         ("Slice", {1: ints(0), 2: ints(9)}, {}), ("Tile", {1: ints(1, 1, 1)}, {}),
         ("Concat", {}, {"axis": 0}), ("Sum", {}, {}), ("Pad", {1: ints(0, 0, 0, 0, 0, 0)}, {}),
     )),
+    *(case(f"{op} of {name}", op, X, constants={1: np.float32(number)})
+      for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max") for name, number in (("0", 0), ("1", 1))
+      if (op, number) not in (("Div", 0), ("Pow", 0))),
+    *(case(f"{op} of many {number}", op, X, constants={1: np.full((3, 1), number, np.float32)})
+      for op, number in (("Add", 0), ("Mul", 1), ("Mul", 0))),
+    case("0 and a tensor", "Add", X, constants={0: np.float32(0)}),
     case("Cast of ints", "Cast", WHOLE, to=onnx.TensorProto.INT32),
     case("to ints", "Cast", X * 3, to=onnx.TensorProto.INT32),
     case("to truths", "Cast", np.float32([0, 0.25, -0.5, 2]), to=onnx.TensorProto.BOOL),
@@ -226,6 +232,15 @@ LAYERS = [
     case("LayerNormalization without bias", "LayerNormalization", X, constants={1: normal(4)}),
     case("BatchNormalization", "BatchNormalization", IMAGE,
          constants={1: normal(4), 2: normal(4), 3: normal(4), 4: UNIT[0, 0]}),
+    case("ReduceLogSumExp", "ReduceLogSumExp", 100 * X, constants={1: ints(1)}),
+    case("ReduceLogSumExp of all", "ReduceLogSumExp", X, keepdims=0),
+    case("InstanceNormalization", "InstanceNormalization", IMAGE,
+         constants={1: normal(4), 2: normal(4)}),
+    case("GroupNormalization", "GroupNormalization", IMAGE, num_groups=2,
+         constants={1: normal(4), 2: normal(4)}),
+    case("Mean", "Mean", X, normal(4)),
+    *(case(op, op, X, constants=c) for op, c in (
+        ("Celu", {}), ("Shrink", {}))),
     case("ArgMax", "ArgMax", X, axis=1),
     case("ArgMax of one axis", "ArgMax", X[0, 0], axis=0, keepdims=0),
     case("ArgMin", "ArgMin", X, axis=-1, keepdims=0),

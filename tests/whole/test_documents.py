@@ -326,8 +326,9 @@ SLOW = {
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
          "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers",
          "python tests/benchmarks/compare.py",
-         "python tests/benchmarks/ranges.py --only=residual_batch,text_tokens"),
-        {"residual_batch,text_tokens": "rows --rounds=1",
+         "python tests/benchmarks/ranges.py --only=residual_batch,text_tokens",
+         "python tests/benchmarks/compile_time.py mixed --nodes=50000,100000 --no-c"),
+        {"residual_batch,text_tokens": "rows --rounds=1", "50000,100000": "50,100",
          "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
     ),

@@ -23,6 +23,8 @@ _TYPES = {
     "int16": "Int16", "uint16": "Uint16", "int32": "Int32", "int64": "Int32", "bool": "Bool",
 }  # fmt: skip
 """MegEngine's types by numpy's."""
+_NEUTRAL = {"ADD": 0, "MUL": 1, "POW": 1}
+"""Numbers that change nothing, by mode."""
 
 
 def stored(shape: Sequence[int]) -> Shape:
@@ -93,8 +95,8 @@ def read_node(proto: onnx.NodeProto, results: Sequence[Type]) -> Node:
 class Builder:
     """The operators so far. `where` names what is being translated.
 
-    What would change nothing (a conversion to the same type, ...) is left out, as MegEngine refuses
-    to load it; for that the variables' types and shapes are noted where they are known.
+    What would change nothing (a conversion to the same type, + 0, ...) is left out, as MegEngine
+    refuses to load it; for that the variables' types and shapes are noted where they are known.
     """
 
     where: str = ""
@@ -104,6 +106,7 @@ class Builder:
     dtypes: dict[int, DType] = field(default_factory=dict)
     _count: int = 0
     _known: dict[tuple[str, Shape, bytes], int] = field(default_factory=dict)
+    _numbers: dict[int, float] = field(default_factory=dict)
 
     def op(
         self, kind: str, inputs: Sequence[int], *params: tuple[str, Mapping[str, object]],
@@ -149,6 +152,8 @@ class Builder:
             tensor = StoredTensor("", dtype, made.shape, made)
             number = self.op("ImmutableTensor", [], tensors=[tensor])[0]
             self.shapes[number], self.dtypes[number] = made.shape, dtype
+            if made.shape == (1,):
+                self._numbers[number] = made.item()
             self._known[key] = number
         return self._known[key]
 
@@ -167,9 +172,18 @@ class Builder:
 
     def elemwise(self, mode: str, *operands: int) -> int:
         """Add a function of operands of one type, which broadcast; its result is of that type."""
+        if mode in _NEUTRAL and len(operands) == 2:
+            x, other = operands
+            if self._is_number(other, _NEUTRAL[mode]):
+                return x
+            if mode != "POW" and self._is_number(x, _NEUTRAL[mode]):
+                return other
         made = self.op("Elemwise", operands, ("Elemwise", {"mode": mode}))[0]
         self._same_dtype(operands[0], made)
         return made
+
+    def _is_number(self, x: int, number: float) -> bool:
+        return self._numbers.get(x) == number
 
     def _same_dtype(self, x: int, made: int) -> None:
         if x in self.dtypes:

@@ -35,6 +35,13 @@ def _plain(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     return [found]
 
 
+def _mean(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
+    found, *rest = (b.number(x) for x in xs)
+    for each in rest:
+        found = b.elemwise("ADD", found, each)
+    return [b.elemwise("TRUE_DIV", found, b.like(len(xs), xs[0].type))]
+
+
 def _compare(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     mode, turned = _COMPARED[node.op_type]
     x, y = (b.number(v) for v in (reversed(xs) if turned else xs))
@@ -166,6 +173,7 @@ RULES: Mapping[str, Any] = {
     "IsInf": _test,
     "IsNaN": _test,
     "LeakyRelu": _leaky,
+    "Mean": _mean,
     "Mod": _modulo,
     "OneHot": _one_hot,
     "PRelu": _leaky,

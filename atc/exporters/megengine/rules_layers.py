@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.exporters.megengine.builder import Builder, Node, Type, Var
+from atc.exporters.megengine.builder import Builder, Node, Type, Var, stored
 from atc.exporters.megengine.rules_movement import known, padded
 
 # ---- products -----------------------------------------------------------------------------------
@@ -237,6 +237,23 @@ def _reduced(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     return [b.elemwise("SQRT", x) if node.op_type == "ReduceL2" else x]
 
 
+def _log_sum_exp(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
+    """m + log(sum of exp(x - m)), m the largest: nothing overflows."""
+    type_ = xs[0].type
+    _floats(node, type_)
+    given = known(node, xs, 1)
+    rank = len(type_.shape)
+    axes = [*range(rank)] if given is None else sorted(int(a) % rank for a in given)
+    kept = [1 if a in axes else n for a, n in enumerate(type_.shape)]
+    x = b.number(xs[0])
+    most = _along_one(b, x, type_.shape, axes, "MAX", kept)
+    powers = b.elemwise("EXP", b.elemwise("SUB", x, most))
+    total = _along_one(b, powers, type_.shape, axes, "SUM", kept)
+    found = b.elemwise("ADD", most, b.elemwise("LOG", total))
+    b.shapes[found] = stored(kept)
+    return [b.reshape(found, node.results[0].shape)]
+
+
 def _global_mean(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     axes = [*range(2, len(xs[0].type.shape))]
     mode = "MAX" if node.op_type == "GlobalMaxPool" else "MEAN"
@@ -274,6 +291,29 @@ def _normalized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
         b.constant(p.reshape(shape).astype(x.type.dtype)) for p in (factor, bias - mean * factor)
     ]
     return [b.elemwise("FUSE_MUL_ADD3", b.number(x), *parts)]
+
+
+def _group_normalized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
+    """Normalize each image's groups of channels, or its channels; scale and bias are a channel's.
+
+    scale (x - mean) / sqrt(variance + epsilon) + bias
+    """
+    type_ = xs[0].type
+    _floats(node, type_)
+    n, c, *space = type_.shape
+    groups = node.get("num_groups", c)
+    if xs[1].type.shape != (c,):
+        raise node.refuse("its scale is a group's")
+    flat, row = [n, groups, type_.size // (n * groups)], [n, groups, 1]
+    x = b.reshape(b.number(xs[0]), flat)
+    away = b.elemwise("SUB", x, _along_one(b, x, flat, [2], "MEAN", row))
+    mean = _along_one(b, b.elemwise("MUL", away, away), flat, [2], "MEAN", row)
+    spread = b.elemwise("ADD", mean, b.like(node.get("epsilon", 1e-5), type_))
+    normal = b.elemwise("TRUE_DIV", away, b.elemwise("SQRT", spread))
+    b.shapes[normal] = tuple(flat)
+    channels = [1, c, *[1] * len(space)]
+    scale, bias = (b.reshape(b.number(v), channels) for v in xs[1:])
+    return [b.elemwise("FUSE_MUL_ADD3", b.reshape(normal, type_.shape), scale, bias)]
 
 
 def _layer_normalized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
@@ -336,9 +376,12 @@ RULES: Mapping[str, Any] = {
     "Gemm": _gemm,
     "GlobalAveragePool": _global_mean,
     "GlobalMaxPool": _global_mean,
+    "GroupNormalization": _group_normalized,
+    "InstanceNormalization": _group_normalized,
     "LayerNormalization": _layer_normalized,
     "MatMul": _multiplied,
     "MaxPool": _pooled,
+    "ReduceLogSumExp": _log_sum_exp,
     "Softmax": _softmax,
     "TopK": _best,
 }

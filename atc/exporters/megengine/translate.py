@@ -31,6 +31,8 @@ RULES: Mapping[str, Rule] = {
 ABSENT = Var(Type(np.dtype(np.float32), (0,)))
 """The operand that isn't there."""
 _ALIASES = frozenset({"Identity", "Dropout"})
+_SAME = frozenset({"GroupNormalization"})
+"""Operators whose result has the operand's type, which the standard's inference doesn't know."""
 _MAX_DEPTH = 8
 _IR_VERSION = 10
 
@@ -95,13 +97,13 @@ class _Translation:
         present = [x for x in operands if x is not ABSENT]
         if all(x.array is not None for x in present):
             return self._computed(proto, operands)
-        types = self._inferred(proto, operands)
         if proto.op_type == "Shape":  # of what has a fixed one
             shape = np.array(operands[0].type.shape, np.int64)
             return [_constant(shape[node.get("start", 0) : node.get("end")])]
         if proto.op_type == "Size":
             return [_constant(np.array(operands[0].type.size, np.int64))]
         if proto.op_type in RULES:
+            types = self._inferred(proto, operands)
             node = read_node(proto, types)
             numbers = RULES[proto.op_type](self._b, node, operands)
             return [self._b.noted(t, n) for t, n in zip(types, numbers, strict=False)]
@@ -130,6 +132,8 @@ class _Translation:
         return [inner[v.name or ""] for v in body.outputs]
 
     def _inferred(self, proto: onnx.NodeProto, operands: Sequence[Var]) -> list[Type]:
+        if proto.op_type in _SAME:
+            return [operands[0].type]
         schema = defs.get_schema(proto.op_type, self._opsets[proto.domain], proto.domain)
         named = {i: x for i, x in zip(proto.input, operands, strict=True) if i}
         types = {
