@@ -1,4 +1,4 @@
-"""The kernels of `backends/parallel_for` on a GPU: a thread for each turn of the loop."""
+"""The kernels of `backends/parallel_for` on a GPU: a thread for each iteration of the loop."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from atc.ir.ops.svm import CouplePairs
 from atc.ir.ops.trees import TreeEnsemble
 
 THREADS, MOST_BLOCKS = 128, 1 << 13
-"""Threads of a block: four warps, as turns take many registers."""
+"""Threads of a block: four warps, as iterations take many registers."""
 
 ROOM = 1 << 26
 """Bytes of scratch that threads have at the same time, unless a block alone needs more."""
 
 
 class Threads(DeviceKernel[OpT, ParamsT], ParallelFor[OpT, ParamsT], Generic[OpT, ParamsT]):
-    """Runs a loop's turns, in turn where there are more than threads."""
+    """Runs a loop's iterations, several a thread where there are more than threads."""
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
-        """As many blocks as there are turns and room for."""
-        turns = self.turns(w)
-        threads = min(THREADS, -(-max(high(turns), 1) // 32) * 32)
+        """As many blocks as there are iterations and room for."""
+        iterations = self.iterations(w)
+        threads = min(THREADS, -(-max(high(iterations), 1) // 32) * 32)
         own = self.own_scratch(w)
         most = max(ROOM // (own * threads), 1) if own else MOST_BLOCKS
-        return grid(-(-turns // threads), min(most, MOST_BLOCKS), threads)
+        return grid(-(-iterations // threads), min(most, MOST_BLOCKS), threads)
 
     def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
         """Return what all threads need."""

@@ -1,4 +1,4 @@
-"""Kernels that are one loop whose turns know nothing of each other: in C, or threads of a GPU.
+"""Kernels that are one loop of independent iterations: in C, or threads of a GPU.
 
 Both have the same template. May import `render`.
 """

@@ -1,4 +1,4 @@
-"""What these kernels are: a loop whose turns know nothing of each other."""
+"""What these kernels are: a loop of independent iterations."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from atc.backends.target import Target
 
 
 class ParallelFor(Kernel[OpT, ParamsT]):
-    """A kernel that is one loop; a turn writes what no other one reads or writes.
+    """A kernel that is one loop; an iteration writes what no other one reads or writes.
 
-    Its template extends `frame`, that of the processor, and begins the loop by the macro `turns` of
-    parallel_for/loop.j2.
+    Its template extends `frame`, that of the processor, and begins the loop by the macro
+    `iterations` of parallel_for/loop.j2.
     """
 
-    def turns(self, w: Workload[OpT]) -> int:
+    def iterations(self, w: Workload[OpT]) -> int:
         """Return how often the loop runs."""
         raise NotImplementedError
 
     def own_scratch(self, w: Workload[OpT]) -> int:
-        """Return the bytes that a turn needs for itself."""
+        """Return the bytes that an iteration needs for itself."""
         return 0
 
     def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
-        """One turn runs after the other."""
+        """One iteration runs after the other."""
         return self.own_scratch(w)

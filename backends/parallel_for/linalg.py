@@ -11,7 +11,7 @@ from atc.ir.ops.linalg import Determinant, Inverse
 class Elimination(ParallelFor[Inverse | Determinant]):
     """The common part of both: a copy of one matrix is reduced in scratch."""
 
-    def turns(self, w: Workload[Inverse | Determinant]) -> int:
+    def iterations(self, w: Workload[Inverse | Determinant]) -> int:
         """Return the number of matrices."""
         return w.op.batch
 

@@ -15,7 +15,7 @@ class NGramWalk(ParallelFor[NGrams]):
     op = NGrams
     template = "parallel_for/ngrams.j2"
 
-    def turns(self, w: Workload[NGrams]) -> int:
+    def iterations(self, w: Workload[NGrams]) -> int:
         """Return the number of rows."""
         return w.op.rows
 

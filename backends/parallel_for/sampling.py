@@ -57,7 +57,7 @@ class GridSampleTaps(ParallelFor[GridSample]):
     op = GridSample
     template = "parallel_for/grid_sample.j2"
 
-    def turns(self, w: Workload[GridSample]) -> int:
+    def iterations(self, w: Workload[GridSample]) -> int:
         """Return the number of points."""
         return w.op.batch * w.op.points
 
@@ -94,7 +94,7 @@ class _RegionBins(ParallelFor[RegionT]):
 
     dynamic = True
 
-    def turns(self, w: Workload[RegionT]) -> int:
+    def iterations(self, w: Workload[RegionT]) -> int:
         """Return the number of channels of all regions."""
         return w.op.regions * w.op.channels
 

@@ -42,7 +42,7 @@ def work(w: Workload) -> DType:
 
 
 class DftStockham(ParallelFor[Dft]):
-    """Dft in two buffers that take turns, so that no reordering is needed.
+    """Dft in two buffers by turns, so that no reordering is needed.
 
     D. H. Bailey, "A High-Performance FFT Algorithm for Vector Supercomputers", 1988. A prime
     factor p costs p operations per element.
@@ -74,7 +74,7 @@ class DftStockham(ParallelFor[Dft]):
             "writes": [store(dtype, f"{done}[2 * k{part}]{divide}") for part in ("", " + 1")],
         }
 
-    def turns(self, w: Workload[Dft]) -> int:
+    def iterations(self, w: Workload[Dft]) -> int:
         """Return the number of columns."""
         return w.op.outer * w.op.inner
 

@@ -19,7 +19,7 @@ class CouplePairsIteration(ParallelFor[CouplePairs]):
         """Return the op."""
         return {"op": w.op, "own": self.own_scratch(w)}
 
-    def turns(self, w: Workload[CouplePairs]) -> int:
+    def iterations(self, w: Workload[CouplePairs]) -> int:
         """Return the number of rows."""
         return w.op.rows
 

@@ -16,7 +16,7 @@ class TreeWalk(ParallelFor[TreeEnsemble]):
     template = "parallel_for/tree_ensemble.j2"
     dynamic = True
 
-    def turns(self, w: Workload[TreeEnsemble]) -> int:
+    def iterations(self, w: Workload[TreeEnsemble]) -> int:
         """Return the number of rows."""
         return w.op.rows
 

@@ -34,8 +34,8 @@ def tile_cycles(
     step = max(arithmetic, loads, weights, machine.fma_latency)
     if widening:
         step += max(0.0, loads - CROWDED * arithmetic)
-    turns = depth / (g.block if not g.plain else 1)
-    return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5
+    iterations = depth / (g.block if not g.plain else 1)
+    return CALL + depth * step + iterations * 2.0 + pixels * vectors * 1.5
 
 
 def image_cycles(

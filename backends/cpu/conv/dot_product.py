@@ -54,7 +54,7 @@ class Words:
         return self.g.taps * (whole * self.g.block // self.per + -(-rest // self.per))
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """The number of times that a tile meets a block of input channels under a tap."""
         return self.g.icb * self.g.taps
 
@@ -65,7 +65,7 @@ class Words:
 
     @property
     def lines(self) -> int:
-        """Lines of the next panel that each turn prefetches; 0 where tiles are many."""
+        """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
         size = self.nv * self.g.block * self.g.block // self.per * self.size
         share = size / LINE / tile_count(self.g, self.p)
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
@@ -101,7 +101,7 @@ class Words:
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "step": 1 if g.plain else g.block,
             "halves": False, "lines": self.lines, "line": line,
-            "share": self.lines * line * self.turns,
+            "share": self.lines * line * self.iterations,
         }  # fmt: skip
 
     def pack(self, dense: Array) -> Array:

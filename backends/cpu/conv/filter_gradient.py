@@ -131,11 +131,11 @@ class FilterGradientTiles(
         strides = rows.stride * cols.stride
         room = target.machine.l2.size // 2 // (4 * (channels * strides + nv * block))
         images = max(1, min(x.shape[0], room // (rows.out * cols.out)))
-        turns = -(-x.shape[0] // images)
-        images = -(-x.shape[0] // turns)
+        rounds = -(-x.shape[0] // images)
+        images = -(-x.shape[0] // rounds)
         blocks = -(-rows.out // max(1, min(rows.out, room // cols.out)))
         high = -(-rows.out // blocks)
-        return Cut(rows, cols, block, y.shape[0], y.shape[1], plain, images, high, turns * blocks)
+        return Cut(rows, cols, block, y.shape[0], y.shape[1], plain, images, high, rounds * blocks)
 
     def scratch(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target

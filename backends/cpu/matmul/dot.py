@@ -97,7 +97,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         shapes = [(c, t) for c in _column_tiles(op.n, nr) for t in rows]
         return {
             "batch": batch, "op": op, "phases": phases, "lanes": width,
-            "turns": op.k // (width * phases), "single": op.k // width % phases,
+            "iterations": op.k // (width * phases), "single": op.k // width % phases,
             "rest": op.k % width, "am": op.a_view.strides[-2], "bn": bn,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "b_base": address(b_base, outer), "finishes": finish.functions(False, True),

@@ -20,7 +20,7 @@ from atc.ir.ops import Map
 from atc.ir.view import dense
 
 AT_ONCE = 4
-"""Elements of a turn of the loop over elements in a row."""
+"""Elements of an iteration of the loop over elements in a row."""
 
 
 class MapFixedPoint(Kernel[Map]):

@@ -16,7 +16,7 @@ from atc.ir.ops.blocked import BYTES
 
 ReorderT = TypeVar("ReorderT", Block, Unblock)
 AT_ONCE = 4
-"""Channels that are moved in one turn of the loop over pixels."""
+"""Channels that are moved in one iteration of the loop over pixels."""
 BYTE = 2.8
 """Instructions that a byte takes."""
 
