@@ -180,7 +180,7 @@ static inline void v_store_n(float *p, vf32 a, size_t n) {
 }
 /* float16 in lanes of 16 bits. 32-bit compilers have no intrinsics for them, unless a flag that not all
  * of them know says which float16 is meant. */
-static inline vf32 v_from_f16(uint16x4_t a) {
+static inline vf32 from_f16(uint16x4_t a) {
 #if defined(__aarch64__)
   return vcvt_f32_f16(vreinterpret_f16_u16(a));
 #else
@@ -189,7 +189,7 @@ static inline vf32 v_from_f16(uint16x4_t a) {
   return r;
 #endif
 }
-static inline uint16x4_t v_to_f16(vf32 a) {
+static inline uint16x4_t to_f16(vf32 a) {
 #if defined(__aarch64__)
   return vreinterpret_u16_f16(vcvt_f16_f32(a));
 #else
@@ -199,7 +199,7 @@ static inline uint16x4_t v_to_f16(vf32 a) {
 #endif
 }
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
-static inline vf32 v_load_f16(const uint16_t *p) { return v_from_f16(vld1_u16(p)); }
+static inline vf32 v_load_f16(const uint16_t *p) { return from_f16(vld1_u16(p)); }
 static inline vf32 v_load_bf16(const uint16_t *p) {
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
@@ -521,8 +521,8 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
 
 /* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
  * whole vectors or their first n lanes. */
-static inline vf32 v_round_f16(vf32 a) { return v_from_f16(v_to_f16(a)); }
-static inline void v_store_f16(uint16_t *p, vf32 a) { vst1_u16(p, v_to_f16(a)); }
+static inline vf32 v_round_f16(vf32 a) { return from_f16(to_f16(a)); }
+static inline void v_store_f16(uint16_t *p, vf32 a) { vst1_u16(p, to_f16(a)); }
 static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
   uint16_t halves[V_LANES];
   v_store_f16(halves, a);
