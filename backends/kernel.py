@@ -102,11 +102,12 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
 
 
 def weight_type(w: Workload) -> TensorType | None:
-    """Return the type of a product's weights where they have 16 bits beside an input of floats."""
+    """Return the type of a product's weights where they have 16 bits, and sums are of floats."""
     if not isinstance(w.op, ConvBlocked | MatMul) or not w.constant[1]:
         return None
     x, weights = w.inputs[:2]
-    mixed = x is not None and x.dtype is DType.FLOAT and weights is not None
+    floats = (DType.FLOAT, *[DType.FLOAT16] * isinstance(w.op, ConvBlocked))  # which it widens
+    mixed = x is not None and x.dtype in floats and weights is not None
     return weights if mixed and weights is not None and weights.dtype.is_half else None
 
 

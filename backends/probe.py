@@ -15,7 +15,7 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.find_compiler import compiler_advice, find_compiler
 from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
-from atc.backends.toolchain import Log, compile_object, no_log
+from atc.backends.toolchain import Log, compile_object, link_program, link_wasm, no_log
 from atc.errors import AtcError
 
 EMULATORS = {
@@ -38,7 +38,17 @@ double atc_probe(double x, void *to, size_t size)
   memset(to, 0, size);
   return sqrt(x) + (double)INT32_C(1);
 }
+
+int main(void)
+{
+  char to[4];
+
+  return atc_probe(2.0, to, sizeof to) > 2.0 ? 0 : 1;
+}
 """
+
+_SCRIPT = "ENTRY(main) SECTIONS { . = 0x10000; }"
+"""A linker script that needs no startup of a C library's."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +69,18 @@ class Tools:
 
 
 def probe(target: Target, environ: Mapping[str, str], log: Log = no_log) -> Tools:
-    """Look for a target's tools, and compile a few lines with its flags and C library's headers."""
+    """Look for a target's tools, and build a few lines with its flags and its C library."""
     runner, no_runner = find_runner(target, environ)
     found: Compiler | None = None
     trouble, advice = "", ""
     try:
         found = find_compiler(target, environ, log=log, timeout=_PATIENCE)
-        _compile_lines(found, target, log)
+        _build_lines(found, target, log)
         if target.device not in ("", EMULATED):  # whose host's part is C
             found = target_compiler(target, environ, log=log)
     except AtcError as error:
         trouble, advice = error.message, error.hint
-        if found is not None and not error.hint:  # it is there, but doesn't compile
+        if found is not None and not error.hint:  # it is there, but doesn't compile or link
             advice = compiler_advice(target)
         found = None
     return Tools(target, found, trouble, advice, runner, no_runner)
@@ -109,8 +119,20 @@ def target_compiler(
     return find_compiler(target, environ, log=log, timeout=timeout)
 
 
-def _compile_lines(compiler: Compiler, target: Target, log: Log) -> None:
+def _build_lines(compiler: Compiler, target: Target, log: Log) -> None:
     with tempfile.TemporaryDirectory(prefix="atc-probe-") as name:
-        Path(name, "probe.c").write_text(_PROBE)
-        compile_object(compiler, compile_flags(compiler, target), "probe.c", Path(name), log=log)
+        cwd, flags = Path(name), compile_flags(compiler, target)
+        Path(cwd, "probe.c").write_text(_PROBE)
+        compile_object(compiler, flags, "probe.c", cwd, log=log)
+        objects = ["probe.c.o", "-lm"]
+        if compiler.kind == "zig":
+            return  # it builds a C library first, which takes a minute
+        if target.arch == "wasm32":
+            link_wasm(compiler, ["atc_probe"], "probe.c.o", "probe", cwd, log=log)
+        elif target.bare:
+            Path(cwd, "probe.ld").write_text(_SCRIPT)
+            bare = [*target.cflags, *target.link_flags, "-T", "probe.ld"]
+            link_program(compiler, (), [*bare, *objects], "probe", cwd, log=log)
+        else:
+            link_program(compiler, flags, objects, "probe", cwd, log=log)
 

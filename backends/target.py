@@ -88,9 +88,11 @@ def deterministic(target: Target, like: Target) -> Target:
     """Return a target whose float32 results are the same bits as those of `like`, made so too.
 
     Kernels are chosen as for `like`, which has no vectors; own functions take the place of a C
-    library's. On small targets compilers make no vectors: those of Helium flush denormals to zero.
+    library's. On small targets and 32-bit Arm compilers make no vectors: those of Helium and of
+    ARMv7's NEON flush denormals to zero.
     """
-    scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if target.bytes_last else ()
+    flushes = target.bytes_last or target.arch == "arm"
+    scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if flushes else ()
     return replace(
         target, simd=like.simd, vector_bytes=like.vector_bytes,
         vector_registers=like.vector_registers, machine=like.machine,

@@ -32,7 +32,7 @@ from atc.backends.toolchain import (
     run_binary,
 )
 from atc.codegen.interface import Port
-from atc.devices.serial_line import line_of, open_line, run_over
+from atc.devices.serial_line import Span, line_of, open_line, run_over
 from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason_of
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, TensorType
@@ -141,8 +141,6 @@ class DeviceNetwork:
             for side in ("inputs", "outputs")
         )
         self._values = [_step_value(k, v) for k, v in enumerate(described.get("values", ()))]
-        if device.line:
-            self._values = []
         self.layers = tuple(Layer(v.node, v.names, v.empty) for v in self._values)
         self.parameters = tuple(Value(t.name, k) for k, t in enumerate(self.inputs))
         self.results = tuple(Value(t.name, k) for k, t in enumerate(self.outputs))
@@ -174,8 +172,13 @@ class DeviceNetwork:
         """Run it on the board that answers at the other end of a serial line."""
         given = [np.ascontiguousarray(inputs[t.name], t.dtype).tobytes() for t in self.inputs]
         sizes = [p.type.nbytes for p in self._ports["outputs"]]
+        spans = [Span(v.step, v.buffer, v.offset, v.nbytes) for v in self._values]
         with open_line(self._device.line) as line:
-            found = run_over(line, self._is_of_folder, given, sizes)
+            found, seen = run_over(line, self._is_of_folder, given, sizes, spans)
+        self.layers = tuple(
+            Layer(v.node, v.names, np.frombuffer(data, v.tensor.dtype).reshape(v.tensor.shape))
+            for v, data in zip(self._values, seen, strict=True)
+        )
         return {
             t.name: np.frombuffer(data, t.dtype).reshape(t.shape)
             for t, data in zip(self.outputs, found, strict=True)

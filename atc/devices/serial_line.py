@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from atc.errors import OptionError, ToolchainError, one_line, reason_of
@@ -22,6 +23,7 @@ TRIES = 3
 """How often what has no answer, or a damaged one, is asked."""
 PATIENCE = 5.0
 """Seconds for an answer beside those that its bytes take."""
+_MORE = 1  # <NAME>_MORE: the run isn't done yet
 RUNNING = 600.0
 """Seconds that a run may take."""
 _HEAD = struct.Struct("<3sB3I")
@@ -68,9 +70,9 @@ class SerialLine:
             "starter/Makefile), with its uart.c for that board",
         )  # fmt: skip
 
-    def run(self) -> int:
-        """Let the network run and return its status."""
-        self.ask("r")
+    def run(self, part: int | None = None) -> int:
+        """Let the network run, or do a part of a run, and return its status."""
+        self.ask("r") if part is None else self.ask("p", part)
         done = self._answer("d", time.monotonic() + RUNNING)
         return (self.ask("s") if done is None else done)[0]
 
@@ -178,13 +180,25 @@ def _make_raw(termios: Any, descriptor: int, speed: int) -> None:
     termios.tcsetattr(descriptor, termios.TCSANOW, settings)
 
 
-def run_over(
-    line: SerialLine, known: Callable[[str], bool], inputs: Sequence[bytes], sizes: Sequence[int]
-) -> list[bytes]:
-    """Run the network on the board once on inputs; returns outputs of `sizes` bytes.
+@dataclass(frozen=True)
+class Span:
+    """Bytes that are complete after a step of a run: of the arena (buffer 0), or of an output."""
 
-    `known` tells whether a network is the one that is meant, by its build information. Raises
-    ToolchainError for a board that doesn't answer, runs another network, or whose run fails.
+    step: int
+    buffer: int
+    offset: int
+    size: int
+
+
+def run_over(
+    line: SerialLine, known: Callable[[str], bool], inputs: Sequence[bytes], sizes: Sequence[int],
+    spans: Sequence[Span] = (),
+) -> tuple[list[bytes], list[bytes]]:  # fmt: skip
+    """Run the network on the board once on inputs; returns outputs of `sizes` bytes, and `spans`.
+
+    With spans, which are in the order of their steps, it runs in parts. `known` tells whether a
+    network is the one that is meant, by its build information. Raises ToolchainError for a board
+    that doesn't answer, runs another network, or whose run fails.
     """
     told = line.ask("?")[1].decode(errors="replace")
     if not known(told):
@@ -197,17 +211,31 @@ def run_over(
         for at in range(0, len(data), CHUNK):
             part = data[at : at + CHUNK]
             _good(line, line.ask("w", index, at, len(part), part)[0], f"input {index}")
-    _good(line, line.run(), "the run")
-    outputs = []
-    for index, size in enumerate(sizes):
-        found = b""
-        while len(found) < size:
-            count = min(CHUNK, size - len(found))
-            status, part = line.ask("g", index, len(found), count)
-            _good(line, status if len(part) == count else 1, f"output {index}")
-            found += part
-        outputs.append(found)
-    return outputs
+    seen: list[bytes] = []
+    if spans:
+        for number in count():
+            status = line.run(number)
+            _good(line, 0 if status == _MORE else status, "the run")
+            seen += [_fetched(line, s) for s in spans if s.step == number]
+            if status != _MORE:
+                break
+    else:
+        _good(line, line.run(), "the run")
+    ends = [Span(0, 1 + index, 0, size) for index, size in enumerate(sizes)]
+    return [_fetched(line, end) for end in ends], seen
+
+
+def _fetched(line: SerialLine, span: Span) -> bytes:
+    """Return bytes of the arena or of an output."""
+    command, index = ("g", span.buffer - 1) if span.buffer else ("a", 0)
+    what = f"output {index}" if span.buffer else "the arena"
+    found = b""
+    while len(found) < span.size:
+        size = min(CHUNK, span.size - len(found))
+        status, part = line.ask(command, index, span.offset + len(found), size)
+        _good(line, status if len(part) == size else 1, what)
+        found += part
+    return found
 
 
 def _good(line: SerialLine, status: int, what: str) -> None:

@@ -1,7 +1,8 @@
 """Measuring on a machine that nothing reaches: a C project out, the text that it prints back in.
 
 The project has a program for each workload, as fast-run builds them here, and `measure`, which runs
-them one after the other. Its output says which machine it was and what each candidate took.
+them one after the other. Its output says which machine it was and what each candidate took. Kernels
+of a GPU come compiled, those of one that is imitated as sources.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.build.gpu import compile_cubins
+from atc.codegen.emit import gpu_files
+from atc.codegen.weights import included_weights
 from atc.errors import OptionError, one_line
-from atc.fast_run.measure import HARNESS, Bench, bench_files, unknown_tasks
+from atc.fast_run.measure import HARNESS, Bench, Task, bench_files, unknown_tasks
+from atc.files.temporary import temporary_folder
 from atc.templates import render
 
 OPTION = "--fast_run_import"
 FOLDER = "fast_run"
 """Where in the output folder the project lies."""
 FIRST = "atc fast-run 1"
+CUBINS, CUBINS_DATA = "cubins.S", "cubins.bin"
 _LARGEST = 1 << 26
 _WORD = re.compile(r"[A-Za-z0-9_]{1,255}")
 
@@ -39,17 +47,44 @@ def measuring_project(todo: Iterable[Workload], bench: Bench) -> dict[str, bytes
     for number, task in enumerate(unknown_tasks(todo, bench)):
         name = f"w{number:03}"
         own = bench_files(task, bench)
+        own |= _cubins(task, own, bench)
         files |= {f"{name}/{path}": data for path, data in own.items()}
         symbols = [source.symbol for source in task.sources]
         programs.append((name, task.key, symbols))
-        built.append((name, [*sorted({s.path for s in task.sources}), HARNESS]))
-    flags = " ".join(f for f in bench.context.flags if not f.startswith("-I"))
+        built.append((name, _sources(task, bench.target)))
+    target = bench.target
+    flags = [f for f in bench.context.flags if not f.startswith("-I")]
+    flags = [f for f in flags if not (target.device and f.startswith("-std="))]
     seconds = round(bench.timeout) if bench.timeout < 86400 else 0
     texts = {
-        "measure.c": render("bench/measure.c.j2", {"programs": programs, "seconds": seconds}),
-        "CMakeLists.txt": render("bench/CMakeLists.txt.j2", {"programs": built, "flags": flags}),
-    }
+        "measure.c": render("bench/measure.c.j2", {
+            "programs": programs, "seconds": seconds, "device": target.name * bool(target.device),
+        }),
+        "CMakeLists.txt": render("bench/CMakeLists.txt.j2", {
+            "programs": built, "flags": " ".join(flags), "device": bool(target.device),
+            "emulated": target.device == EMULATED,
+        }),
+    }  # fmt: skip
     return {**files, **{path: text.encode() for path, text in texts.items()}} if programs else {}
+
+
+def _sources(task: Task, target: Target) -> list[str]:
+    """Return what a workload's program is built of."""
+    kernels = sorted({s.path for s in task.sources})
+    if not target.device:
+        return [*kernels, HARNESS]
+    driver = [f"src/{file}" for file in gpu_files(target) if file.endswith(".c")]
+    return [*(kernels if target.device == EMULATED else [CUBINS]), *driver, HARNESS]
+
+
+def _cubins(task: Task, files: Mapping[str, bytes], bench: Bench) -> dict[str, bytes]:
+    """Return the compiled kernels of a GPU that isn't imitated, and what includes them."""
+    if bench.nvcc is None:
+        return {}
+    with temporary_folder("bench") as folder:
+        cwd = Path(folder).resolve()
+        data = compile_cubins(cwd, files, task.sources, bench.nvcc, bench.context)
+    return {CUBINS_DATA: data, CUBINS: included_weights("bench", CUBINS_DATA, "cubins").encode()}
 
 
 def read_times(path: Path) -> Imported:

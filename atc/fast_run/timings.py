@@ -78,7 +78,7 @@ def measured(
         bench = Bench(
             context, algo, options.full_run, limits, timeout, options.measures, alone,
             diagnostics.warn, place.runner if place else None,
-            place.nvcc if place else None, options.device_id,
+            place.nvcc if place else _nvcc_of(context, env), options.device_id,
         )  # fmt: skip
         fresh = fast_run(
             [w for w in wanted if w not in known], bench,
@@ -97,7 +97,8 @@ def export_files(
     """Return the C project that measures these workloads on another machine."""
     algo = open_algo_cache(None, "", diagnostics.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(context, algo, options.full_run, limits, timeout)
+    nvcc = _nvcc_of(context, env)
+    bench = Bench(context, algo, options.full_run, limits, timeout, nvcc=nvcc)
     return measuring_project(wanted, bench)
 
 
@@ -150,8 +151,7 @@ def _place(
     """Return where a target is measured; None, and a warning, where that can't be."""
     target, farm = context.target, context.farm
     if target.device and runs_here(target, options.device_id):
-        own = target.device == EMULATED
-        return _Place(nvcc=None if own else find_nvcc(target.device, env, log=context.log))
+        return _Place(nvcc=_nvcc_of(context, env))
     if target.device:
         warn(f"no GPU of this machine runs {target.name}: costs are estimated, not measured")
         return None
@@ -169,6 +169,12 @@ def _place(
         return _Place()
     warn(f"{target.name} doesn't run on this machine: costs are estimated, not measured")
     return None
+
+
+def _nvcc_of(context: BuildContext, env: Mapping[str, str]) -> Compiler | None:
+    """Return what compiles a GPU's kernels; None where that is the host's own compiler."""
+    device = context.target.device
+    return None if device in ("", EMULATED) else find_nvcc(device, env, log=context.log)
 
 
 def remote_store(

@@ -220,6 +220,8 @@ def cast(x: Expr, dtype: DType, *, saturate: bool = False) -> Expr:
     """Convert to another type (C rules; `saturate` clamps to the type's range)."""
     if x.dtype is dtype:
         return x
+    if isinstance(x, Const) and x.dtype.is_half and dtype is DType.FLOAT:
+        return const(x.value, dtype)
     if saturate and dtype.is_float:
         return Call(dtype, "Cast", (_clamped(x, dtype),))
     return Call(dtype, "CastSaturate" if saturate else "Cast", (x,))

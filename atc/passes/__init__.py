@@ -35,6 +35,8 @@ from atc.passes.fuse.read_halves import read_halves
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
+from atc.passes.layout.store_f16 import store_f16
+from atc.passes.layout.widen_f16 import widen_f16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.quantized.merge_padding import merge_padding
@@ -102,9 +104,12 @@ def layout_passes(
     )
     straight = _rule("straighten_operands", partial(straighten_operands, width=width))
     in_place = _rule("slice_in_place", slice_in_place)
-    narrow = Pass("store_bf16", partial(store_bf16, storing=storing))  # when no kernel changes
+    narrow = (  # when no kernel changes
+        Pass("store_bf16", partial(store_bf16, storing=storing)),
+        Pass("store_f16", partial(store_f16, storing=storing)),
+    )
     if width > 1:
-        return (*blocked, straight, in_place, narrow)
+        return (*blocked, straight, in_place, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         again = _rule("cancel_movement_again", cancel_movement)
@@ -128,6 +133,11 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 )
 """What runs before all other passes where functions of bytes are computed without floats."""
 
+VECTOR_PASSES: tuple[Pass, ...] = (
+    Pass("widen_f16", widen_f16),  # first: kernels of vectors compute in floats
+)
+"""What runs before all other passes where the processor has vectors."""
+
 DEVICE_PASSES: tuple[Pass, ...] = (
     _rule("fuse_attention_again", partial(fuse_attention, device=True)),
     _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
@@ -139,7 +149,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
     small = layout_passes(1, Layouts(bytes_last=True))
-    passes = (*INTEGER_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
+    passes = (*INTEGER_PASSES, *VECTOR_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 
@@ -159,14 +169,14 @@ def run_passes(
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
     `width` is the number of floats in a vector of the machine, 1 where it has none; `layouts` says
-    how values are laid out where there is a choice, `storing` which may be in bfloat16; with
+    how values are laid out where there is a choice, `storing` which may be in 16 bits; with
     `device` a GPU computes what is in no control flow. A name in
     `skip` leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    first = INTEGER_PASSES if layouts.integers else ()
+    first = INTEGER_PASSES if layouts.integers else VECTOR_PASSES if width > 1 else ()
     passes = (*first, *PASSES, *layout_passes(width, layouts, storing))
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)

@@ -26,9 +26,8 @@ def check_device_options(options: Options, target: Target) -> None:
     """Raise OptionError for what can't be had on a GPU yet."""
     if not target.device:
         return
-    exports = ("fast_run",) if options.exports else ()
-    for name in (*_WITHOUT, *exports):
-        if name in exports or getattr(options, name, None):
+    for name in _WITHOUT:
+        if getattr(options, name, None):
             raise OptionError(
                 f"--{name} and --target={target.name} can't be combined yet", where=f"--{name}",
                 hint="leave it out, or choose a target that is a CPU",

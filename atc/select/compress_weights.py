@@ -54,7 +54,8 @@ def _weights(state: Rewriting, node: Node) -> Array | None:
     """Return the constant floats that a product of floats has as its second operand."""
     if not isinstance(node.op, ConvBlocked | MatMul):
         return None
-    floats = all(state.types[name].dtype is DType.FLOAT for name in node.inputs[:2])
+    x, w = (state.types[name].dtype for name in node.inputs[:2])
+    floats = x in (DType.FLOAT, DType.FLOAT16) and w is DType.FLOAT
     weights = state.constant(node.inputs[1])
     return weights if floats and weights is not None and weights.size >= LEAST else None
 

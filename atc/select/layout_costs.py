@@ -62,11 +62,10 @@ class LayoutCosts:
         integers = last and not self.target.deterministic  # whose bits are the floats' on all
         return Layouts(wanted, self.price, tell, bytes_last=last, integers=integers)
 
-    def storing(self) -> Storing | None:
-        """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""
-        if "bf16" not in self.limits.precisions:
-            return None
-        return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps)
+    def storing(self) -> Storing:
+        """Return how passes are to choose what is stored in 16 bits."""
+        bf16 = "bf16" in self.limits.precisions
+        return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps, bf16)
 
     def kernel_cost(self, node: Node, task: Task) -> KernelCost | None:
         """Return what the best kernel takes that a node may have; None where there is none."""

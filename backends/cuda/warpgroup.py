@@ -209,7 +209,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         floats = product.accumulator.is_float
         return {
             "product": product, "form": form, "held": form.planes > 0,
-            "along_rows": self.along_rows,
+            "along_rows": self.along_rows, "resident": self.resident(w, params, target),
             "type": product.accumulator.c, "tile_m": params.m, "tile_n": params.n,
             "stages": params.stages, "shares": SHARES.get(params.m // ATOM), "staged": STAGED,
             "tiles": _tiles(product, params),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import finish, loop_names
@@ -70,6 +72,22 @@ def shorter(e: Expr) -> Expr:
     sign, which no byte shows.)
     """
     return _around_zero(e.args[0] if isinstance(e, Call) and e.fn == "Round" else e)
+
+
+def rounded_once(e: Expr, half: DType) -> Expr:
+    """Return a float expression that gives the same numbers of 16 bits, stored as such.
+
+    Of what is rounded, clamped by numbers that 16 bits hold and rounded again, the last is enough.
+    (Zeros may differ in sign.)
+    """
+    match e:
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype is half:
+            return x if x.dtype is DType.FLOAT else e
+        case Call(fn="Max" | "Min", args=(a, Const() as bound)):
+            exact = float(np.float32(bound.value).astype(half.numpy)) == float(bound.value)
+            return Call(e.dtype, e.fn, (rounded_once(a, half), bound)) if exact else e
+        case _:
+            return e
 
 
 def _around_zero(expr: Expr) -> Expr:
@@ -152,6 +170,8 @@ class TileEpilogue:
         self.expr = stored(self.expr) or self.expr
         if self.out in BYTES:
             self.expr = shorter(self.expr)
+        elif self.out is DType.FLOAT16 and not target.deterministic:
+            self.expr = rounded_once(self.expr, self.out)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
         self.rest = sorted(rest - {0})
         self.used = sorted((rest | {self.bias or 0}) - {0})

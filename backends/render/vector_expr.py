@@ -43,17 +43,19 @@ def lanes(target: Target) -> int:
 
 
 LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
-         DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16"}  # fmt: skip
-"""What reads a vector of a type; bytes and bfloat16 become floats."""
+         DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16",
+         DType.FLOAT16: "v_load_f16"}  # fmt: skip
+"""What reads a vector of a type; bytes and floats of 16 bits become floats."""
 
 LOADED_PARTS = {
     DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
-    DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n",
+    DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n", DType.FLOAT16: "v_load_f16_n",
 }  # fmt: skip
 """What reads the first lanes of a vector."""
 
 STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
-          DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16"}  # fmt: skip
+          DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16",
+          DType.FLOAT16: "v_store_f16"}  # fmt: skip
 
 BYTES = frozenset({DType.UINT8, DType.INT8})
 
@@ -67,7 +69,7 @@ INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 def vectorisable(expr: Expr) -> bool:
     """Return whether every subexpression is a float or a mask that the vocabulary can compute.
 
-    Bytes, bfloat16 and INT32 sums may be operands, where the expression makes floats of them first;
+    Bytes, 16-bit floats and INT32 sums may be operands, where the expression makes floats of them;
     sums, differences and products of INT32 are computed too.
     """
     return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
@@ -82,12 +84,12 @@ def stored(expr: Expr) -> Expr | None:
     """Return the float expression whose vector is stored for a value; None where there is none.
 
     Storing bytes saturates: a whole number that is to be saturated is stored as it is. Storing
-    bfloat16 rounds.
+    floats of 16 bits rounds.
     """
     match expr:
-        case Input(dtype=DType.BFLOAT16):
+        case Input() if expr.dtype in ROUNDED:
             return cast(expr, DType.FLOAT)
-        case Call(fn="Cast", dtype=DType.BFLOAT16, args=(x,)):
+        case Call(fn="Cast", args=(x,)) if expr.dtype in ROUNDED:
             return x if x.dtype is DType.FLOAT else None
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
             return x
@@ -125,8 +127,8 @@ def read_vector(dtype: DType, place: str, step: int, count: str = "") -> str:
         return f"{LOADED_PARTS[dtype]}({place}, {count})" if count else f"{LOADS[dtype]}({place})"
     if dtype is DType.INT32:
         return f"v_i32_set1(*({place}))"
-    if dtype is DType.BFLOAT16:
-        return f"v_set1(k_load_bf16(*({place})))"
+    if dtype in ROUNDED:
+        return f"v_set1(k_load_{dtype.label}(*({place})))"
     return f"v_broadcast({place})" if dtype is DType.FLOAT else f"v_set1((float)*({place}))"
 
 
@@ -134,7 +136,7 @@ def _supported(e: Expr) -> bool:
     match e:
         case Input():
             return e.dtype in LOADS
-        case Call(fn="Cast", args=(Input(dtype=DType.BFLOAT16),)):
+        case Call(fn="Cast", args=(Input(dtype=dtype),)) if dtype in ROUNDED:
             return e.dtype is DType.FLOAT
         case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
             return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
@@ -372,9 +374,9 @@ def _text(
             return f"v_set1((float){e.extent})"
         case Call(fn="Max" | "Min", args=(a, b)):
             return _extreme(e.fn, a, b, args)
-        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.BFLOAT16, DType.INT32):
+        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, *ROUNDED, DType.INT32):
             if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype is not DType.INT32):
-                return args[0]  # bytes and bfloat16 are read as floats
+                return args[0]  # bytes and floats of 16 bits are read as floats
             return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
         case Call(fn=fn, dtype=DType.INT32):
             return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"

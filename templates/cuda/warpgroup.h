@@ -130,6 +130,7 @@ static inline void w_multiply(T (&d)[N][4], const uint32_t (&a)[4], uint64_t b)
 }
 
 template <typename T, int N> static inline void w_hold(T (&)[N][4]) {}
+template <int M, int N> static inline void w_hold(uint32_t (&)[M][N][4]) {}
 static inline void w_fence(void) {}
 static inline void w_commit(void) { emulated_queues[threadIdx.x].group++; }
 
@@ -222,7 +223,8 @@ W_LOAD(W_INTS(int i, int j, int k), "3d", "%3, %4, %5", "r"(i), "r"(j), "r"(k))
 W_LOAD(W_INTS(int i, int j, int k, int l), "4d", "%3, %4, %5, %6", "r"(i), "r"(j), "r"(k), "r"(l))
 W_LOAD(W_INTS(int i, int j, int k, int l, int m), "5d", "%3, %4, %5, %6, %7", "r"(i), "r"(j), "r"(k), "r"(l), "r"(m))
 
-/* Registers of sums stay as they are until here, as the compiler sees it. */
+/* Registers of sums, or of an operand, are made before this, as the compiler sees it: what it moved
+ * behind a fence would make products wait for each other. */
 template <int N> K_INLINE void w_hold(float (&d)[N][4])
 {
   UNROLL
@@ -238,6 +240,11 @@ template <int N> K_INLINE void w_hold(int32_t (&d)[N][4])
     UNROLL
     for (int e = 0; e < 4; e++) asm volatile("" : "+r"(d[v][e])::"memory");
   }
+}
+template <int M, int N> K_INLINE void w_hold(uint32_t (&a)[M][N][4])
+{
+  UNROLL
+  for (int k = 0; k < M * N * 4; k++) asm volatile("" : "+r"(a[k / 4 / N][k / 4 % N][k % 4])::"memory");
 }
 K_INLINE void w_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 K_INLINE void w_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -377,4 +377,21 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
   }
 }
 
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
+ * whole vectors or their first n lanes. */
+static inline vf32 v_round_f16(vf32 a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, 0)); }
+static inline void v_store_f16(uint16_t *p, vf32 a) {
+  _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a, 0));
+}
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_f16(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
+}
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_f16(halves);
+}
+
 #endif

@@ -383,4 +383,17 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
   }
 }
 
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
+ * whole vectors or their first n lanes. */
+static inline vf32 v_round_f16(vf32 a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, 0)); }
+static inline void v_store_f16(uint16_t *p, vf32 a) {
+  _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, 0));
+}
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  _mm256_mask_storeu_epi16(p, v_mask_n(n), _mm512_cvtps_ph(a, 0));
+}
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_mask_n(n), p));
+}
+
 #endif

@@ -351,17 +351,4 @@ static inline void v_store_bf16_n(uint16_t *p, vf32 a, size_t n) {
   v_store_halves_n(p, V_ROUNDS_BF16 ? a : v_round_bf16(a), n);
 }
 
-/* The nearest float16 (ties to even), as a float; infinite from 65520 on. */
-static inline vf32 v_round_f16(vf32 a) {
-  const vf32 size = v_abs(a), half = v_set1(0.5f); /* whose spacing is that of the denormals */
-  const vi32 bits = v_cast_i32(size);
-  const vi32 odd = v_i32_and(v_i32_shr(bits, 13), v_i32_set1(1));
-  const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0xfff)));
-  const vf32 normal = v_cast_f32(v_i32_and(up, v_i32_set1(-0x2000)));
-  const vf32 held = v_select(v_ge(normal, v_set1(65536.0f)), v_set1(INFINITY), normal);
-  const vf32 small = v_sub(v_add(size, half), half);
-  const vf32 rounded = v_select(v_lt(size, v_set1(0.00006103515625f)), small, held);
-  return v_select(v_isnan(a), a, v_copysign(rounded, a));
-}
-
 #endif

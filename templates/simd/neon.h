@@ -1,4 +1,4 @@
-/* simd.h - the vector vocabulary for AArch64 with NEON: four lanes.
+/* simd.h - the vector vocabulary for NEON, of AArch64 and of ARMv7: four lanes.
  *
  * Kernels and math functions are written in these names only. Each instruction set has its own
  * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
@@ -9,14 +9,143 @@
 #define SIMD_H
 
 #include <arm_neon.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #define V_LANES 4      /* floats in a vector */
+#if defined(__aarch64__)
 #define V_REGISTERS 32 /* vector registers of the machine */
+#else
+#define V_REGISTERS 16
+#endif
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+
+/* What AArch64 has and ARMv7 (with VFPv4) hasn't, under the compilers' names for it. Its vectors of
+ * floats flush denormals to zero, as operands and as results; lanes that are computed one after the
+ * other, quotients, square roots and doubles, don't. */
+#if !defined(__aarch64__)
+typedef struct simd_doubles { double low, high; } float64x2_t;
+
+/* Comparisons by the instructions themselves: GCC's take lanes of floats one after the other. */
+#define NEON_COMPARISON(name, instruction)                                    \
+  static inline uint32x4_t name(float32x4_t a, float32x4_t b) {               \
+    uint32x4_t mask;                                                          \
+    __asm__(instruction ".f32 %q0, %q1, %q2" : "=w"(mask) : "w"(a), "w"(b)); \
+    return mask;                                                              \
+  }
+NEON_COMPARISON(neon_gt, "vcgt")
+NEON_COMPARISON(neon_ge, "vcge")
+NEON_COMPARISON(neon_eq, "vceq")
+#define vcgtq_f32(a, b) neon_gt(a, b)
+#define vcgeq_f32(a, b) neon_ge(a, b)
+#define vceqq_f32(a, b) neon_eq(a, b)
+#define vcltq_f32(a, b) neon_gt(b, a)
+#define vcleq_f32(a, b) neon_ge(b, a)
+
+static inline float32x4_t vdivq_f32(float32x4_t a, float32x4_t b) {
+  a = vsetq_lane_f32(vgetq_lane_f32(a, 0) / vgetq_lane_f32(b, 0), a, 0);
+  a = vsetq_lane_f32(vgetq_lane_f32(a, 1) / vgetq_lane_f32(b, 1), a, 1);
+  a = vsetq_lane_f32(vgetq_lane_f32(a, 2) / vgetq_lane_f32(b, 2), a, 2);
+  return vsetq_lane_f32(vgetq_lane_f32(a, 3) / vgetq_lane_f32(b, 3), a, 3);
+}
+static inline float32x4_t vsqrtq_f32(float32x4_t a) {
+  a = vsetq_lane_f32(sqrtf(vgetq_lane_f32(a, 0)), a, 0);
+  a = vsetq_lane_f32(sqrtf(vgetq_lane_f32(a, 1)), a, 1);
+  a = vsetq_lane_f32(sqrtf(vgetq_lane_f32(a, 2)), a, 2);
+  return vsetq_lane_f32(sqrtf(vgetq_lane_f32(a, 3)), a, 3);
+}
+static inline float32x4_t vmaxnmq_f32(float32x4_t a, float32x4_t number) {
+  return vbslq_f32(vcgeq_f32(a, number), a, number);
+}
+/* Floats from 2^23 on are whole; smaller ones are rounded by the addition of 2^23. The sign is put
+ * back for results of zero, here and in the three others. */
+static inline float32x4_t vrndnq_f32(float32x4_t a) {
+  const float32x4_t whole = vdupq_n_f32(8388608.0f), size = vabsq_f32(a);
+  const float32x4_t rounded = vsubq_f32(vaddq_f32(size, whole), whole);
+  const uint32x4_t sign = vdupq_n_u32(0x80000000u);
+  return vbslq_f32(vcltq_f32(size, whole), vbslq_f32(sign, a, rounded), a);
+}
+static inline float32x4_t vrndmq_f32(float32x4_t a) {
+  const float32x4_t r = vrndnq_f32(a), one = vdupq_n_f32(1.0f);
+  const float32x4_t below = vbslq_f32(vcgtq_f32(r, a), vsubq_f32(r, one), r);
+  return vbslq_f32(vdupq_n_u32(0x80000000u), a, below);
+}
+static inline float32x4_t vrndpq_f32(float32x4_t a) { return vnegq_f32(vrndmq_f32(vnegq_f32(a))); }
+static inline float32x4_t vrndq_f32(float32x4_t a) {
+  return vbslq_f32(vdupq_n_u32(0x80000000u), a, vrndmq_f32(vabsq_f32(a)));
+}
+static inline int32x4_t vcvtnq_s32_f32(float32x4_t a) { return vcvtq_s32_f32(vrndnq_f32(a)); }
+static inline uint32x4_t vcvtnq_u32_f32(float32x4_t a) { return vcvtq_u32_f32(vrndnq_f32(a)); }
+static inline int32x4_t vpaddq_s32(int32x4_t a, int32x4_t b) {
+  return vcombine_s32(vpadd_s32(vget_low_s32(a), vget_high_s32(a)),
+                      vpadd_s32(vget_low_s32(b), vget_high_s32(b)));
+}
+static inline float vaddvq_f32(float32x4_t a) {
+  const float32x2_t two = vpadd_f32(vget_low_f32(a), vget_high_f32(a));
+  return vget_lane_f32(vpadd_f32(two, two), 0);
+}
+static inline float vmaxvq_f32(float32x4_t a) {
+  const float32x2_t two = vpmax_f32(vget_low_f32(a), vget_high_f32(a));
+  return vget_lane_f32(vpmax_f32(two, two), 0);
+}
+static inline float vminvq_f32(float32x4_t a) {
+  const float32x2_t two = vpmin_f32(vget_low_f32(a), vget_high_f32(a));
+  return vget_lane_f32(vpmin_f32(two, two), 0);
+}
+static inline uint32_t vmaxvq_u32(uint32x4_t a) {
+  const uint32x2_t two = vpmax_u32(vget_low_u32(a), vget_high_u32(a));
+  return vget_lane_u32(vpmax_u32(two, two), 0);
+}
+static inline uint8x16_t vqtbl1q_u8(uint8x16_t table, uint8x16_t at) {
+  const uint8x8x2_t halves = {{vget_low_u8(table), vget_high_u8(table)}};
+  return vcombine_u8(vtbl2_u8(halves, vget_low_u8(at)), vtbl2_u8(halves, vget_high_u8(at)));
+}
+static inline float64x2_t vdupq_n_f64(double x) { return (float64x2_t){x, x}; }
+static inline float64x2_t vcvt_f64_f32(float32x2_t a) {
+  return (float64x2_t){vget_lane_f32(a, 0), vget_lane_f32(a, 1)};
+}
+static inline float64x2_t vcvt_high_f64_f32(float32x4_t a) {
+  return vcvt_f64_f32(vget_high_f32(a));
+}
+static inline float32x2_t vcvt_f32_f64(float64x2_t a) {
+  const float lanes[2] = {(float)a.low, (float)a.high};
+  return vld1_f32(lanes);
+}
+static inline float32x4_t vcvt_high_f32_f64(float32x2_t low, float64x2_t high) {
+  return vcombine_f32(low, vcvt_f32_f64(high));
+}
+static inline float64x2_t vaddq_f64(float64x2_t a, float64x2_t b) {
+  return (float64x2_t){a.low + b.low, a.high + b.high};
+}
+static inline float64x2_t vsubq_f64(float64x2_t a, float64x2_t b) {
+  return (float64x2_t){a.low - b.low, a.high - b.high};
+}
+static inline float64x2_t vmulq_f64(float64x2_t a, float64x2_t b) {
+  return (float64x2_t){a.low * b.low, a.high * b.high};
+}
+static inline float64x2_t vdivq_f64(float64x2_t a, float64x2_t b) {
+  return (float64x2_t){a.low / b.low, a.high / b.high};
+}
+static inline float64x2_t vfmaq_f64(float64x2_t c, float64x2_t a, float64x2_t b) {
+  return (float64x2_t){fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)};
+}
+static inline float64x2_t vfmsq_f64(float64x2_t c, float64x2_t a, float64x2_t b) {
+  return (float64x2_t){fma(-a.low, b.low, c.low), fma(-a.high, b.high, c.high)};
+}
+static inline int64x2_t vreinterpretq_s64_f64(float64x2_t a) {
+  int64x2_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  return bits;
+}
+static inline float64x2_t vreinterpretq_f64_s64(int64x2_t bits) {
+  float64x2_t a;
+  memcpy(&a, &bits, sizeof a);
+  return a;
+}
+#endif
 
 typedef float32x4_t vf32; /* V_LANES floats */
 typedef int32x4_t vi32;   /* V_LANES integers */
@@ -49,10 +178,28 @@ static inline void v_store_n(float *p, vf32 a, size_t n) {
   v_store(lanes, a);
   for (size_t i = 0; i < n; i++) p[i] = lanes[i];
 }
-/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
-static inline vf32 v_load_f16(const uint16_t *p) {
-  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+/* float16 in lanes of 16 bits. 32-bit compilers have no intrinsics for them, unless a flag that not all
+ * of them know says which float16 is meant. */
+static inline vf32 from_f16(uint16x4_t a) {
+#if defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(a));
+#else
+  float32x4_t r;
+  __asm__("vcvt.f32.f16 %q0, %P1" : "=w"(r) : "w"(a));
+  return r;
+#endif
 }
+static inline uint16x4_t to_f16(vf32 a) {
+#if defined(__aarch64__)
+  return vreinterpret_u16_f16(vcvt_f16_f32(a));
+#else
+  uint16x4_t r;
+  __asm__("vcvt.f16.f32 %P0, %q1" : "=w"(r) : "w"(a));
+  return r;
+#endif
+}
+/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
+static inline vf32 v_load_f16(const uint16_t *p) { return from_f16(vld1_u16(p)); }
 static inline vf32 v_load_bf16(const uint16_t *p) {
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
@@ -137,10 +284,11 @@ static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
+  size_t i = 0;
+#if defined(__aarch64__)
   const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);
   const uint8x16x4_t t2 = vld1q_u8_x4(table + 128), t3 = vld1q_u8_x4(table + 192);
   const uint8x16_t step = vdupq_n_u8(64);
-  size_t i = 0;
   for (; i + 16 <= n; i += 16) {
     uint8x16_t p = vld1q_u8(x + i);
     uint8x16_t found = vqtbl4q_u8(t0, p);
@@ -148,6 +296,7 @@ static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_
     found = vqtbx4q_u8(found, t2, p = vsubq_u8(p, step));
     vst1q_u8(y + i, vqtbx4q_u8(found, t3, vsubq_u8(p, step)));
   }
+#endif
   for (; i < n; i++) y[i] = table[x[i]];
 }
 /* Ask for the cache line at p, which need not be a valid address. */
@@ -242,6 +391,13 @@ static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   const vi32 low = vmull_s16(vget_low_s16(s), vget_low_s16(t));
   const vi32 high = vmull_s16(vget_high_s16(s), vget_high_s16(t));
   return vaddq_s32(acc, vpaddq_s32(low, high));
+}
+/* acc + the two numbers of 16 bits in the first lane of a, times those of b: the first times those
+ * in the lower half, the second times those in the upper. Exact but for wrapping. */
+static inline vi32 neon_dot2(vi32 acc, vi32 a, vi32 b) {
+  const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);
+  acc = vmlal_lane_s16(acc, vget_low_s16(t), vget_low_s16(s), 0);
+  return vmlal_lane_s16(acc, vget_high_s16(t), vget_low_s16(s), 1);
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return vandq_s32(a, vdupq_n_s32(0x00ff00ff)); }
@@ -361,6 +517,21 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
           vcombine_f32(vget_high_f32(r01.val[0]), vget_high_f32(r23.val[0])));
   v_store(dst + 3 * dst_stride,
           vcombine_f32(vget_high_f32(r01.val[1]), vget_high_f32(r23.val[1])));
+}
+
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
+ * whole vectors or their first n lanes. */
+static inline vf32 v_round_f16(vf32 a) { return from_f16(to_f16(a)); }
+static inline void v_store_f16(uint16_t *p, vf32 a) { vst1_u16(p, to_f16(a)); }
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_f16(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
+}
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_f16(halves);
 }
 
 #endif

@@ -10,8 +10,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from codegen.test_sanity import with_evil_kernel
+from cuda_networks import mixed_model
 from networks import conv_net
 
 from atc.accuracy.diff import ulp_distance
@@ -64,6 +66,20 @@ def test_the_text_says_which_nodes_are_fused(
     assert [line.split()[1] for line in table if line.endswith(("differs", "FIRST"))][:2] == [
         "c2", table[3].split()[1]
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "target", ["c99", pytest.param("cuda-emulated", marks=pytest.mark.slow)]
+)
+def test_networks_with_texts_are_compared(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(mixed_model(), tmp_path / "m.onnx")
+    arguments = [f"--model={tmp_path / 'm.onnx'}", f"--target={target}"]
+    assert main(["diff", *arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["first"] is None
+    assert {"a", "b", "c", "y"} == {d["value"] for d in told["differences"]}
 
 
 def test_what_is_right_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

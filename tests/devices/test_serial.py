@@ -85,6 +85,7 @@ def test_outputs_come_over_the_line(
         said = capsys.readouterr().out
         assert "2 of 2 outputs agree" in said
         assert "rmse" in said
+        assert any(line.startswith("activation") for line in said.splitlines())  # node by node
         other = tmp_path / "other.onnx"
         onnx.save(affine_model(seed=1), other)
         assert main(["verify", str(folder), f"--model={other}", *words[3:]]) != 0

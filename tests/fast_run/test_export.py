@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from networks import pooled_net
+from onnx import helper
+from projects import make_model
 from stores import need
 
 import atc
@@ -42,6 +47,40 @@ def test_what_the_project_prints_is_imported(tmp_path: Path) -> None:
     assert any(c.measurements for c in with_times.selection.values())
     plain = compile(tmp_path, "c")
     assert not any(c.measurements for c in plain.selection.values())
+
+
+def product(path: Path) -> Path:
+    """Write a model whose long sums blocks of a GPU may share."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    w = np.ones((400, 70), np.float32)
+    onnx.save(make_model([node], [("x", 1, (20, 400))], [("y", 1, (20, 70))], {"w": w}), path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda-emulated", "cuda-sm80"])
+def test_a_gpus_kernels_are_measured_elsewhere_too(target: str, tmp_path: Path) -> None:
+    """Those that the host imitates; others are compiled, and need a device."""
+    need("cmake")
+    if target != "cuda-emulated" and shutil.which("nvcc") is None:
+        pytest.skip("nvcc isn't there")
+    model, options = product(tmp_path / "net.onnx"), {"target": target, "tensor_cores": False}
+    first = atc.compile(model, tmp_path / "a/net", fast_run="export", **options)
+    project = first.folder / "fast_run"
+    build = "cmake -S . -B build && cmake --build build -j2"
+    done = subprocess.run(
+        ["sh", "-ec", build], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "warning" not in done.stderr + done.stdout
+    if target != "cuda-emulated":
+        return
+    printed = subprocess.run(["build/measure"], cwd=project, stdout=subprocess.PIPE, check=True)
+    times = tmp_path / "times.txt"
+    times.write_bytes(printed.stdout)
+    assert read_times(times).machine.endswith(", cuda-emulated")
+    second = atc.compile(model, tmp_path / "b/net", fast_run_import=times, **options)
+    assert any(c.measurements for c in second.selection.values())
 
 
 @pytest.mark.slow

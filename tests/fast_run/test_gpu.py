@@ -27,7 +27,6 @@ from atc.backends.targets import get_target
 from atc.build.library import BuildContext, library_flags
 from atc.cache.algo import open_algo_cache
 from atc.diagnostics import Diagnostics
-from atc.errors import OptionError
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
 from atc.fast_run.timings import measured
 from atc.ir.graph import DType, TensorType
@@ -38,7 +37,6 @@ from atc.onnx_backend import AtcBackendRep
 from atc.options.options import make_options
 from atc.options.table import read_values
 from atc.passes import run_passes
-from atc.pipeline.gpu import check_device_options
 from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY, Measurement, select
 
@@ -174,11 +172,6 @@ def test_without_the_device_estimates_choose(tmp_path: Path) -> None:
     w = sum_of_two()
     assert measured([w], {}, own, ANY, context, {}, heard) == {}  # type: ignore[arg-type]
     assert told == ["no GPU of this machine runs cuda-sm90: costs are estimated, not measured"]
-
-
-def test_a_project_that_measures_elsewhere_is_for_cpus() -> None:
-    with pytest.raises(OptionError, match="--fast_run and --target=cuda-emulated can't be"):
-        check_device_options(options(fast_run="export"), EMULATED)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from atc.templates import render, verbatim
 from support import _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
-VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon", "wasm32-simd128")
+VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon", "armv7-neon", "wasm32-simd128")
 
 _MAIN = """#include <stdint.h>
 #include <stdio.h>
@@ -226,5 +226,6 @@ def _unit(sources: Iterable[KernelSource]) -> str:
 
 
 def _build(target: Target, folder: Path, *flags: str) -> None:
-    command = [*compile_command(target), *flags, *(["-static"] if target.runner else [])]
+    static = target.runner and target.arch != "wasm32"  # which knows nothing else
+    command = [*compile_command(target), *flags, *(["-static"] if static else [])]
     compile_in(folder, [*command, "-o", "program", "program.c", "one_lane.c", "-lm"], "program")

@@ -15,7 +15,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simd_program import FOLDER, TABLES, Array, Inputs, Op, Program, build, defined_names, ulp_error
+from simd_program import (
+    CASES,
+    FOLDER,
+    Array,
+    Inputs,
+    Op,
+    Program,
+    build,
+    defined_names,
+    flushed,
+    ulp_error,
+)
 
 SOURCES = Path(__file__).parents[2] / "templates" / "simd"
 
@@ -113,6 +124,7 @@ ROUND = [
     Op("v_round_bf16", "{a}", rounded(ml_dtypes.bfloat16), "f32", inputs),
     Op("stored_bf16", "{a}", rounded(ml_dtypes.bfloat16), "f32", inputs),
     Op("v_round_f16", "{a}", rounded(np.float16), "f32", inputs),
+    Op("stored_f16", "{a}", rounded(np.float16), "f32", inputs),
 ]
 
 
@@ -131,7 +143,7 @@ def parts() -> Inputs:
 SUM = Op("sum_of_parts", "{a}, {b}, {c}", np.add, "f32", parts)
 
 
-@pytest.fixture(scope="module", params=TABLES, ids=str)
+@pytest.fixture(scope="module", params=CASES)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
@@ -142,7 +154,8 @@ def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
     y, truth = program.run(op.name, x), op.truth(x[0])
     np.testing.assert_array_equal(y, truth)
-    np.testing.assert_array_equal(np.signbit(y), np.signbit(truth))
+    signed = ~np.isnan(truth) | (not program.table.flushes)  # there a NaN of a sum has no sign
+    np.testing.assert_array_equal(np.signbit(y[signed]), np.signbit(truth[signed]))
 
 
 def test_math_is_written_in_the_vocabulary_alone() -> None:
@@ -173,12 +186,26 @@ def test_coefficients_are_the_fitted_ones() -> None:
             assert np.isclose(written, float(text), rtol=1e-3, atol=0).any(), (line, text)
 
 
+def errors(program: Program, called: str, name: str, x: Array, stride: int) -> Array:
+    """Return the errors in ulp of a function at some of all_over().
+
+    Where denormals are flushed those of operands do not count, nor do a few in a result.
+    """
+    y, known = program.run(called, (x, x, x)), true_math(name)[::stride]
+    error = ulp_error(y, known)
+    if not program.table.flushes:
+        return error
+    with np.errstate(invalid="ignore"):
+        small = (flushed(x) != x) & ~np.isnan(x) | (np.abs(y - known) <= 2.0**-123)
+    return np.where(small, 0, error)
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", MATH)
 def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1
     x = all_over()[::stride]
-    error = ulp_error(program.run(name, (x, x, x)), true_math(name)[::stride])
+    error = errors(program, name, name, x, stride)
     worst = int(error.argmax())
     assert error[worst] <= 4, x[worst]
 
@@ -188,7 +215,7 @@ def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
 def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1
     x = all_over()[::stride]
-    error = ulp_error(program.run(exact(name), (x, x, x)), true_math(name)[::stride])
+    error = errors(program, exact(name), name, x, stride)
     worst = int(np.where(np.abs(x) > 8192, 0, error).argmax())
     assert error[worst] <= 0.51, x[worst]
     assert error.max() <= 1  # libm's sine of large arguments

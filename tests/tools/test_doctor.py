@@ -88,6 +88,19 @@ def test_a_compiler_without_a_library_is_found_out(machine: Machine) -> None:
     assert tools.advice == "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"
 
 
+def test_a_compiler_that_links_nothing_is_found_out(machine: Machine) -> None:
+    text = (
+        'case "$*" in *--version*) echo "gcc; Free Software Foundation";; '
+        "*-dumpmachine*) echo arm-none-eabi;; *-dM*) ;; "
+        '*" -c "*) while [ "$1" != -o ]; do shift; done; : > "$2";; '
+        '*) echo "ld: cannot find -lc: No such file" >&2; exit 1;; esac'
+    )
+    tools = probe(get_target(CROSS), machine(arm_none_eabi_gcc=text))
+    assert tools.compiler is None
+    assert "cannot find -lc" in tools.trouble
+    assert tools.advice == "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"
+
+
 def test_a_wrong_cc_is_in_the_way_and_told_on_one_line(machine: Machine) -> None:
     environ = machine("gcc", "as", "ld", odd='printf "\\033[1mhello\\n"; exit 0')
     found = diagnose({**environ, "CC": "odd"})

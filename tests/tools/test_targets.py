@@ -55,7 +55,7 @@ def test_what_is_missing_is_told_once_with_its_package(tmp_path: Path) -> None:
     text = targets_text(rows)
     assert text.count("apt install qemu-system-arm") == 1
     line = next(x for x in text.splitlines() if "gcc-arm-none-eabi" in x)
-    assert all(name in line for name in BOARDS)
+    assert all(name in line for name in BOARDS if name.startswith("cortex"))
     assert by_name["c99"].compiler.path == str(tmp_path / "gcc")
 
 

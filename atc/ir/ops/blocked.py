@@ -15,7 +15,7 @@ from atc.ir.ops.elementwise import Epilogue, check_epilogue, require
 
 BYTES = frozenset({DType.UINT8, DType.INT8})
 """Types of quantized activations."""
-FLOATS = frozenset({DType.FLOAT, DType.BFLOAT16})
+FLOATS = frozenset({DType.FLOAT, DType.BFLOAT16, DType.FLOAT16})
 """Types of others."""
 
 
@@ -58,7 +58,7 @@ class ConvBlocked(Op):
 
     x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in]. Where
     all filters are one block, so may all of x's channels be, which are as many as there are.
-    Epilogue views are over the shape of y. Beside floats x may be bfloat16, and w have 16 bits.
+    Epilogue views are over the shape of y. Beside floats x and w may be floats of 16 bits.
     Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
     first. Where each channel has a filter of its own, w may also be int16 of no more than 9 bits.
     """

@@ -26,7 +26,6 @@ _N = r"\d{1,4}"
 _POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
 _MOST_THREADS = 1024
 
-_GPU = "CUDA targets make no use of it yet"
 _SMALLEST_DROPPED = 1 << 20
 """Bytes: what automatic dropping keeps is smaller, unless a variable says otherwise."""
 

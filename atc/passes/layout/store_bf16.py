@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from atc.dims import is_dynamic
@@ -17,7 +17,7 @@ from atc.ir.ops import ConvBlocked, Map, MatMul, Part, Pool, Reduce, Reshape
 from atc.ir.ops.data import Concat
 from atc.passes.layout.costs import RATE, Task
 
-FLOAT, BF16 = DType.FLOAT, DType.BFLOAT16
+FLOAT = DType.FLOAT
 
 NARROWING = 0.5
 """Cycles to round a vector that is stored, or to widen one that is read as floats."""
@@ -40,36 +40,31 @@ class KernelCost:
 @dataclass(frozen=True)
 class Storing:
     """What the kernels and the options say: the price of a node that is computed so, whether its
-    results may be rounded, and whether its operands mustn't."""
+    results may be rounded to bfloat16, and whether its operands mustn't; `bf16`: whether any."""
 
     kernel_cost: Callable[[Node, Task], KernelCost | None]
     may_round: Callable[[Node], bool]
     keeps: Callable[[Node], bool]
+    bf16: bool = True
 
 
 def store_bf16(
     graph: Graph, outer: Mapping[str, Array], storing: Storing | None
 ) -> Graph:
     """Store in bfloat16 all values for which that costs less than it saves."""
-    if storing is None:
+    if storing is None or not storing.bf16:
         return graph
-    state = _State(graph, outer, storing, dict(graph.types))
-    for group in _groups(graph):
+    state = State(graph, outer, storing, dict(graph.types))
+    for group in groups(graph):
         if state.allowed(group) and state.gain(group) > 0:
             state.types = state.narrowed(group)
-    if state.types == graph.types:
-        return graph
-    nodes = tuple(
-        replace(n, op=typed(n, graph.types, state.types)) if _touches(n, state.types) else n
-        for n in graph.nodes
-    )
-    return replace(graph, nodes=nodes, types=state.types)
+    return state.stored()
 
 
 # ---- what may be stored --------------------------------------------------------------------------
 
 
-def _moves(node: Node) -> bool:
+def moves(node: Node) -> bool:
     """Return whether results are values of the operands, in the same type."""
     match node.op:
         case Reshape() | Part() | Concat():
@@ -93,7 +88,7 @@ def _multiplied(node: Node) -> tuple[str, ...]:
             return ()
 
 
-def _widened(node: Node) -> tuple[str, ...]:
+def widened(node: Node) -> tuple[str, ...]:
     """Return the operands that a node's expressions read."""
     match node.op:
         case ConvBlocked() | MatMul():
@@ -106,7 +101,7 @@ def _widened(node: Node) -> tuple[str, ...]:
             return ()
 
 
-def _groups(graph: Graph) -> Iterator[tuple[str, ...]]:
+def groups(graph: Graph) -> Iterator[tuple[str, ...]]:
     """Yield the floats that nodes compute, those together that are of one type in any case."""
     leader: dict[str, str] = {}
 
@@ -116,7 +111,7 @@ def _groups(graph: Graph) -> Iterator[tuple[str, ...]]:
         return name
 
     for node in graph.nodes:
-        for name in node.inputs if _moves(node) else ():
+        for name in node.inputs if moves(node) else ():
             leader[find(name)] = find(node.outputs[0])
     groups: dict[str, list[str]] = {}
     for name in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)):
@@ -125,13 +120,14 @@ def _groups(graph: Graph) -> Iterator[tuple[str, ...]]:
 
 
 @dataclass
-class _State:
-    """The types so far, and who makes and reads what."""
+class State:
+    """The types so far, and who makes and reads what; `half` is the type to store values in."""
 
     graph: Graph
     outer: Mapping[str, Array]
     storing: Storing
     types: dict[str, TensorType]
+    half: DType = DType.BFLOAT16
     makers: dict[str, Node] = field(default_factory=dict)
     readers: dict[str, list[Node]] = field(default_factory=dict)
     _leading: dict[str, bool] = field(default_factory=dict)
@@ -153,7 +149,7 @@ class _State:
         type_, node = self.types[name], self.makers.get(name)
         if node is None or type_.dtype is not FLOAT or is_dynamic(type_.shape) or not type_.size:
             return False
-        computed = isinstance(node.op, ConvBlocked | MatMul | Map) or _moves(node)
+        computed = isinstance(node.op, ConvBlocked | MatMul | Map) or moves(node)
         return computed and len(node.outputs) == 1 and self._leads_on(name)
 
     def _leads_on(self, name: str) -> bool:
@@ -165,15 +161,15 @@ class _State:
         return self._leading[name]
 
     def _reads_on(self, node: Node, name: str) -> bool:
-        taken = (*_multiplied(node), *_widened(node)).count(name)
-        if self.storing.keeps(node) or not _moves(node) and taken < [*reads(node)].count(name):
+        taken = (*_multiplied(node), *widened(node)).count(name)
+        if self.storing.keeps(node) or not moves(node) and taken < [*reads(node)].count(name):
             return False
         return bool(_multiplied(node)) or all(map(self._leads_on, node.outputs))
 
     def _rounded_anyway(self, name: str) -> bool:
         """Return whether all readers would round a value, so that no result changes."""
         return all(
-            _moves(n) or name not in _widened(n) and self._multiplies(n) for n in self.readers[name]
+            moves(n) or name not in widened(n) and self._multiplies(n) for n in self.readers[name]
         )
 
     def _multiplies(self, node: Node) -> bool:
@@ -181,16 +177,24 @@ class _State:
         return kernel_cost is not None and kernel_cost.bf16
 
     def _may_round(self, name: str) -> bool:
-        return _moves(self.makers[name]) or self.storing.may_round(self.makers[name])
+        return moves(self.makers[name]) or self.storing.may_round(self.makers[name])
 
     # ---- what that saves -------------------------------------------------------------------------
 
     def narrowed(self, group: tuple[str, ...]) -> dict[str, TensorType]:
-        """Return the types with a group in bfloat16."""
-        return {**self.types, **{n: TensorType(BF16, self.types[n].shape) for n in group}}
+        """Return the types with a group in 16 bits."""
+        return {**self.types, **{n: TensorType(self.half, self.types[n].shape) for n in group}}
+
+    def stored(self) -> Graph:
+        """Return the graph with values of these types."""
+        graph, types = self.graph, self.types
+        if types == graph.types:
+            return graph
+        nodes = tuple(replace(n, op=typed(n, graph.types, types)) for n in graph.nodes)
+        return replace(graph, nodes=nodes, types=types)
 
     def gain(self, group: tuple[str, ...]) -> float:
-        """Return the cycles that storing a group in bfloat16 saves; minus infinity: can't be."""
+        """Return the cycles that storing a group in 16 bits saves; minus infinity: can't be."""
         types = self.narrowed(group)
         touched = {id(n): n for name in group for n in (self.makers[name], *self.readers[name])}
         total = 0.0
@@ -206,16 +210,18 @@ class _State:
         """Return the cycles by which half the bytes are written, and read, sooner."""
         saved = types[name].nbytes / RATE
         slower = 2 * types[name].nbytes / VECTOR * NARROWING
-        total = 0.0 if _moves(self.makers[name]) else saved - slower
+        total = 0.0 if moves(self.makers[name]) else saved - slower
         for node in self.readers[name]:
-            if not _moves(node):
-                total += saved - (0 if self._as_pairs(node, name, types) else slower)
+            if not moves(node):
+                total += saved - (0 if self._as_stored(node, name, types) else slower)
         return total
 
-    def _as_pairs(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
-        """Return whether a node multiplies a value in bfloat16 as it is stored."""
+    def _as_stored(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
+        """Return whether a node multiplies a value as stored, or its own cost counts widening."""
+        if name not in _multiplied(node):
+            return False
         kernel_cost = self._kernel_cost(node, types)
-        return name in _multiplied(node) and kernel_cost is not None and kernel_cost.bf16
+        return self.half is DType.FLOAT16 or kernel_cost is not None and kernel_cost.bf16
 
     def _kernel_cost(self, node: Node, types: Mapping[str, TensorType]) -> KernelCost | None:
         inputs = tuple(types[n] if n else None for n in node.inputs)
@@ -228,48 +234,48 @@ class _State:
 # ---- the nodes -----------------------------------------------------------------------------------
 
 
-def _touches(node: Node, types: Mapping[str, TensorType]) -> bool:
-    return any(types[n].dtype is BF16 for n in (*node.inputs, *node.outputs) if n)
-
-
 def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorType]) -> Op:
     """Return a node's op with expressions that read and store the new types."""
     op = node.op
-    narrow = {n for n in (*node.inputs, *node.outputs) if n and old[n].dtype is not new[n].dtype}
-    stores = node.outputs[0] in narrow
-    if not narrow:
+    halves = {n: new[n].dtype for n in (*node.inputs, *node.outputs)
+              if n and old[n].dtype is not new[n].dtype}  # fmt: skip
+    stored = halves.get(node.outputs[0]) if node.outputs else None
+
+    def places(names: Sequence[str], first: int) -> dict[int, DType]:
+        return {first + k: halves[name] for k, name in enumerate(names) if name in halves}
+
+    if not halves:
         return op
     match op:
         case Map() if op.is_movement:
-            return replace(op, expr=Input(BF16, 0))
+            return replace(op, expr=Input(new[node.outputs[0]].dtype, 0))
         case ConvBlocked() | MatMul():
-            places = {k + 1 for k, name in enumerate(node.inputs[2:]) if name in narrow}
-            expr = _stored(_read(op.epilogue.expr, places), stores)
+            expr = _stored(_read(op.epilogue.expr, places(node.inputs[2:], 1)), stored)
             return replace(op, epilogue=replace(op.epilogue, expr=expr))
         case Map():
-            places = {k for k, name in enumerate(node.inputs) if name in narrow}
-            return replace(op, expr=_stored(_read(op.expr, places), stores))
+            return replace(op, expr=_stored(_read(op.expr, places(node.inputs, 0)), stored))
         case Reduce():
-            places = {k for k, name in enumerate(node.inputs) if name in narrow}
-            return replace(op, expr=_read(op.expr, places))
+            own = len(op.views)
+            return replace(op, expr=_read(op.expr, places(node.inputs[:own], 0)))
         case _:
             return op
 
 
-def _read(expr: Expr, places: Container[int]) -> Expr:
-    """Return an expression of which these operands are in bfloat16."""
+def _read(expr: Expr, places: Mapping[int, DType]) -> Expr:
+    """Return an expression of which these operands are in 16 bits."""
     types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
     return substitute(
-        expr, lambda k: cast(Input(BF16, k), FLOAT) if k in places else Input(types[k], k)
+        expr,
+        lambda k: cast(Input(places[k], k), FLOAT) if k in places else Input(types[k], k),
     )
 
 
-def _stored(expr: Expr, narrow: bool) -> Expr:
-    """Return an expression in bfloat16, if so: rounded once."""
+def _stored(expr: Expr, half: DType | None) -> Expr:
+    """Return an expression in a type of 16 bits, if any: rounded once."""
     match expr:
-        case _ if not narrow:
+        case _ if half is None:
             return expr
-        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16) as rounded,)):
+        case Call(fn="Cast", args=(rounded,)) if rounded.dtype is half:
             return rounded
         case _:
-            return cast(expr, BF16)
+            return cast(expr, half)

@@ -319,7 +319,7 @@ class ConvTiles(
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""
         types = [t.dtype for t in (w.inputs[0], *w.inputs[2:], *w.outputs) if t is not None]
-        floats = w.op.accumulator is DType.FLOAT and DType.BFLOAT16 not in types
+        floats = w.op.accumulator is DType.FLOAT and not any(t.is_half for t in types)
         return floats and self._fits(w, target)
 
     def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:

@@ -13,6 +13,7 @@ from atc.backends.cpu.conv import (
     dynamic_shape,
     filter_gradient,
     first_layer,
+    float16,
     int8,
     nchw_rows,
     pool_int8,
@@ -24,7 +25,7 @@ from atc.backends.cpu.conv import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *bf16.KERNELS,
+    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *bf16.KERNELS, *float16.KERNELS,
     *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
     *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS,
     *pool_int8.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,

@@ -20,7 +20,6 @@ from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
-from atc.ir.ops.blocked import FLOATS
 
 PAIR = 2
 """Channels whose products a step sums."""
@@ -92,7 +91,8 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         """Blocked floats, known weights, two spatial axes or one."""
         op = w.op
         able = "avx512_bf16" in target.features and w.outputs[0].shape[-1] == lanes(target)
-        fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, FLOATS)
+        kinds = (DType.FLOAT, DType.BFLOAT16)
+        fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, kinds)
         if not fits or is_depthwise(w) or geometry(w, 1).plain:
             return False
         return not (is_rounded(w) and _odd_rest(w))

@@ -261,13 +261,18 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         """Of panels."""
         return name_of_panels(w, params) if w.constant[1] else ""
 
+    def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
+        """Return the geometry of direct tiles; blocks of rows along one axis are made of it."""
+        g = geometry(w, params.p, params)
+        return in_rows(g, params.p) if params.rb else g
+
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them."""
         op = w.op
         p, nv, u = params.p, params.nv, params.u
-        g = _cut(w, params)
+        g = self.cut(w, params)
         rows = tile_rows(g, p)
         columns = cut_columns(g.cols, p)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
@@ -289,7 +294,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
             "share": _share(g, lines * weights.line, u),
             "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
             "part": _part(g) if params.exact else 0, "places": (),
-            "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv,
+            "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "halves": "",
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
@@ -330,17 +335,10 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimated cycles."""
         p, nv = params.p, params.nv
-        g = _cut(w, params)
+        g = self.cut(w, params)
         tiles = image_cycles(target.machine, g, p, nv, g.depth, stored_weights(w).widening(target))
         packing = PACKING * filter_scratch(w, g) / 4
         return packing + g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
-
-
-def _cut(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
-    """Return the geometry of direct tiles; blocks of rows along one axis are rows made of it."""
-    p = params.p
-    g = geometry(w, p, params)
-    return in_rows(g, p) if params.rb else g
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:

@@ -11,6 +11,8 @@ CALL = 12.0
 """Cycles to enter and leave a tile."""
 TURN = 0.3
 """Cycles that a step loses to its neighbours."""
+CROWDED = 0.94
+"""Part of a step's arithmetic up to which its loads don't hinder those that convert, too."""
 NEAR, FAR = 7 / 8, 1 / 2
 """Parts of the L2 cache's rate that weights get, and while the next ones stream into it."""
 
@@ -30,6 +32,8 @@ def tile_cycles(
     loads = pixels / machine.loads + vectors / machine.load_rate(size)
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
+    if widening:
+        step += max(0.0, loads - CROWDED * arithmetic)
     iterations = depth / (g.block if not g.plain else 1)
     return CALL + depth * step + iterations * 2.0 + pixels * vectors * 1.5
 

@@ -342,7 +342,7 @@ class PoolTiles(Pooling[WindowParams], WindowTiles):
 
 def as_stored(dtype: DType) -> Epilogue:
     """Return the epilogue of floats that are stored in a type."""
-    return Epilogue(cast(Input(DType.FLOAT, 0), dtype)) if dtype is DType.BFLOAT16 else (
+    return Epilogue(cast(Input(DType.FLOAT, 0), dtype)) if dtype.is_half else (
         identity_epilogue(DType.FLOAT)
     )
 

@@ -147,7 +147,9 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         cols = replace(g.cols, size=image.width, kernel=taps, dilation=self.per, pad=0)
         return PixelWords(replace(g, rows=rows, cols=cols), params.p, params.nv, self.per)
 
-    def pack(self, dense: Array, taps: Array, words: Words, zero: int) -> Array:
+    def pack(
+        self, dense: Array, taps: Array, words: Words, zero: int, target: Target
+    ) -> Array:
         """Return weights, in rows of `taps` and not, in the order of use."""
         raise NotImplementedError
 
@@ -172,7 +174,7 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)
             taps = dense.reshape(*dense.shape[:-1], g.rows.kernel, g.cols.kernel)
-            return self.pack(dense, taps, words, zero)
+            return self.pack(dense, taps, words, zero, target)
 
         return {1: pack}
 
@@ -203,9 +205,11 @@ class ConvBytesFew(FirstLayer):
         """Return words with weights as they are multiplied on a target."""
         return in_int8x4(super().words(w, params, target), target)
 
-    def pack(self, dense: Array, taps: Array, words: Words, zero: int) -> Array:
+    def pack(
+        self, dense: Array, taps: Array, words: Words, zero: int, target: Target
+    ) -> Array:
         """Return the bytes, behind what the sums start with."""
-        return behind_starts(packed_int8x4(words, taps), dense, zero)
+        return behind_starts(packed_int8x4(words, taps, target), dense, zero)
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -243,7 +247,9 @@ class ConvBf16Few(FirstLayer):
         """Return where the image lies: it is rounded by pairs."""
         return in_whole_pairs(g)
 
-    def pack(self, dense: Array, taps: Array, words: Words, zero: int) -> Array:
+    def pack(
+        self, dense: Array, taps: Array, words: Words, zero: int, target: Target
+    ) -> Array:
         """Return pairs of weights, each in a float of the result."""
         return words.pack(to_bf16(taps)).view(np.float32)
 

@@ -42,7 +42,15 @@ def unsigned_zero(w: Workload[ConvBlocked]) -> int:
 
 def splits(target: Target) -> bool:
     """Return whether words are taken apart: where four products are many instructions."""
-    return target.simd != "neon" and not target.features & DOT_FEATURES
+    return not target.features & DOT_FEATURES
+
+
+def apart(target: Target) -> bool:
+    """Return whether the weights of a pair lie in the halves of a vector, not side by side.
+
+    NEON multiplies four numbers of 16 bits by one and adds the products to four sums.
+    """
+    return target.simd == "neon"
 
 
 def in_int8x4(words: Words, target: Target) -> Words:
@@ -63,22 +71,23 @@ def int8x4_cycles(machine: Machine, words: Words) -> float:
     return words.cycles(machine) * (1 if words.size == WORD else 2 + 1 / words.nv)
 
 
-def packed_int8x4(words: Words, dense: Array) -> Array:
+def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     """Return weights in the order of use, in a row of bytes; see `Words.pack`."""
     packed = words.pack(dense)
     if words.size == WORD:
         return packed
     pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
-    return pairs.transpose(0, 3, 1, 2).astype(np.int16).reshape(-1).view(np.int8)
+    order = (0, 3, 2, 1) if apart(target) else (0, 3, 1, 2)
+    return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
 
 
-def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
+def pack_bytes(w: Array, words: Words, group: int, zero: int, target: Target) -> Array:
     """Return weights [M, C / group, *kernel] as bytes in the order in which the tiles read them.
 
     They are behind what each filter's sums start with.
     """
     dense = ungrouped(w, words.g, group)
-    return behind_starts(packed_int8x4(words, dense), dense, zero)
+    return behind_starts(packed_int8x4(words, dense, target), dense, zero)
 
 
 def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
@@ -131,7 +140,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
         words, zero = in_int8x4(in_words(w, params, QUAD), target), unsigned_zero(w)
-        return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
+        return {1: lambda weights: pack_bytes(weights, words, op.group, zero, target)}
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -152,9 +161,10 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     started, halves = unsigned_zero(w) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
+    dot = "v_dot4" if not halves else "neon_dot2" if apart(target) else "v_dot2"
     return {
         **words.values(), "element": w.input(0).dtype.c, "halves": halves,
-        "weight": "int16_t" if halves else "int8_t", "dot": "v_dot2" if halves else "v_dot4",
+        "weight": "int16_t" if halves else "int8_t", "dot": dot,
         "result": w.outputs[0].dtype.c, "sums": "vi32",
         "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
         "load": "v_i32_load((const int32_t *)(const void *)({}))",

@@ -43,10 +43,10 @@ from atc.backends.render.tile_geometry import (
     panels,
     unroll,
 )
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
 SIZES = (6, 4, 2)
@@ -161,7 +161,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             return False
         square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
-        wide = wide and sums_floats(w)
+        wide = wide and sums_floats(w, (DType.FLOAT, DType.FLOAT16))
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
@@ -266,7 +266,8 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
-            "weights": stored_weights(w),
+            "weights": stored_weights(w), "element": w.input(0).dtype.c,
+            "load": LOADS[w.input(0).dtype],
         }  # fmt: skip
 
     def precise_params(

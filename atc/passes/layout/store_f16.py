@@ -1,0 +1,119 @@
+"""Stores in float16 what float16 holds exactly, where that saves time; no number changes.
+
+Such are the values of models in float16, and those that a precision mode rounds: results that are
+rounded, and what is chosen among them. Whoever computes with them widens them as it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Call, Const, Expr, Input
+from atc.ir.graph import Array, DType, Graph, Node, captured, reads
+from atc.ir.ops import ConvBlocked, Map, MatMul
+from atc.ir.view import dense
+from atc.passes.layout.store_bf16 import State, Storing, groups, moves, widened
+
+CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
+"""Functions whose results are one of their operands, or this negated."""
+
+
+def store_f16(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
+    """Store in float16 all values that lose nothing by it, where that costs less than it saves."""
+    exact = _exact_values(graph) if storing is not None else frozenset()
+    if storing is None or not exact:
+        return graph
+    state = State(graph, outer, storing, dict(graph.types), DType.FLOAT16)
+    for group in groups(graph):
+        able = exact.issuperset(group) and all(_storable(state, name) for name in group)
+        if able and state.gain(group) > 0:
+            state.types = state.narrowed(group)
+    return without_copies(state.stored())
+
+
+def _exact_values(graph: Graph) -> frozenset[str]:
+    """Return the names of the floats that nodes compute and that float16 holds."""
+    exact: set[str] = set()
+    for node in graph.nodes:
+        if is_exact(node, exact):
+            exact.update(n for n in node.outputs if graph.types[n].dtype is DType.FLOAT)
+    return frozenset(exact)
+
+
+def is_exact(node: Node, exact: set[str]) -> bool:
+    """Return whether float16 holds a node's results, if it holds the values `exact`."""
+    if moves(node):
+        return exact.issuperset(node.inputs)
+    match node.op:
+        case Map():
+            return holds(node.op.expr, lambda k: node.inputs[k] in exact)
+        case ConvBlocked() | MatMul():
+            return holds(
+                node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact
+            )
+        case _:
+            return False
+
+
+def holds(expr: Expr, exact: Callable[[int], bool]) -> bool:
+    """Return whether float16 holds a float expression's values; `exact`: those of an operand."""
+    match expr:
+        case Input():
+            return expr.dtype is DType.FLOAT and exact(expr.index)
+        case Const():
+            with np.errstate(over="ignore"):
+                number = np.float32(expr.value)
+                return bool(np.isnan(number) or np.float16(number) == number)
+        case Call(fn="Cast", args=(x,)):
+            return expr.dtype is DType.FLOAT and x.dtype is DType.FLOAT16
+        case Call(fn=fn, args=args) if fn in CHOOSING:
+            return all(holds(a, exact) for a in args)
+        case Call(fn="Where", args=(_, a, b)):
+            return holds(a, exact) and holds(b, exact)
+        case _:
+            return False
+
+
+def _storable(state: State, name: str) -> bool:
+    """Return whether a value is one of floats that is computed and read where vectors may be."""
+    type_, node = state.types[name], state.makers.get(name)
+    if node is None or type_.dtype is not DType.FLOAT or is_dynamic(type_.shape):
+        return False
+    computed = isinstance(node.op, ConvBlocked | MatMul | Map) or moves(node)
+    inside = name not in state.graph.ends and bool(state.readers.get(name))
+    return computed and inside and all(_reads(n, name) for n in state.readers[name])
+
+
+def _reads(node: Node, name: str) -> bool:
+    """Return whether a node reads a value only where it may have 16 bits."""
+    multiplied = node.inputs[:1] if isinstance(node.op, ConvBlocked) else ()
+    taken = (*multiplied, *widened(node)).count(name)
+    return moves(node) or taken == [*reads(node)].count(name)
+
+
+def without_copies(graph: Graph) -> Graph:
+    """Return the graph without nodes that only copied a value to widen it."""
+    source: dict[str, str] = {}
+    nodes = []
+    inside = {n for node in graph.nodes for g in node.op.subgraphs() for n in captured(g)}
+    for node in graph.nodes:
+        inputs = tuple(source.get(n, n) for n in node.inputs)
+        if _copies(graph, node) and node.outputs[0] not in inside:
+            source[node.outputs[0]] = inputs[0]
+        else:
+            nodes.append(replace(node, inputs=inputs) if inputs != node.inputs else node)
+    return replace(graph, nodes=tuple(nodes)) if source else graph
+
+
+def _copies(graph: Graph, node: Node) -> bool:
+    """Return whether a node's result, which only nodes read, is its operand."""
+    if not isinstance(node.op, Map) or not node.op.is_movement or node.outputs[0] in graph.ends:
+        return False
+    x, y = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    whole = node.op.views[0] == dense(node.op.shape) and prod(node.op.shape) == y.size
+    return x == y and whole and not is_dynamic(y.shape)

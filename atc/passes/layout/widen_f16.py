@@ -1,0 +1,89 @@
+"""Computes with values of float16 as floats that float16 holds, so that all passes see floats.
+
+No number changes: what makes a value still rounds it. Which of them are stored in 16 bits is
+decided at last, by `store_f16`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from atc.ir.expr import Call, Expr, Input, cast, walk
+from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
+from atc.ir.ops import Map, Reduce
+from atc.passes.layout.store_bf16 import groups, moves
+from atc.passes.layout.store_f16 import holds, is_exact, without_copies
+
+HALF, FLOAT = DType.FLOAT16, DType.FLOAT
+
+
+def widen_f16(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    """Make floats of the float16 between nodes that compute, and only move, them."""
+    made = {o for n in graph.nodes if isinstance(n.op, Map) or moves(n) for o in n.outputs}
+    able = {n for n in made if graph.types[n].dtype is HALF and n not in graph.ends}
+    for node in graph.nodes:
+        if not (isinstance(node.op, Map | Reduce) or moves(node)):
+            able.difference_update(reads(node))
+        elif isinstance(node.op, Reduce):
+            able.difference_update(node.inputs[len(node.op.views) :])
+    wide = {name for group in groups(graph) if able.issuperset(group) for name in group}
+    if not wide:
+        return graph
+    floats = {name: TensorType(FLOAT, graph.types[name].shape) for name in wide}
+    nodes = tuple(_widened(n, wide) for n in graph.nodes)
+    widened = replace(graph, nodes=nodes, types={**graph.types, **floats})
+    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened))))
+
+
+def _rounded_once(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes without rounding of what float16 holds anyway."""
+    exact: set[str] = set()
+    for node in graph.nodes:
+        once = _without_rounding(node, exact)
+        if is_exact(once, exact):
+            exact.update(n for n in once.outputs if graph.types[n].dtype is FLOAT)
+        yield once
+
+
+def _without_rounding(node: Node, exact: set[str]) -> Node:
+    """Return a node that doesn't round what float16 holds, as it holds the values `exact`."""
+    match node.op:
+        case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.FLOAT16, args=(x,)),))):
+            if x.dtype is FLOAT and holds(x, lambda k: node.inputs[k] in exact):
+                return replace(node, op=replace(node.op, expr=x))
+    return node
+
+
+def _widened(node: Node, wide: set[str]) -> Node:
+    """Return a node that reads and makes floats for these values."""
+    op = node.op
+    places = {k for k, name in enumerate(node.inputs) if name in wide}
+    stored = bool(wide.intersection(node.outputs))
+    if not isinstance(op, Map | Reduce) or not (places or stored):
+        return node
+    if isinstance(op, Map) and op.is_movement:
+        expr: Expr = Input(FLOAT, 0) if places else cast(op.expr, FLOAT)
+        return replace(node, op=replace(op, expr=expr if stored else cast(expr, HALF)))
+    expr = _reading(op.expr, places)
+    return replace(node, op=replace(op, expr=cast(expr, FLOAT) if stored else expr))
+
+
+def _reading(expr: Expr, places: set[int]) -> Expr:
+    """Return an expression of which these operands are floats that float16 holds."""
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        done[e] = _step(e, places, lambda a: done[a])
+    return done[expr]
+
+
+def _step(e: Expr, places: set[int], done: Callable[[Expr], Expr]) -> Expr:
+    match e:
+        case Input() if e.index in places:
+            return cast(Input(FLOAT, e.index), HALF)
+        case Call(fn="Cast", args=(Input() as x,)) if e.dtype is FLOAT and x.index in places:
+            return Input(FLOAT, x.index)
+        case Call():
+            return Call(e.dtype, e.fn, tuple(done(a) for a in e.args))
+        case _:
+            return e

@@ -1,0 +1,131 @@
+"""Direct convolution of float16: bands of rows become floats in scratch, then tiles as of floats.
+
+Every number is computed as from a tensor of floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from atc.backends.cpu.conv.blocked import (
+    BESIDE,
+    NARROW,
+    WIDE,
+    ConvDirect,
+    DirectParams,
+    is_depthwise,
+    packed_panels,
+)
+from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.kernel import Pack, Workload
+from atc.backends.machine import Machine
+from atc.backends.render.epilogue import sums_floats
+from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.tile_geometry import Geometry, geometry, tile_rows
+from atc.backends.render.vector_expr import LOADS, lanes
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops import ConvBlocked
+
+BAND = 2 / 3
+"""Part of the first-level cache that a band of rows may take, if the weights stay in the second."""
+LARGE = 1 / 4
+"""Part of the second-level cache that one may take whose rows are read again, by the next band, or
+that meets more weights."""
+WIDENING = 2.0
+"""Cycles to widen a vector of x and store it."""
+
+
+class ConvFloat16(ConvDirect):
+    """Direct convolution of float16 with tiles of p pixels x nv vectors, rb rows at a time."""
+
+    name = "conv_float16"
+
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        """Blocked float16, two spatial axes or one, known weights."""
+        op = w.op
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, (DType.FLOAT16,))
+        fits = wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
+        return fits and len(w.input(0).shape) != op.plain
+
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
+        """Return all parameter sets: tiles that fit the registers, bands that fit the caches."""
+        found: list[DirectParams] = []
+        for p, nv in WIDE if target.vector_registers >= 32 else NARROW:
+            g = geometry(w, p)
+            if nv <= g.mb:
+                rb = _band(g, p, target.machine)
+                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
+        return found
+
+    def packs(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> Mapping[int, Pack]:
+        """Weights in the order of use."""
+        return packed_panels(w, params)
+
+    def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
+        """Reserve a band of an image in floats."""
+        g = _banded(w, params)
+        return 4 * g.supers * g.icb * g.in_plane
+
+    def striped_params(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> DirectParams | None:  # fmt: skip
+        """Tiles of rows and columns; a stripe is widened in bands of its own."""
+        found = super().striped_params(w, params, target, x_rows, y_rows)
+        if found is None:
+            return None
+        g = geometry(w, found.p, found)
+        return replace(found, rb=_band(g, found.p, target.machine) or g.rows.out)
+
+    def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
+        """Return the geometry of an image whose bands lie in scratch."""
+        return _banded(w, params)
+
+    def values(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> dict[str, object]:
+        """Return what the float kernel's template needs, and how x is read."""
+        rows = geometry(w, params.p, params).rows.size
+        load = LOADS[DType.FLOAT16]
+        return {
+            **super().values(w, params, target), "halves": load, "held": params.x_rows or rows
+        }
+
+    def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
+        """Estimate cycles: of the tiles, of widening, and of weights that come again."""
+        machine, g = target.machine, _banded(w, params)
+        widening = stored_weights(w).widening(target)
+        tiles = image_cycles(machine, g, params.p, params.nv, g.depth, widening)
+        bands = -(-g.rows.out // (params.rb or g.rows.out))
+        weights = g.supers * g.mb * g.block * g.depth * 4
+        again = (bands - 1) * weights / machine.far_rate
+        rows = bands * g.x_rows if params.rb else g.rows.size
+        read = g.supers * g.icb * rows * g.cols.size
+        far = again if weights > BESIDE * machine.l2.size else 0.0
+        return g.batch * (g.supers * tiles + read * WIDENING + far)
+
+
+def _banded(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
+    g = geometry(w, params.p, params)
+    if not params.bands and not 0 < params.rb < g.rows.out:
+        return g
+    reach = (params.rb - 1) * g.rows.stride + (g.rows.kernel - 1) * g.rows.dilation + 1
+    return replace(g, x_rows=min(reach, g.rows.size))
+
+
+def _band(g: Geometry, pixels: int, machine: Machine) -> int:
+    """Return the rows of results of a band; 0: all."""
+    weights = 4 * g.supers * g.mb * g.block * g.depth
+    large = g.rows.kernel > 1 or weights > BESIDE * machine.l2.size
+    most = LARGE * machine.l2.size if large else BAND * machine.l1.size
+    image = 4 * g.supers * g.icb * g.rows.size * g.cols.size * g.block
+    rows = tile_rows(g, pixels)
+    rb = -(-g.rows.out // (-(-image // int(most)) * rows)) * rows
+    return rb if rb < g.rows.out else 0
+
+
+KERNELS = (ConvFloat16(),)
