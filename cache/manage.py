@@ -94,7 +94,7 @@ class ClearReport:
 
 @dataclass(frozen=True)
 class StoredKernel:
-    """A stored entry and what tells it from the one of the same name used before it."""
+    """A stored entry and how it differs from the one of the same name used before it."""
 
     target: str
     digest: str

@@ -58,11 +58,11 @@ class _Products:
 
     nodes: tuple[str, ...]
     unknown: frozenset[str]
-    """Nodes of such products that a reference in float64 can't tell apart."""
+    """Nodes of such products that a reference in float64 can't distinguish."""
 
 
 def bf16x3_settled(inner: Compile) -> Compile:
-    """Wrap a compilation: on targets with AMX it is told first which products may be in bf16x3."""
+    """Wrap a compilation: on targets with AMX it gets the products that may be in bf16x3."""
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         if "amx_bf16" in request.target.features and request.decisions.plain_nodes is None:

@@ -36,7 +36,7 @@ class NodeDifference:
     """The difference of a kernel call's result from the reference's value of the same name.
 
     `nodes` are those of the model that the call computes. `max_rel` is `max_abs` as a part of the
-    reference's largest magnitude; `index`, `got` and `expected` tell of the element that differs
+    reference's largest magnitude; `index`, `got` and `expected` are of the element that differs
     most, `ulp` how many floats lie between both (None for other types).
     """
 

@@ -37,7 +37,7 @@ _NAMES = (
 def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     """Let the model carry the states that `--state` names, or those it finds if that is "auto".
 
-    Returns what is to be told: which were found, or, without the option, which look like states.
+    Returns what to report: which were found, or, without the option, which look like states.
     Raises OptionError for what is no pair of an input and an output of one type.
     """
     if tuple(wanted) == ("auto",):

@@ -45,7 +45,7 @@ class Batch:
     def text(self) -> str:
         """Return the last lines that the user sees."""
         good = sum(outcome.ok for outcome in self.outcomes)
-        lines = [f"{good} of {len(self.outcomes)} rows are compiled, {self.page} tells more"]
+        lines = [f"{good} of {len(self.outcomes)} rows are compiled, details are in {self.page}"]
         lines += [
             f"{sdk.folder}: {len(sdk.networks)} networks, {sdk.distinct} kernels instead of "
             f"{sdk.kernels}, {sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}"
@@ -60,7 +60,7 @@ class Batch:
 
 
 def run_batch(
-    path: Path, values: Mapping[str, Any], tell: Callable[[Event], None],
+    path: Path, values: Mapping[str, Any], report: Callable[[Event], None],
     begin: Callable[[Matrix], None] = lambda matrix: None,
 ) -> Batch:  # fmt: skip
     """Compile a matrix; `values` are the command's options. Raises AtcError."""
@@ -69,7 +69,7 @@ def run_batch(
     journal = Journal(matrix.output)
     before = dict(journal.last)
     workers = values["jobs"] or os.cpu_count() or 1
-    outcomes = run_matrix(matrix, journal, workers, tell, again=values["again"])
+    outcomes = run_matrix(matrix, journal, workers, report, again=values["again"])
     page = matrix.output / PAGE
     rows = [
         (outcome, changes(outcome, before.get(row.name)), before.get(row.name) is outcome)

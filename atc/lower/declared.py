@@ -55,17 +55,17 @@ def inner_shape_warning(
 ) -> str:
     """Return a warning of values within a graph of other shapes than it declares, '' if none are.
 
-    The first one is told, and its node, with how many there are besides: one wrong declaration
+    The first one is reported with its node, and how many there are besides: one wrong declaration
     seldom comes alone.
     """
-    told = []
+    warnings = []
     for node in graph:
         for value in node.outputs:
             found = None if value.is_graph_output() else type_of(value)
             text = "" if found is None else shape_warning(value, found, node_label(file, node))
-            told += [text] if text else []
-    more = f", and {len(told) - 1} more of this kind" if len(told) > 1 else ""
-    return f"{told[0]}{more}" if told else ""
+            warnings += [text] if text else []
+    more = f", and {len(warnings) - 1} more of this kind" if len(warnings) > 1 else ""
+    return f"{warnings[0]}{more}" if warnings else ""
 
 
 def _written(value: onnx_ir.Value) -> str:

@@ -92,7 +92,7 @@ Examples:
 _EXPLAIN = """\
 usage: atc explain FOLDER NODE
 
-Tells why a node of a compiled model got its kernel: all candidates with estimates, times and
+Explains why a node of a compiled model got its kernel: all candidates with estimates, times and
 reasons. FOLDER is the output folder, NODE the node's name in the model.
 
 Examples:

@@ -41,13 +41,13 @@ class Planned:
 
 
 def plan_within(
-    graph: Graph, options: Options, plan: Callable[[Graph], Planned], tell: Callable[[str], None],
+    graph: Graph, options: Options, plan: Callable[[Graph], Planned], report: Callable[[str], None],
     held: Held = Held(),  # noqa: B008, a value
 ) -> Planned:  # fmt: skip
     """Return the plan of least work within --memory_budget, or without one the smallest.
 
     What the caller holds from run to run counts as the arena does. Before anything is computed
-    again, nodes are run in an order that frees memory earlier. What is computed again is told, with
+    again, nodes are run in an order that frees memory earlier. What is recomputed is reported, with
     what it costs and what no plan can do with less than; nothing is where shapes are known only
     when running. Raises OptionError, which names the least bytes that were found and what bounds
     them, where no plan is within the budget.
@@ -64,8 +64,8 @@ def plan_within(
         )  # fmt: skip
     again = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
     if again:
-        tell(one_line(f"computing again: {', '.join(again)}"))
-        tell(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
+        report(one_line(f"computing again: {', '.join(again)}"))
+        report(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
     return best
 
 

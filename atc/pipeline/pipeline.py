@@ -69,7 +69,7 @@ class Report(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation(Project):
-    """The result of one compilation and everything the report tells of it.
+    """The result of one compilation and everything in the report of it.
 
     Beside what was chosen, planned and written it has what was asked for, and what was built.
     """
@@ -84,7 +84,7 @@ class Compilation(Project):
     cache: CacheStats
     warnings: tuple[str, ...]
     source: Sequence[Mapping[str, object]] = ()
-    """The model's own nodes, as the report tells them."""
+    """The model's own nodes, as the report has them."""
     layouts: tuple[LayoutReport, ...] = ()
     """What was weighed when the layouts were chosen, graph by graph."""
     sizes: Sizes | None = None
@@ -123,7 +123,7 @@ class Compilation(Project):
 
 
 Compile = Callable[[Request, Diagnostics], Compilation]
-"""Compiles what is asked for and tells a diagnostics; see `compile_one`."""
+"""Compiles what is asked for and reports to diagnostics; see `compile_one`."""
 
 
 def compile_one(request: Request, listen: Diagnostics) -> Compilation:

@@ -141,7 +141,7 @@ def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
 
 
 def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT,)) -> bool:
-    """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
+    """Return whether a blocked convolution sums floats of one of these `kinds` in memory, and its
     tiles can store the results."""
     op, x = w.op, w.inputs[0]
     sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds

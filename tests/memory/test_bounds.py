@@ -45,7 +45,7 @@ def test_no_plan_is_below_its_bounds(model: Path) -> None:
     assert before > 0
 
 
-def test_a_moment_tells_all_that_is_there(model: Path) -> None:
+def test_a_moment_lists_all_that_is_there(model: Path) -> None:
     plain = project(model)
     at = moments(plain.program, plain.arena)
     assert len(at) == len(list(calls(plain.program.steps)))

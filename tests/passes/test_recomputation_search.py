@@ -39,7 +39,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return run_passes(compile_graph(onnx.load(path)))
 
 
-def told(found: Sequence[Found]) -> list[tuple[object, ...]]:
+def reported(found: Sequence[Found]) -> list[tuple[object, ...]]:
     return [(f.graph.nodes, f.need, f.work) for f in found]
 
 
@@ -88,9 +88,9 @@ def test_rules_and_rounds_find_better_plans(step: Graph) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("search", [Search(4), Search(2, 2, 4)])
 def test_threads_change_nothing(step: Graph, search: Search) -> None:
-    alone = told(frontier(step, WISH, search))
+    alone = reported(frontier(step, WISH, search))
     for workers in (2, 5):
-        assert told(frontier(step, WISH, replace(search, workers=workers))) == alone
+        assert reported(frontier(step, WISH, replace(search, workers=workers))) == alone
 
 
 def least_of_all(graph: Graph, goal: int) -> float:

@@ -114,14 +114,14 @@ def test_larger_batches_fit_in_the_same_bytes(
     assert 0 < work_again(done.graph) <= part * work
 
 
-def test_what_it_costs_is_told_beside_what_no_plan_is_below(model: Path) -> None:
+def test_what_it_costs_is_reported_beside_what_no_plan_is_below(model: Path) -> None:
     said: list[str] = []
     given = options({}, model, target="c99", recompute="all", memory_budget=arena(model) * 3 // 4)
     done = project_of(given, Diagnostics(stage=said.append))
-    (told,) = (text for text in said if text.startswith("the arena needs"))
+    (reported,) = (text for text in said if text.startswith("the arena needs"))
     found = re.fullmatch(
         r"the arena needs (\d+) bytes; no arena is below (\d+), which .+ alone needs; "
-        r"([\d.]+) % more work, where no plan of that size takes less than ([\d.]+) %", told,
+        r"([\d.]+) % more work, where no plan of that size takes less than ([\d.]+) %", reported,
     )  # fmt: skip
     assert found is not None
     assert int(found[1]) == done.arena.plan.size >= int(found[2]) > 0

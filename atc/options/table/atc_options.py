@@ -249,7 +249,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "a level that NAME_set_log_level or RUNTIME_OVERRIDE_LOG_LEVEL says also runs (1) and "
             "kernel calls (0)", "0|1", switch, False),
     Setting("record_computing_path", "Debugging", "errors at a node, and faults that a library "
-            "compiled with --sanity_check finds, tell the chain of nodes that computed what it "
+            "compiled with --sanity_check finds, name the chain of nodes that computed what it "
             "reads", "0|1", switch, False),
     Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
             "need", "0|1", switch, False),
@@ -318,7 +318,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "computed in; blocks must be as wide as the target's vectors; on GPUs bytes alone may "
             "lie in blocks, of 4 or 32 channels, chwn4 has the images of a batch before those, and "
             "auto is nchw", "|".join(_LAYOUTS), choice(_LAYOUTS), "auto",
-            documentation="The report tells what each of them is estimated to cost, by measured "
+            documentation="The report shows what each of them is estimated to cost, by measured "
             "times where there are some."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
             switch, False, system="ATC", row="A-22"),
@@ -356,12 +356,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "where that lowers the memory that the network needs: none, cheap ones (elementwise) "
             "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
-            documentation="Results have the same bits. --log=info tells the nodes."),
+            documentation="Results have the same bits. --log=info lists the nodes."),
     Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
             "and the optimizer's state of --mode=train (0: any): no more is computed again than "
             "that takes, and a network that needs more is an error", "BYTES", integer(0), 0,
             documentation="Without --recompute only the order of nodes may change. A smaller "
-            "budget never costs less work than a larger one. --log=info tells what is computed "
+            "budget never costs less work than a larger one. --log=info says what is computed "
             "again, how much work that is, and what no plan can be below."),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
             "computed again", "BYTES", integer(0), 0),
@@ -392,7 +392,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Each program is carried there, has --fast_run_timeout, and is removed. "
             "qemu alone is the target's own emulator, as local is where there is need of one."),
     # ---- debugging ---------------------------------------------------------------------------
-    Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
+    Setting("log", "Debugging", "what to report on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",
             documentation="debug shows every pass with node counts and times, every command that "
             "is started, and a traceback on failure."),

@@ -134,7 +134,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           gives={"log": _LEVELS.__getitem__}),
     _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR", parse=integer(0),
              needs="sanity_check", meaning="when a library compiled with --sanity_check runs, it "
-             "tells on standard error of each kernel call that writes or reads this variable: "
+             "logs on standard error each kernel call that writes or reads this variable: "
              "checksum, last word, whether it is unchanged",
              documentation="VAR is the variable's number in dumps of load_and_run; the outputs' "
              "are output_variables of the report. A library without checks doesn't look at it."),
@@ -212,7 +212,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           "they end the process where they are, for a debugger",
           documentation="The running network's Python module reads it."),
     _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", parse=switch, default="0",
-          meaning="errors tell how what a node reads was computed, as --record_computing_path",
+          meaning="errors say how what a node reads was computed, as --record_computing_path",
           gives={"record_computing_path": _same}),
     _once("MEGENGINE_EXECUTION_STRATEGY", row="M-28", values="|".join(_STRATEGIES),
           parse=strategy, default="HEURISTIC", meaning="how kernels are chosen: estimated "
@@ -226,7 +226,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           meaning="seconds that measuring one candidate kernel may take, 0: no limit",
           gives={"fast_run_timeout": _same}),
     _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1", parse=present, default="0",
-          meaning="load_and_run --profile tells only of what waits for another stream: copies, "
+          meaning="load_and_run --profile shows only what waits for another stream: copies, "
           "and on a GPU the calls that the host computes beside it"),
     _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="the folder of nvcc, where neither "
           "NVCC nor CUDA_HOME says another one"),

@@ -122,7 +122,7 @@ MXNET: tuple[Setting, ...] = (
           "is written as the process ends, for the viewer of Chrome traces",
           gives={"profile": lambda on: on or None}),
     _once("MXNET_PROFILER_MODE", row="X-30", values="0...15", parse=integer(0, 15), default="0",
-          meaning="what profile.json tells of: 0 the model's operators only, else also copies and "
+          meaning="what profile.json contains: 0 the model's operators only, else also copies and "
           "other calls that are no operator's", documentation="MXNet 2 has made a mask of bits of "
           "it, of which all above 0 mean the same here."),
     _dynamic("MXNET_CUDNN_AUTOTUNE_DEFAULT", row="X-31", values="0|1|2", parse=integer(0, 2),

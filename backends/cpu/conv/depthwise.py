@@ -348,7 +348,7 @@ def as_stored(dtype: DType) -> Epilogue:
 
 
 def _inside_pads(op: Pool, w: Workload[Pool]) -> bool:
-    """Tell whether every window lies inside the padded input: all average as many elements."""
+    """Return whether every window lies inside the padded input: all average as many elements."""
     g = channelwise(w)
     return all(
         (a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad < a.size + end
