@@ -1,4 +1,4 @@
-"""Folders of small signed files, of what can always be made again."""
+"""Folders of small signed files, of what can always be remade."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _alike(given: ir.Value, computed: ir.Value) -> bool:
     known = b is None or (
         len(a) == len(b)
         and all(x == y for x, y in zip(a, b, strict=True) if isinstance(y, int))
-    )  # what the lowering finds is compared again
+    )  # what lowering finds is compared once more
     return known and all(
         isinstance(n, int) for k, n in enumerate(a) if k not in grows
     )

@@ -124,7 +124,7 @@ def _sdks(matrix: Matrix, outcomes: Sequence[Outcome], name: str) -> Iterator[Sd
         if failed is not None:
             raise OptionError(
                 f"there is no library {name}: {failed} isn't compiled", where="--sdk",
-                hint="mend it, and run the batch again: what is done isn't done again",
+                hint="mend it, and run the batch again: only what is missing is compiled",
             )  # fmt: skip
         yield _sdk([row for row, _ in rows], name)
 
@@ -139,7 +139,7 @@ def _sdk(rows: Sequence[Row], name: str) -> Sdk:
 
 
 def _chained(rows: Sequence[Row], place: Path) -> list[Path]:
-    """Compile networks again below a folder, each with the weights of those before it."""
+    """Recompile networks below a folder, each with the weights of those before it."""
     before, folders = NO_WEIGHTS, []
     for row in rows:
         folders.append(place / row.output.name)

@@ -124,7 +124,7 @@ def emit(
     files find them.
 
     The weights begin with those that lie `before` them, of other networks of a library: what they
-    hold isn't added again.
+    hold isn't added twice.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its

@@ -272,7 +272,7 @@ def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
 def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     """Return the candidates' times if the algo cache has them all.
 
-    What took too long is measured again where it may take longer now.
+    What took too long is measured anew where it may take longer now.
     """
     known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
     if not all(k and (t is None or t >= 0 or t <= bench.late_ns) for k, t in known):

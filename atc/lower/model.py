@@ -328,7 +328,7 @@ class _Walker:
             self.trace = trace
         if trace is None:
             return inner, made
-        inner = Builder(builder)  # again, for who listens
+        inner = Builder(builder)  # a second time, for who listens
         return inner, self.subgraph(graph, inner)
 
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:

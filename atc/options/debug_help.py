@@ -101,7 +101,7 @@ Examples:
 _BATCH = """\
 usage: atc batch FILE.toml [--jobs=N] [--sdk=NAME] [--again] [options]
 
-Compiles models x targets x variants, several at a time. What is up to date isn't compiled again,
+Compiles models x targets x variants, several at a time. What is up to date isn't recompiled,
 so that a run that was killed goes on where it was. The page batch.html in the output folder shows
 status, sizes, times, and what changed since the last run. The file (see atc/docs/farm.md):
 

@@ -164,9 +164,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     project = write_project(
         plans, request, digest.result(), diagnostics, once=can_share_weights(request, compiler)
     )
-    again = partial(_recomputed, timed, request, compiler, project)
+    recomputed = partial(_recomputed, timed, request, compiler, project)
     planned = planned_sizes(project.emission.interface, request.target)
-    check_sizes(planned, project.arena, request, again)
+    check_sizes(planned, project.arena, request, recomputed)
     listed = listed_kernels(project.program, request.debugging.config, operators)
     made_from = build_plan(project.emission, request, listed)
     diagnostics.stage("compiling C")
@@ -181,7 +181,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
                 made_from, project.emission, request, compiler, built.flags, cwd, diagnostics
             )
         if sizes is not None:
-            check_sizes(sizes, project.arena, request, again)
+            check_sizes(sizes, project.arena, request, recomputed)
         done = Compilation(
             **vars(project), folder=options.output, name=project.emission.name, request=request,
             target=request.target, compiler=compiler, build=built.result, cache=built.cache,
@@ -198,7 +198,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
 def _recomputed(
     timed: Timed, request: Request, compiler: Compiler, project: Project
 ) -> Iterator[str]:
-    """Yield what computing values again would spare, and cost, if that isn't allowed yet."""
+    """Yield what recomputing values would spare, and cost, if that isn't allowed yet."""
     if request.options.recompute != "none":
         return
     wanted = request.with_options(recompute="all", memory_budget=0)

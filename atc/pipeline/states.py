@@ -14,7 +14,7 @@ from atc.ir.graph import DType, Graph, TensorType
 from atc.lower.growth import Growth
 
 Lower = Callable[..., Graph]
-"""Lowers the model again, with `growths`."""
+"""Lowers the model once more, with `growths`."""
 
 
 def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:

@@ -36,7 +36,7 @@ def load(
 ) -> Network:
     """Load a network from an output folder or from the shared library in it.
 
-    A library that was compiled again since an earlier call is loaded anew. Weights that were
+    A library that was recompiled since an earlier call is loaded anew. Weights that were
     compiled to be external are read from `<name>_weights.bin`, or from the files in
     `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
     system has some. A network for a GPU runs on that with the number `device_id`, or the one that

@@ -156,7 +156,7 @@ def _dry_run(
         return None, []  # only because of what stands in for the results of failing nodes
     kernels, errors = _kernels(network.graph, request.target, limits)
     if not errors and all(v.error is None for v in visits.values()):
-        if network.graph.dims:  # again, unheard: the range is compared with single shapes
+        if network.graph.dims:  # once more: the range is compared with single shapes
             optimise(read_model(first, diagnostics), request, diagnostics)
         more = [optimise(read_model(each, diagnostics), request, diagnostics) for each in others]
         plans = plan_all(Timed((network, *more), {}, limits), request, diagnostics)

@@ -77,8 +77,8 @@ def shorter(e: Expr) -> Expr:
 def rounded_once(e: Expr, half: DType) -> Expr:
     """Return a float expression that gives the same numbers of 16 bits, stored as such.
 
-    Of what is rounded, clamped by numbers that 16 bits hold and rounded again, the last is enough.
-    (Zeros may differ in sign.)
+    Of what is rounded, clamped by numbers that 16 bits hold and rounded once more, the last
+    rounding is enough. (Zeros may differ in sign.)
     """
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype is half:

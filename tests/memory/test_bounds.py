@@ -1,4 +1,4 @@
-"""Bounds on bytes and on work: plans of programs, however they compute again, are above them."""
+"""Bounds on bytes and on work: plans of programs, whatever they recompute, are above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for what to compute again: never worse for more of it, always the same."""
+"""The search for what to recompute: never worse for more of it, always the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atc.passes.rematerialize import (
     RematerializationGoal,
     bytes_moved,
     recomputed_nodes,
-    work_again,
+    recomputed_work,
 )
 from support import compile_graph
 
@@ -54,7 +54,7 @@ def test_plans_are_legal_and_each_costs_more_and_needs_less(step: Graph, search:
     assert plain.work == 0
     assert found
     for before, each in pairwise([plain, *found]):
-        assert before.work < each.work == work_again(each.graph)
+        assert before.work < each.work == recomputed_work(each.graph)
         assert before.need > each.need == Lifetimes(each.graph).peak
         verify(each.graph, "search")
         again = recomputed_nodes(each.graph)

@@ -99,9 +99,9 @@ class _Places:
 
     def _repeat(self, node: Repeat, end: int) -> int:
         if node.most < 0:
-            again = self.add()
-            self.free[again] += [("", end), ("", self.build(node.part, again))]
-            end = again
+            loop = self.add()
+            self.free[loop] += [("", end), ("", self.build(node.part, loop))]
+            end = loop
         else:
             last = end
             for _ in range(node.most - node.least):

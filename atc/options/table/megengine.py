@@ -169,7 +169,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              meaning="population of the genetic search for recomputation, as --recompute_pool",
              gives={"recompute_pool": _same}),
     _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", parse=integer(0),
-             default="0", meaning="memory below which nothing is computed again, as "
+             default="0", meaning="memory below which nothing is recomputed, as "
              "--recompute_until", gives={"recompute_until": lambda mb: mb << 20}),
     _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
              parse=integer(1, 4 * (os.cpu_count() or 1)),
@@ -183,7 +183,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
           meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",
-          meaning="tensors may be dropped and computed again, as --recompute=all",
+          meaning="tensors may be dropped and recomputed, as --recompute=all",
           gives={"recompute": lambda on: "all" if on else "none"}),
     _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", parse=integer(0),
              default="1048576", meaning="the smallest tensors to drop, as --recompute_minimum",
@@ -257,7 +257,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
             kind="feature", system="MegEngine", row="M-38"),
     _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",
-          meaning="how often a tensor may be computed again",
+          meaning="how often a tensor may be recomputed",
           accepted="as often as the budget takes"),
     _once("MEGENGINE_DISABLE_MEMORY_FORWARDING", values="0|1", default="0",
           meaning="operators don't forward memory",

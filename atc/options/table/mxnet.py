@@ -115,7 +115,7 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_ENABLE_GPU_P2P", row="X-27", values="0|1", default="1",
           meaning="GPUs copy from each other", accepted=_KVSTORE),
     _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", parse=switch, default="0",
-             meaning="activations are computed again in the backward pass, as --recompute=cheap",
+             meaning="activations are recomputed in the backward pass, as --recompute=cheap",
              gives={"recompute": lambda on: "cheap" if on else None}),
     _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
           meaning="networks are compiled with --profile; when one was loaded, profile.json "

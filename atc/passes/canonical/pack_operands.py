@@ -65,7 +65,7 @@ def _follow(loops: Sequence[int], views: Sequence[View], width: int) -> bool:
 
 
 def _fills(view: View, shape: Sequence[int]) -> bool:
-    """Return whether no loop reads the same again."""
+    """Return whether no loop reads the same elements repeatedly."""
     return all(s != 0 or n == 1 for s, n in zip(view.strides, shape, strict=True))
 
 

@@ -216,7 +216,7 @@ class Window(Panels):
         return self.passing(each, self.blocks(), self.whole) + self.making(machine)
 
     def making(self, machine: Machine) -> float:
-        """Estimate the cycles to make the pixels, and to bring them near for each panel again."""
+        """Estimate the cycles to make the pixels, and to bring them near anew for each panel."""
         vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
         pixels = self.parts * self.apart
         passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)

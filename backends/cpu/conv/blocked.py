@@ -342,10 +342,10 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
-    """Return a factor for what is read again from beyond L2: inputs, or weights."""
+    """Return a factor for what is reread from beyond L2: inputs, or weights."""
     weights = g.mb * g.block * g.depth * 4
-    again = len(panels(g.mb, nv)) > 1 and w.input(0).nbytes > machine.l2.size // 2
-    pays = again and weights <= BESIDE * machine.l2.size
+    reread = len(panels(g.mb, nv)) > 1 and w.input(0).nbytes > machine.l2.size // 2
+    pays = reread and weights <= BESIDE * machine.l2.size
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
