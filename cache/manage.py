@@ -1,4 +1,4 @@
-"""Look at a cache and tidy it, apart from any compilation; values only, nothing is printed.
+"""Inspect and tidy a cache, outside any compilation; values only, nothing is printed.
 
 A root without a cache is an empty one. All raise OptionError if the folders can't be read or,
 for `clear_cache`, changed.

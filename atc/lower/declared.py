@@ -42,8 +42,8 @@ def shape_warning(value: onnx_ir.Value, found: TensorType, where: str) -> str:
     if value.dtype is None or value.shape is None:
         return ""
     pairs = zip(value.shape, found.shape, strict=False)
-    apart = any(isinstance(d, int) and d > 0 and not is_dynamic(n) and d != n for d, n in pairs)
-    if not apart and len(value.shape) == len(found.shape):
+    differs = any(isinstance(d, int) and d > 0 and not is_dynamic(n) and d != n for d, n in pairs)
+    if not differs and len(value.shape) == len(found.shape):
         return ""
     what = "output" if value.is_graph_output() else "value"
     text = f"{what} '{value.name}' is declared as {_written(value)}, but {found} is computed"

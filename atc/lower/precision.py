@@ -114,7 +114,7 @@ class Precision:
 
 
 def _round(builder: Builder, name: str, dtype: DType) -> str:
-    """Return what a float rounded to a type is: one expression, so that no pass tears it apart."""
+    """Return what a float rounded to a type is: one expression, so that no pass splits it."""
     if builder.value(name) is None:
         return builder.map(lambda x: cast(cast(x, dtype), DType.FLOAT), name)
     with np.errstate(over="ignore"):  # beyond the type's range is infinite, as in C

@@ -268,12 +268,12 @@ def _change(name: str, got: Array, expected: Array) -> Change | None:
         return Change(name, float("inf"), float("inf"))
     wide = [a.astype(np.float64) for a in (got, expected)]
     with np.errstate(invalid="ignore"):
-        apart = np.abs(wide[0] - wide[1])
+        errors = np.abs(wide[0] - wide[1])
     same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
-    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    errors = np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors))
     finite = np.abs(wide[1][np.isfinite(wide[1])])
     largest = float(np.max(finite, initial=0.0)) or 1.0
-    most = float(np.max(apart, initial=0.0))
+    most = float(np.max(errors, initial=0.0))
     return Change(name, most, most / largest)
 
 

@@ -178,7 +178,7 @@ class TileEpilogue:
         floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out not in BYTES
         self.rolled = cost(self.expr) > LONG and floats
         self.bytes = self.out in BYTES
-        self.apart = self.out is not DType.FLOAT
+        self.separate_sums = self.out is not DType.FLOAT
         """Whether sums can't wait in y for a rolled epilogue."""
 
     def parameters(self) -> str:

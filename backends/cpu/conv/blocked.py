@@ -363,8 +363,8 @@ def _row_blocks(machine: Machine, g: Geometry, p: int, nv: int) -> list[int]:
     if len(panels(g.mb, nv)) == 1 or weights > machine.l2.size:
         return [0]
     rows = tile_rows(g, p)
-    apart = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
-    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * apart
+    segments = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
+    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * segments
     count = -(-g.rows.out // (max(1, int(INPUT * machine.l2.size) // of_tile) * rows))
     return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
 

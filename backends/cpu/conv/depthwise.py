@@ -1,4 +1,4 @@
-"""Windows that keep channels apart, in channel blocks: depthwise convolution and pooling.
+"""Windows of separate channels, in channel blocks: depthwise convolution and pooling.
 
 A tile of outputs is unrolled whole: every input vector is loaded once and given to all the outputs
 that it concerns. Tiles at the borders simply lack the taps that meet padding.
