@@ -141,10 +141,10 @@ def node_sums(program: Program, arena: Arena, expected: Expected) -> tuple[NodeS
     """
     made = (_node_sum(value, expected) for value in step_values(program, arena))
     found = [each for each in made if each is not None]
-    turns = 1
-    while sum(each.size for each in found[turns - 1 :: turns]) > NODES:
-        turns += 1
-    return tuple(found[turns - 1 :: turns])
+    every = 1
+    while sum(each.size for each in found[every - 1 :: every]) > NODES:
+        every += 1
+    return tuple(found[every - 1 :: every])
 
 
 def _node_sum(value: StepValue, expected: Expected) -> NodeSum | None:

@@ -54,5 +54,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"`{path}`" if text.strip("`") in (path, target) else f"{text} (`{path}`)"
         return f"{mark}[{text}]({posixpath.relpath(inside, posixpath.dirname(here))}{anchor})"
 
-    parts = _CODE.split(markdown)  # text and fenced code in turns
+    parts = _CODE.split(markdown)  # text and fenced code alternate
     return "".join(part if k % 2 else _LINK.sub(place, part) for k, part in enumerate(parts))

@@ -1,9 +1,9 @@
 """Fast-run: times the candidate kernels of every distinct workload and keeps the results.
 
 Workloads → candidates → built into one small program per workload → each checked against the
-portable kernel, then timed in turns on one core → times in the algo cache. A candidate that fails
-to run, to agree or to end in time is recorded with its reason and never chosen. Of workloads that
-differ in float constants alone, one is measured.
+portable kernel, then timed alternately on one core → times in the algo cache. A candidate that
+fails to run, to agree or to end in time is recorded with its reason and never chosen. Of workloads
+that differ in float constants alone, one is measured.
 """
 
 from __future__ import annotations

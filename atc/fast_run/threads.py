@@ -31,8 +31,8 @@ from atc.templates import render
 
 NAME = "call"
 """The network of one call."""
-TURNS = 3
-"""How often the programs of a call run, in turns."""
+ROUNDS = 3
+"""How often the programs of a call run, alternately."""
 MIN_NS, BATCHES = 1e6, 10
 NEAR = 1.05
 """How much longer more pieces may take: a busy machine measures them worse than they are."""
@@ -101,7 +101,7 @@ def _measured(choice: Choice, threads: int, bench: Bench) -> dict[int, float]:
         places = [Path(folder).resolve() / str(n) for n in range(1, threads + 1)]
         for n, place in enumerate(places, 1):
             _build(_network(choice, n, bench.target), n > 1, bench, place)
-        for _ in range(TURNS):
+        for _ in range(ROUNDS):
             for n, place in enumerate(places, 1):
                 ns = _ask(place, bench)
                 if ns is not None:

@@ -53,11 +53,11 @@ class ValueCheck:
     first: dict[int, list[bytes]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     _compared: int = -1
-    _turn: int = 0
+    _iteration: int = 0
 
     def begin(self) -> None:
         """Begin with a run; raises CheckError where there is no value of the first index."""
-        self._turn = 0
+        self._iteration = 0
         if self._compared == 0 and self.start >= len(self.first):
             raise CheckError(
                 f"there are {len(self.first)} values, none has the index {self.start}",
@@ -87,8 +87,8 @@ class ValueCheck:
             if chosen is None:
                 self.first.setdefault(number, []).append(array.tobytes())
             elif number == chosen:
-                before = self.first[number][self._turn % len(self.first[number])]
-                self._turn += 1
+                before = self.first[number][self._iteration % len(self.first[number])]
+                self._iteration += 1
                 if array.tobytes() != before:
                     self._fail(step, number, array, before)
 

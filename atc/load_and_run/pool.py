@@ -37,7 +37,7 @@ class _Worker:
 
 
 class Pool:
-    """Some threads; calls go to them in turn, and the caller waits for each.
+    """Some threads; calls go to them round-robin, and the caller waits for each.
 
     With `caller` the calling thread is the first of them. Close it after use: it is a context.
     """
@@ -46,7 +46,7 @@ class Pool:
         """Start the threads and pin them to `cores`, if any; raises OptionError for a wrong one."""
         chosen: list[int | None] = [*cores] or [None] * count
         self.cores: list[list[int]] = []
-        self._turn = 0
+        self._next = 0
         self._workers: list[_Worker | None] = []
         self._before = os.sched_getaffinity(0) if caller else None
         if caller:
@@ -69,8 +69,8 @@ class Pool:
 
     def run(self, task: _Task) -> None:
         """Let the next thread run a call; raises what it raises."""
-        worker = self._workers[self._turn % len(self._workers)]
-        self._turn += 1
+        worker = self._workers[self._next % len(self._workers)]
+        self._next += 1
         if worker is None:
             task()
             return

@@ -40,7 +40,7 @@ def workers(
         return
     there, cores = context.engine.threads, arguments["multi_thread_core_ids"]
     if there == 1 and count > 1:
-        console.warn("the library computes in one thread: the pool's threads take runs in turn")
+        console.warn("the library computes in one thread: runs of the pool's threads alternate")
     elif there != count:
         console.warn(f"the library was compiled for {there} threads, not for {count}")
     own = 1 if there > 1 else count

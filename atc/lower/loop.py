@@ -119,7 +119,7 @@ def _scan(ctx: LoweringContext, inputs: Sequence[str]) -> tuple[str, ...]:
     ctx.require(len(lengths) == 1, plain(f"sequences of different lengths, {lengths}"))
     collected = len(graph.outputs) - split
     out_axes = ctx.ints("scan_output_axes", [0] * collected) or []
-    out_turns = ctx.ints("scan_output_directions", [0] * collected) or []
+    out_directions = ctx.ints("scan_output_directions", [0] * collected) or []
 
     def bind(builder: Builder, _: str, held: Sequence[str], parts: Sequence[str]) -> None:
         for value, name in zip(graph.inputs, (*held, *parts), strict=True):
@@ -128,7 +128,7 @@ def _scan(ctx: LoweringContext, inputs: Sequence[str]) -> tuple[str, ...]:
     results = lower_loop(ctx, LoopSource(
         graph, bind, lengths.pop(), "", "", states,
         Sequences(tuple(sequences), tuple(t == 1 for t in directions)), False,
-        tuple(t == 1 for t in out_turns),
+        tuple(d == 1 for d in out_directions),
     ))  # fmt: skip
     moved = (
         _moved(b, y, 0, ctx.axis(axis, len(b.shape(y))))

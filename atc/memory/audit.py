@@ -43,7 +43,7 @@ class _Span:
 
 
 def _rows_read(call: Call, stripe: Stripe) -> tuple[int, int]:
-    """Return the rows of its first operand that a call reads for those of a turn."""
+    """Return the rows of its first operand that a call reads for those of a stripe."""
     op, x = call.choice.workload.op, call.choice.workload.inputs[0]
     assert isinstance(op, ConvBlocked | Pool)
     assert x is not None

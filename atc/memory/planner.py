@@ -219,7 +219,7 @@ def _two_ends(spans: _Spans, buffer: Buffer, ceiling: int) -> int:
     return _first_fit(spans, buffer, ceiling)
 
 
-# Tried in this turn until the bound is met: the first two suit most networks, the third chains.
+# Tried in this order until the bound is met: the first two suit most networks, the third chains.
 _GREEDY: tuple[tuple[str, _Rule], ...] = (
     ("size", _first_fit),
     ("peak", _first_fit),
@@ -277,8 +277,8 @@ def _best_greedy(
     peaks = _peaks(items)
     visits = 0
     for order, rule in _GREEDY[:orders]:
-        turn = sorted(range(len(items)), key=lambda i: _priority(order, items[i], peaks[i]))
-        offsets = _place_in_turn(items, conflicts, turn, rule, bound)
+        sequence = sorted(range(len(items)), key=lambda i: _priority(order, items[i], peaks[i]))
+        offsets = _place_in_order(items, conflicts, sequence, rule, bound)
         packing = _packing(items, offsets, f"{order} order,{rule.__name__.replace('_', ' ')}")
         if best is None or packing.size < best.size:
             best = packing
@@ -295,29 +295,29 @@ def _packed_by_steps(items: Sequence[Buffer], orders: int) -> Iterator[_Packing]
     unit = max(b.alignment for b in items)
     sizes = [_align_up(b.size, unit) for b in items]
 
-    def turn(order: str) -> list[int]:
+    def sequence(order: str) -> list[int]:
         return sorted(range(len(items)), key=lambda i: _priority(order, items[i], 0))
 
-    begun = turn("start")
+    begun = sequence("start")
     ended = sorted(begun, key=lambda i: -items[i].last)
     backwards = [(-last, -first) for first, last in lives]
-    yield _packing(items, stacked(lives, sizes, turn("life")), "life order, stacked")
+    yield _packing(items, stacked(lives, sizes, sequence("life")), "life order, stacked")
     if orders > 1:
         yield _packing(items, swept(lives, sizes, begun), "sweep forwards, best fit")
     if orders > 2:
         yield _packing(items, swept(backwards, sizes, ended), "sweep backwards, best fit")
     for order in ("size", "area")[: max(orders - 3, 0)]:
-        offsets = stacked(lives, sizes, turn(order))
+        offsets = stacked(lives, sizes, sequence(order))
         yield _packing(items, offsets, f"{order} order, stacked")
 
 
-def _place_in_turn(
-    items: Sequence[Buffer], conflicts: _Conflicts, turn: Iterable[int], rule: _Rule, ceiling: int
+def _place_in_order(
+    items: Sequence[Buffer], conflicts: _Conflicts, order: Iterable[int], rule: _Rule, ceiling: int
 ) -> list[int]:
-    """Place each buffer in its turn, by the rule, clear of those before it."""
+    """Place the buffers in an order, by the rule, clear of those before it."""
     offsets = [_UNPLACED] * len(items)
     ends = [0] * len(items)
-    for i in turn:
+    for i in order:
         spans = sorted([(o, ends[j]) for j in conflicts[i] if (o := offsets[j]) != _UNPLACED])
         offsets[i] = rule(spans, items[i], ceiling)
         ends[i] = offsets[i] + items[i].size

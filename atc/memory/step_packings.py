@@ -1,7 +1,7 @@
 """Packings of buffers that look at steps instead of at pairs of buffers: for thousands at once.
 
 A buffer is a life, its first and last step, and a size in bytes of which all offsets that it needs
-are multiples: sizes are rounded up to the largest alignment. `turn` is the order of placing.
+are multiples: sizes are rounded up to the largest alignment. `order` is the order of placing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 Lives = Sequence[tuple[int, int]]
 
 
-def stacked(lives: Lives, sizes: Sequence[int], turn: Sequence[int]) -> list[int]:
-    """Place each buffer in its turn on top of all that were placed in its life.
+def stacked(lives: Lives, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Place each buffer, in this order, on top of all that were placed in its life.
 
     Where each life holds another one or is disjoint from it, longest first is best possible.
     """
@@ -27,19 +27,19 @@ def stacked(lives: Lives, sizes: Sequence[int], turn: Sequence[int]) -> list[int
     end = np.searchsorted(steps, lasts, side="right").tolist()
     height = np.zeros(len(steps), np.int64)
     offsets = [0] * len(lives)
-    for i in turn:
+    for i in order:
         life = height[begin[i] : end[i]]
         offsets[i] = int(life.max())
         life[:] = offsets[i] + sizes[i]
     return offsets
 
 
-def swept(lives: Lives, sizes: Sequence[int], turn: Sequence[int]) -> list[int]:
-    """Place each buffer in the smallest gap that has room, in a turn of ascending first steps."""
+def swept(lives: Lives, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Place each buffer in the smallest gap that has room, in an order of ascending first steps."""
     gaps = _Gaps()
     offsets = [0] * len(lives)
     live: list[tuple[int, int]] = []
-    for i in turn:
+    for i in order:
         while live and live[0][0] < lives[i][0]:
             _, dead = heappop(live)
             gaps.free(offsets[dead], sizes[dead])

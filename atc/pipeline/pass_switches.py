@@ -15,9 +15,9 @@ from atc.options.files import lines_of, read_json, read_text, wrong
 from atc.passes import pass_names
 
 ALL = "ALL"
-TURNS = "take_turns"
+CASCADES = "take_turns"
 """The one rule that is no pass: cascades, calls that run stripe by stripe."""
-RULES = (*pass_names(), TURNS)
+RULES = (*pass_names(), CASCADES)
 
 LEVELS: Mapping[str, frozenset[str]] = {
     "O0": frozenset(),

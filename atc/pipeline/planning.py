@@ -14,7 +14,7 @@ from atc.memory.arena import plan_memory
 from atc.pipeline.caches import open_build_context
 from atc.pipeline.held import held_bytes
 from atc.pipeline.memory_budget import Planned, plan_within
-from atc.pipeline.pass_switches import TURNS
+from atc.pipeline.pass_switches import CASCADES
 from atc.pipeline.request import Request
 from atc.pipeline.timing import Timed
 from atc.program.build import ThreadCounts, build_program
@@ -119,7 +119,7 @@ class _Planner:
         selection = select(graph, target, self.timings, limits=self.limits)
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=self.threads,
-            cascades=not self.plain and TURNS not in self.request.switches.off,
+            cascades=not self.plain and CASCADES not in self.request.switches.off,
             packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
             io=options.io == "arena" and not self.several,

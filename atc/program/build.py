@@ -187,7 +187,7 @@ class _Writer:
             inputs = (results[k - 1], *stage.node.inputs[1:]) if k else stage.node.inputs
             node = replace(stage.node, inputs=inputs, outputs=(results[k],))
             call = self._call(node, replace(stage.choice, candidate=candidate))
-            own = sum(turn[k].end - turn[k].begin for turn in cascade.parts[number])
+            own = sum(stripe[k].end - stripe[k].begin for stripe in cascade.parts[number])
             made.append(_with_rows(call, stage.choice, own))
         return CascadeLoop(last, tuple(made), cascade.parts[number])
 

@@ -38,7 +38,7 @@ LINE = 64
 WORTH = 12000
 """Cycles of a call below which another thread costs more than it brings."""
 WORTH_PHASE = 1500
-"""The same of a turn of a call whose threads wait for each other: they are awake."""
+"""The same of a phase of a call whose threads wait for each other: they are awake."""
 BYTES_PER_CYCLE = 16
 """What a call that only streams moves."""
 
@@ -178,7 +178,7 @@ def _of_loops(
     loops: Sequence[int], w: Workload, candidate: Candidate, threads: int,
     make: Callable[[int, int, int], Op], each: int = 1,
 ) -> tuple[Slice, ...]:  # fmt: skip
-    """Cut the outermost of the loops that fill the result with `each` elements a turn.
+    """Cut the outermost of the loops that fill the result with `each` elements per iteration.
 
     `make` takes axis, begin and extent.
     """

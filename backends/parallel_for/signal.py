@@ -42,7 +42,7 @@ def work(w: Workload) -> DType:
 
 
 class DftStockham(ParallelFor[Dft]):
-    """Dft in two buffers by turns, so that no reordering is needed.
+    """Dft that alternates between two buffers, so that no reordering is needed.
 
     D. H. Bailey, "A High-Performance FFT Algorithm for Vector Supercomputers", 1988. A prime
     factor p costs p operations per element.

@@ -9,16 +9,16 @@ Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random o
 
 A variant is the network built once more, with further options: `--variant=--fast_run=1` shows what
 measuring kernels gains over estimating them, `--variant=--layout_transform=nhwc` what a forced
-layout costs. It takes turns as the peers do and doesn't count among them.
+layout costs. It alternates with the network as the peers do and doesn't count among them.
 
 Each engine has a process of its own on the same core, or on N cores with N threads with
---num_threads=N, and they take turns. `ratio` is an engine's median over ours: above 1 ours is
+--num_threads=N, and they alternate. `ratio` is an engine's median over ours: above 1 ours is
 faster. `precision` is what our library states of its arithmetic; the others are set to compute in
 float32, openvino_bf16 in bfloat16. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
 magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
 does fewer operations). With --layers, the large direct convolutions and matrix products are added
-up, too; then the peak is that of a program that takes turns with the network. --workspace_limit=0
+up, too; then the peak is that of a program that alternates with the network. --workspace_limit=0
 keeps Winograd out. RSS is the most memory of the whole process, Python with numpy included; own
 what that is above a process with numpy and the inputs alone. The cold build has an empty cache; the
 warm one the cache that it filled; with --clock=cpu these are seconds of all processors together.
@@ -95,7 +95,7 @@ class Engine:
 class Result:
     """All that was measured with a model; `gflops_peak` is a core's, by the target's vectors.
 
-    `layers` are as in layers.py, which measured `layers_peak` in turns with them.
+    `layers` are as in layers.py, which measured `layers_peak` alternately with them.
     """
 
     model: str
@@ -219,7 +219,7 @@ def race(
     given: argparse.Namespace, ours: Mapping[str, Compilation], model: Path, folder: Path,
     inputs: Mapping[str, str], expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[tuple[Engine, ...], int]:  # fmt: skip
-    """Let all engines take turns, each round in another order; return the bare memory, too."""
+    """Run all engines alternately, each round in another order; return the bare memory, too."""
     names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
     with ExitStack() as stack:
@@ -299,7 +299,7 @@ def hear(process: Process) -> dict[str, Any]:
     if not line.startswith("{"):
         return {"error": f"the process ended with status {process.wait()}"}
     said: dict[str, Any] = json.loads(line)
-    if hasattr(signal, "SIGSTOP"):  # threads of a pool may spin on the cores in others' turns
+    if hasattr(signal, "SIGSTOP"):  # threads of a pool may spin on the cores while others run
         process.send_signal(signal.SIGSTOP)
     return said
 
@@ -431,7 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", default="onnxruntime,openvino", help="engines; missing: skipped")
     parser.add_argument("--variant", action="append", default=[], metavar="OPTIONS",
                         help="ours once more, with further options")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each engine")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each engine")
     parser.add_argument(
         "--clock",
         choices=("wall", "cpu"),

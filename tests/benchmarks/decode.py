@@ -3,9 +3,9 @@
     python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4
 
 makes a decoder of the shape of Llama's with 135 million weights (fewer layers and words, if given),
-compiles it once for prompts and single words, and runs it in turns with onnxruntime, which is given
-its caches anew as its users do, and with a loop that does nothing but read as many bytes as the
-weights are. The share is that loop's time in the time of a word. All run in one thread. Where
+compiles it once for prompts and single words, and runs it alternately with onnxruntime, which is
+given its caches anew as its users do, and with a loop that does nothing but read as many bytes as
+the weights are. The share is that loop's time in the time of a word. All run in one thread. Where
 llama-cpp-python is installed, `--gguf=FILE` runs a model of its own beside them.
 """
 
@@ -148,7 +148,7 @@ class Onnxruntime:
 def measured(
     runs: dict[str, Any], read: Callable[[], float], prompt: int, words: int
 ) -> dict[str, Found]:
-    """Return the medians of runs in turns."""
+    """Return the medians of alternating runs."""
     prompts: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
         for name, run in runs.items():

@@ -5,7 +5,7 @@ usage: python tests/benchmarks/gallery.py [--exporter=PYTHON] [--only=NAME,...] 
 
 PYTHON is one that has torch, onnxscript, torchvision, timm and transformers (default: this one):
 they export the networks of architectures.py, with random weights. Each is built and measured by
-compare.py, by CPU time and in turns with onnxruntime on one core. What was measured of a network is
+compare.py, by CPU time, alternating with onnxruntime on one core. What was measured of a network is
 a line of atc/docs/gallery.jsonl, written when it is done: a run that was ended goes on where it
 was. Networks that have a line aren't measured again without --again. At last the page
 atc/docs/gallery.md and its charts are written from all lines; --page does nothing else.
@@ -122,9 +122,9 @@ page); don't edit it by hand.
 configurations, as their names say. {where}
 
 **How it was measured**: by CPU time, as the machine had other work meanwhile (a load of {load} on
-{cores} cores when the networks' turns began). Both engines ran on one core with one thread, in
-turns. On a busy machine times are longer than on an idle one, as caches are shared; ratios suffer
-less, and are what to read here.
+{cores} cores when the networks' runs began). Both engines ran on one core with one thread,
+alternately. On a busy machine times are longer than on an idle one, as caches are shared; ratios
+suffer less, and are what to read here.
 
 Ratio is onnxruntime's median time over ours. The geometric mean of the {timed} is **{mean:.2f}**,
 the least {least:.2f}. Error is the largest difference from onnxruntime without optimisations, as a
@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exporter", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--only", default="", help="names, or their beginnings")
     parser.add_argument("--again", action="store_true", help="also what is stored")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each engine")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds of each engine")
     parser.add_argument("--page", action="store_true", help="measure nothing")
     given = parser.parse_args(argv)
     lines = stored(STORED)

@@ -227,7 +227,7 @@ def _as(inputs: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
 def _times(
     torch: Any, calls: dict[str, Callable[[], Any]], rounds: int, runs: int
 ) -> dict[str, float]:
-    """Return the median milliseconds of a run of each, which take turns."""
+    """Return the median milliseconds of a run of each, which alternate."""
     for call in calls.values():
         for _ in range(5):
             call()

@@ -1,7 +1,7 @@
 """Times of a network's kernel calls, from the hooks of a library built with --profile.
 
 usage: layers.py FOLDER INPUTS RUNS [PEAK], prints JSON: run by compare.py on its core. PEAK is the
-program that prints the core's GFLOP/s; it takes turns with the network, as the clock varies.
+program that prints the core's GFLOP/s; it alternates with the network, as the clock varies.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def least_interrupted(samples: Sequence[Any], lost: Sequence[float]) -> list[Any
 
 
 def main(folder: str, inputs: str, runs: str, *peak: str) -> None:
-    """Print the calls and the best peak of all turns; 0 without a program for it."""
+    """Print the calls and the best peak of all rounds; 0 without a program for it."""
     best = [0.0]
 
     def measure_peak() -> None:

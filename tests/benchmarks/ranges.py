@@ -4,7 +4,7 @@ usage: python tests/benchmarks/ranges.py [--only=NAME,NAME] [--rounds=N] [--call
            [atc's options as --name=value]
 
 Small networks are drawn and compiled twice: for a range of shapes, and for one shape of it. Both
-libraries run on the same input in turns. `ratio` is the time of the range's library over that of
+libraries run on the same input alternately. `ratio` is the time of the range's library over that of
 the fixed shape's, each the least of all rounds. --calls prints the kernels of both, with the times
 of their calls in microseconds.
 """

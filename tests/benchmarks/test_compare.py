@@ -110,7 +110,7 @@ def test_what_fails_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_variants_take_turns_and_are_no_peers(tmp_path: Path) -> None:
+def test_variants_alternate_and_are_no_peers(tmp_path: Path) -> None:
     variant = "--target=c99 --op_select_implmode=high_precision"
     done = compare(
         tiny_model(tmp_path / "tiny.onnx"), "--peers=", "--clock=cpu", f"--variant={variant}"

@@ -5,7 +5,7 @@ usage: python tests/benchmarks/torch_compile.py [NAME...] [--rounds=N] [--side=P
 Needs torch, onnxscript, torchvision, timm and transformers; the modules are those of
 architectures.py with random weights, on one core and one thread, under torch.no_grad(). Each runs
 eagerly, by Inductor, by Inductor with frozen parameters, and by our backend with and without
-`freeze`; they take turns, and seconds of CPU are counted. Prints the medians, the ratio of the
+`freeze`; they alternate, and seconds of CPU are counted. Prints the medians, the ratio of the
 fastest other one to our frozen one, the largest difference from eager as a part of the largest
 result, and the seconds of CPU that compiling took. With --side images are so many pixels wide.
 """
@@ -77,7 +77,7 @@ def cpu_seconds() -> float:
 
 
 def measured(a: Architecture, rounds: int) -> Row:
-    """Compile a module in every way, and run them in turns."""
+    """Compile a module in every way, and run them alternately."""
     made = module(a)
     x = torch.randint(0, a.vocabulary, a.shape) if a.vocabulary else torch.randn(a.shape)
     wanted = made(x)

@@ -1,4 +1,4 @@
-"""Seconds of a training step, in turns with PyTorch's step on the same core.
+"""Seconds of a training step, alternating with PyTorch's step on the same core.
 
     python tests/benchmarks/training.py [--architecture=ResNet-50] [--batch=8] [--size=224]
         [--steps=5] [--core=0] [--torch=PYTHON] [--compiled] [--profile]
@@ -141,7 +141,7 @@ def show(step: Any, arrays: tuple[Any, ...]) -> None:
 
 
 def main() -> None:
-    """Build, run in turns, print."""
+    """Build, run alternately, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--architecture", default="ResNet-50")
     parser.add_argument("--batch", type=int, default=8)

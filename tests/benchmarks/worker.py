@@ -3,7 +3,7 @@
 usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (.npy files by name),
 outputs (where to write such files: their paths without the number) and clock (wall or cpu).
 Of several threads those that compute stay on a core each: on a busy machine the system may let two
-of them take turns on one.
+of them alternate on one.
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
 answered by their times; the last, 0, by the peak of the process's resident memory. After an
 error it says {"error": ...} and ends.

@@ -69,7 +69,7 @@ MODELS = (*CLASSIFIERS, *REGRESSORS, *TRANSFORMERS, *BOOSTED)
 
 
 def draw_converted(seed: int) -> Case:
-    """Return a model of a seed: the kinds take turns."""
+    """Return a model of a seed: the kinds alternate."""
     name = MODELS[seed % len(MODELS)]
     rng = np.random.default_rng(seed)
     rows, width, batch = int(rng.integers(40, 90)), int(rng.integers(2, 9)), int(rng.integers(1, 9))

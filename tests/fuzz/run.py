@@ -64,7 +64,7 @@ def _contrib(seed: int) -> Case:
 
 
 def _single(kind: str, templates: Mapping[str, Template], seed: int) -> Case:
-    """Return a model of one node: the operators take turns."""
+    """Return a model of one node: the operators alternate."""
     names = list(templates)
     for attempt in range(200):
         rng = np.random.default_rng((seed, attempt))

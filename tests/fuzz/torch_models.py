@@ -1,7 +1,7 @@
 """Models of torch, with random weights, as its two exporters write them.
 
 Needs torch and onnxscript; a test skips without them. The exporter that traces a TorchScript and
-the one that traces with dynamo take turns. What torch computes is the truth.
+the one that traces with dynamo alternate. What torch computes is the truth.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def test_a_packing_that_meets_the_bound_ends_the_others(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that compare all pairs took seconds, and some of them missed it."""
-    monkeypatch.setattr("atc.memory.planner._place_in_turn", None)
+    monkeypatch.setattr("atc.memory.planner._place_in_order", None)
     buffers = towers(count)
     plan = plan_arena(buffers)
     check_plan(buffers, plan)

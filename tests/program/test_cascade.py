@@ -123,19 +123,19 @@ def _layer(
 
 
 def eager(patch: pytest.MonkeyPatch, heights: Sequence[int]) -> None:
-    """Let every chain take turns, with bands of the first of the heights that it can have."""
+    """Make every chain a cascade, with stripes of the first of the heights that it can have."""
     patch.setattr(cascade, "HEIGHTS", tuple(heights))
     patch.setattr(cascade, "_saved", lambda stages, target: 1e9 * len(stages))
     patch.setattr(cascade, "_spent", lambda cascade, target: 0.0)
 
 
 def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[Path, Path]:
-    """Return the folders of chains compiled without and with turns."""
+    """Return the folders of chains compiled without and with cascades."""
     onnx.save(model(names), root / "model.onnx")
     calm = root / "calm.json"  # a cache that all results fit into
     large = replace(MACHINES["zen5"], l2=Cache(1 << 36, 32.0, 14.0), l3=Cache(0, 0.0, 0.0))
     calm.write_text(machine_json(large))
-    folders = root / "whole" / "net", root / "turns" / "net"
+    folders = root / "whole" / "net", root / "cascades" / "net"
     common: dict[str, Any] = {
         "build_config": "cc -O0", "num_threads": threads,
         "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
@@ -148,7 +148,7 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
 
 
 def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
-    """Compare networks without and with turns, and with the standard's evaluator."""
+    """Compare networks without and with cascades, and with the standard's evaluator."""
     whole, stripes = build(root, names, height, threads)
     text = (stripes / "src" / "net.c").read_text()
     if get_target("host").vector_bytes > 4:
@@ -166,12 +166,12 @@ def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_other(
+def test_cascaded_calls_cost_and_compute_what_they_did_one_after_the_other(
     threads: int, tmp_path: Path
 ) -> None:
     """Threads compute some rows twice; the report's page shows it all, profiles have times."""
     if get_target("host").vector_bytes == 4:
-        pytest.skip("portable kernels take no turns")
+        pytest.skip("portable kernels are in no cascades")
     whole, stripes = build(tmp_path, FEW[:1], height=3, threads=threads)
     sums: list[dict[str, tuple[float, int]]] = []
     for folder in (whole, stripes):
@@ -202,13 +202,13 @@ def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_othe
 
 
 @pytest.mark.slow
-def test_turns_give_the_same_bits(tmp_path: Path) -> None:
+def test_cascades_give_the_same_bits(tmp_path: Path) -> None:
     check(tmp_path, FEW, height=3, threads=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("height", "threads"), [(1, 1), (2, 3), (4, 1), (5, 2), (8, 1)])
-def test_so_do_turns_of_any_height(tmp_path: Path, height: int, threads: int) -> None:
+def test_so_do_stripes_of_any_height(tmp_path: Path, height: int, threads: int) -> None:
     check(tmp_path, CHAINS, height, threads)
 
 
@@ -247,7 +247,7 @@ def rows_read(stage: CascadeStage, begin: int, end: int) -> set[int]:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_turns_read_only_rows_that_are_there(threads: int) -> None:
+def test_cascades_read_only_rows_that_are_there(threads: int) -> None:
     for chain_links in stages():
         cascade = make_cascade(chain_links, int(RNG.integers(1, 6)), threads)
         done: list[int] = []
@@ -258,7 +258,7 @@ def test_turns_read_only_rows_that_are_there(threads: int) -> None:
 
 
 def run_part(cascade: Cascade, part: Sequence[Sequence[cascade.Stripe]]) -> None:
-    """Run turns on memory that holds the numbers of rows."""
+    """Run cascades on memory that holds the numbers of rows."""
     memory: list[dict[int, int]] = [{} for _ in cascade.buffer_rows]
     for before, stripe in pairwise([None, *part]):
         for k, buffer in enumerate(memory):
@@ -276,7 +276,7 @@ def run_part(cascade: Cascade, part: Sequence[Sequence[cascade.Stripe]]) -> None
                 memory[k].update((r - own.y_first, r) for r in range(own.begin, own.end))
 
 
-def program_in_turns(threads: int) -> Program:
+def program_in_cascades(threads: int) -> Program:
     target = get_target("x86-64-avx2")
     graph = run_passes(compile_graph(model()), width=target.vector_bytes // 4)
     selection = select(graph, target)
@@ -287,8 +287,8 @@ def program_in_turns(threads: int) -> Program:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_audit_catches_turns_that_read_or_write_other_rows(threads: int) -> None:
-    program = program_in_turns(threads)
+def test_the_audit_catches_cascades_that_read_or_write_other_rows(threads: int) -> None:
+    program = program_in_cascades(threads)
     arena = plan_memory(program)
     pieces = [p for s in program.steps for p in getattr(s, "pieces", (s,))]
     cascades = [p for p in pieces if isinstance(p, CascadeLoop)]
@@ -319,7 +319,7 @@ def _with(step: Any, old: CascadeLoop, new: CascadeLoop) -> Any:
 
 
 def test_memory_holds_a_few_rows_of_what_lies_between() -> None:
-    program = program_in_turns(1)
+    program = program_in_cascades(1)
     buffer_rows = {v: t for v, t in program.types.items() if v.endswith("#rows0")}
     assert buffer_rows
     for value, type_ in buffer_rows.items():

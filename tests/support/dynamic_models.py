@@ -396,7 +396,7 @@ def greedy_decode() -> Case:
 
 
 def growing_state() -> Case:
-    """A Loop whose state grows by a row every time; the number of turns is an input."""
+    """A Loop whose state grows by a row every time; the number of iterations is an input."""
     b = Net()
     last = b("Slice", "rows", b.constant([-1]), b.constant([1 << 40]), b.constant([0]))
     new = b("Tanh", b("MatMul", last, b.constant(floats(4, 4), np.float32)))

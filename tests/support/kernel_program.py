@@ -110,7 +110,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
 
 
 def _all_pieces(source: KernelSource, arguments: str) -> str:
-    """Return the C that calls a kernel, or all its pieces in all turns, one after the other."""
+    """Return the C that calls a kernel, or all its pieces in all phases, one after the other."""
     work_split = source.work_split
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "

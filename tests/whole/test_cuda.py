@@ -269,7 +269,7 @@ def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
 def test_an_observer_sees_the_values_of_the_device(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Host and device in turns; a log has each call."""
+    """Host and device alternate; a log has each call."""
     monkeypatch.setenv("RUNTIME_OVERRIDE_LOG_LEVEL", "0")
     compiled(mixed_model(), tmp_path, hooks=True, runtime_log=True)
     source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")

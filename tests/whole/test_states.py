@@ -273,7 +273,7 @@ def test_bound_calls_have_states_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_threads_that_share_a_network_take_turns(tmp_path: Path) -> None:
+def test_threads_that_share_a_network_alternate(tmp_path: Path) -> None:
     compiled(CASES["sum beside a result"], tmp_path)
     ones = np.ones((2, 8), np.float32)
     with atc.load(tmp_path / "net") as net, ThreadPoolExecutor(4) as pool:

@@ -83,25 +83,25 @@ def scan(place: Place) -> list[Variable]:
     states, sequences = list(place.operands[:split]), place.operands[split:]
     axes = at.ints("scan_input_axes", [0] * count) or []
     axes = [a % len(place.shape(x)) for a, x in zip(axes, sequences, strict=True)]
-    turns = at.ints("scan_input_directions", [0] * count) or []
+    directions = at.ints("scan_input_directions", [0] * count) or []
     length = place.shape(sequences[0])[axes[0]]
     at.require(length <= MOST, f"the gradient of a Scan of more than {MOST} iterations")
     collected = len(graph.outputs) - split
     parts: list[list[Variable]] = [[] for _ in range(collected)]
-    for turn in range(length):
+    for step in range(length):
         slices = [
-            place.part(x, length - 1 - turn if back else turn, axis)
-            for x, axis, back in zip(sequences, axes, turns, strict=True)
+            place.part(x, length - 1 - step if back else step, axis)
+            for x, axis, back in zip(sequences, axes, directions, strict=True)
         ]
         made = place.inlined(graph, _bound(graph, [*states, *slices]))
         states = made[:split]
         for each, value in zip(parts, made[split:], strict=True):
             each.append(value)
     out_axes = at.ints("scan_output_axes", [0] * collected) or []
-    out_turns = at.ints("scan_output_directions", [0] * collected) or []
+    out_directions = at.ints("scan_output_directions", [0] * collected) or []
     whole = [
         place.stacked(each[::-1] if back else each, axis % (len(place.shape(each[0])) + 1))
-        for each, axis, back in zip(parts, out_axes, out_turns, strict=True)
+        for each, axis, back in zip(parts, out_axes, out_directions, strict=True)
     ]
     return [*states, *whole]
 

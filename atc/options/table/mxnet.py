@@ -22,7 +22,7 @@ def _profile_unless_bulk(bulk: bool) -> bool | None:
     return None if bulk else True
 
 
-def _no_turns(bulk: bool) -> str | None:
+def _no_cascades(bulk: bool) -> str | None:
     return None if bulk else "take_turns:off"
 
 
@@ -91,10 +91,10 @@ MXNET: tuple[Setting, ...] = (
              meaning="0: each kernel call runs and is timed by itself, as --profile and "
              "--optimization_switch=take_turns:off; 1: nothing is between the calls, and some run "
              "in bulk, by stripes of rows",
-             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_turns}),
+             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_cascades}),
     _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",
              meaning="the same: a training step is compiled as any other graph",
-             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_turns}),
+             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_cascades}),
     _dynamic("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", row="X-19", values="N", default="15",
              meaning="nodes of a part of the training graph",
              accepted="a compiled step is one sequence of calls"),

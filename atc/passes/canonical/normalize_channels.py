@@ -33,7 +33,7 @@ def normalize_channels(state: Rewriting, node: Node) -> Node:
         return node
     if not _near_convolution(state, first.inputs[0], node.outputs[0]):
         return node
-    op = _along_channels(middle.op, shape) if _turns(first.op, node.op, shape) else None
+    op = _along_channels(middle.op, shape) if _are_inverse(first.op, node.op, shape) else None
     if op is None:
         return node
     inputs = (first.inputs[0], *middle.inputs[1:])
@@ -47,7 +47,7 @@ def _near_convolution(state: Rewriting, source: str, result: str) -> bool:
     return any(isinstance(n.op, Conv) and n.inputs[0] == result for n in state.graph.nodes)
 
 
-def _turns(there: Map, back: Map, shape: Sequence[int]) -> bool:
+def _are_inverse(there: Map, back: Map, shape: Sequence[int]) -> bool:
     """Return whether one puts the channels of [N, C, *spatial] last, the other brings them back."""
     n, c, pixels = shape[0], shape[1], prod(shape[2:])
     image = c * pixels

@@ -75,14 +75,14 @@ class Window(Panels):
         return LINE // self.size
 
     @property
-    def turns(self) -> int:
+    def line_steps(self) -> int:
         """Steps of a line of the window."""
         return -(-self.g.cols.kernel * self.pixel // LINE)
 
     @property
     def panel_steps(self) -> int:
         """Steps of all lines of the window."""
-        return self.lines * self.turns
+        return self.lines * self.line_steps
 
     @property
     def kept(self) -> int:
@@ -141,7 +141,7 @@ class Window(Panels):
         """Bytes of a plane with all that is read beyond its last line."""
         ends = -(-self.results(self.band) // self.block) * self.block
         further = max(further for _, further in self.phases) * self.pitch
-        read = (ends + further) * self.stride + self.turns * LINE
+        read = (ends + further) * self.stride + self.line_steps * LINE
         return -(-max(read, self.filled) // LINE) * LINE
 
     @property
@@ -191,11 +191,11 @@ class Window(Panels):
         return found
 
     def pack(self, parts: Sequence[Array]) -> Array:
-        """Return filters of each part as [panel][line][turn][part][half][16][filter][word]."""
+        """Return filters of each part as [panel][line][step][part][half][16][filter][word]."""
         return np.ascontiguousarray(np.stack([self._tiles(p) for p in parts], 3)).reshape(-1)
 
     def _tiles(self, dense: Array) -> Array:
-        """Return filters of a part as [panel][line][turn][half][16][filter][number of a word]."""
+        """Return filters of a part as [panel][line][step][half][16][filter][number of a word]."""
         g, filters = self.g, self.panels * self.halves * VECTOR
         taps = dense.reshape(len(dense), g.ic, g.rows.kernel, g.cols.kernel)
         rows = np.zeros((filters, self.lines * self.deep, g.cols.kernel, g.ic), dense.dtype)
@@ -204,10 +204,10 @@ class Window(Panels):
         cut = rows.reshape(filters, self.lines, self.deep, g.cols.kernel, g.ic)
         whole = cut.transpose(0, 1, 3, 2, 4).reshape(*pixels.shape[:3], self.deep * g.ic)
         pixels[..., : self.deep * g.ic] = whole
-        steps = np.zeros((filters, self.lines, self.turns * self.depth), dense.dtype)
+        steps = np.zeros((filters, self.lines, self.line_steps * self.depth), dense.dtype)
         steps[..., : g.cols.kernel * self.numbers] = pixels.reshape(filters, self.lines, -1)
         word = WORD // self.size
-        tiles = steps.reshape(self.panels, self.halves, VECTOR, self.lines, self.turns, 16, word)
+        tiles = steps.reshape(self.panels, self.halves, VECTOR, self.lines, -1, 16, word)
         return tiles.transpose(0, 3, 4, 1, 5, 2, 6)
 
     def cycles(self, machine: Machine, end: float) -> float:

@@ -38,7 +38,7 @@ from atc.options.options import Options, make_options
 from atc.options.table import IGNORED_OPTIONS, read_values
 from atc.options.unsupported import LATER
 from atc.pipeline.lowering import read_model
-from atc.pipeline.pass_switches import TURNS
+from atc.pipeline.pass_switches import CASCADES
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import resolve_request
 from atc.select.select import Measurement
@@ -360,9 +360,9 @@ def test_a_21_fusion_switches(folder: Path, tmp_path: Path) -> None:
 
 def test_a_21_taking_turns_is_a_rule_too(folder: Path, tmp_path: Path) -> None:
     lines = written(tmp_path / "lines", "take_turns:off\n")
-    assert TURNS in resolve_request(options(folder, fusion_switch_file=lines)).switches.off
-    assert TURNS in resolve_request(options(folder, oo_level="O2")).switches.off
-    assert TURNS not in resolve_request(options(folder)).switches.off
+    assert CASCADES in resolve_request(options(folder, fusion_switch_file=lines)).switches.off
+    assert CASCADES in resolve_request(options(folder, oo_level="O2")).switches.off
+    assert CASCADES not in resolve_request(options(folder)).switches.off
 
 
 @pytest.mark.parametrize(

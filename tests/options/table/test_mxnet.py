@@ -244,7 +244,7 @@ def test_x_11_workspaces_side_by_side(tmp_path: Path) -> None:
 
 
 def test_x_17_in_bulk_or_each_call_by_itself(tmp_path: Path) -> None:
-    """In bulk, two calls take turns by bands of rows; else each runs to its end."""
+    """In bulk, two calls run stripe by stripe of rows; else each runs to its end."""
     shapes = {"a": (64, 3, 3, 3), "b": (64, 64, 3, 3)}
     known = [numpy_helper.from_array(np.zeros(s, np.float32), n) for n, s in shapes.items()]
     window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}

@@ -89,7 +89,7 @@ KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", list(KERNELS))
 def test_kernel_against_numpy(kernel: str, target: str) -> None:
-    """Each case with the parameters of the lowest cost, one of three with others in turns, too."""
+    """Each case with the parameters of the lowest cost, one of three with others, too."""
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
     subject, cases, tolerance = KERNELS[kernel]

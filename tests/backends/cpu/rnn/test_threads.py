@@ -32,7 +32,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "given": {"op": "LSTM", "hidden": 48, "batch": 3, "constant": False},
     "bytes": {"op": "DynamicQuantizeLSTM", "hidden": 40},
 }
-"""What layers are cut into: units (the last part shorter), units in two turns, directions, rows."""
+"""What layers are cut into: units (the last ones fewer), units in two phases, directions, rows."""
 FEW = ("rest", "sides", "rows", "bytes")
 """Layers with every way of cutting."""
 STEPS, WIDTH = 6, 4
