@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atc.backends.compiler import PATIENCE, Compiler, Kind
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, patience_lost
+from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, timeout_error
 from atc.errors import OptionError, ToolchainError
 
 PACKAGES = {
@@ -197,8 +197,8 @@ def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
 def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:
     try:
         done = ask_program((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
-    except TimedOut as late:
-        raise patience_lost(late, (*argv, option)) from None
+    except TimedOut as error:
+        raise timeout_error(error, (*argv, option)) from None
     if done.status != 0:
         raise ToolchainError(f"{shlex.join(argv)} doesn't understand {option}")
     return done.stdout.decode(errors="replace").strip()

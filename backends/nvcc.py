@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atc.backends.compiler import Compiler
 from atc.backends.cuda.targets import PORTABLE
-from atc.backends.toolchain import Log, TimedOut, no_log, patience_lost, run_binary
+from atc.backends.toolchain import Log, TimedOut, no_log, run_binary, timeout_error
 from atc.errors import OptionError, ToolchainError
 
 _ANSWER = 60.0  # seconds that nvcc may take to say who it is
@@ -78,8 +78,8 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
     try:
         done = run_binary((*argv, option), _ANSWER, log=log)
-    except TimedOut as late:
-        raise patience_lost(late, (*argv, option)) from None
+    except TimedOut as error:
+        raise timeout_error(error, (*argv, option)) from None
     if done.status != 0:
         raise ToolchainError(f"{shlex.join(argv)} doesn't understand {option}", hint=HOW)
     return done.stdout.decode(errors="replace")

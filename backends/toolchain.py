@@ -146,8 +146,8 @@ def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: L
         done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
         if _crashed(done.status):
             done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
-    except TimedOut as late:
-        raise patience_lost(late, argv, where) from None
+    except TimedOut as error:
+        raise timeout_error(error, argv, where) from None
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
@@ -156,10 +156,10 @@ def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: L
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 
-def patience_lost(late: TimedOut, argv: Sequence[str], where: str = "") -> ToolchainError:
+def timeout_error(error: TimedOut, argv: Sequence[str], where: str = "") -> ToolchainError:
     """Return the error for a command that took too long, with all its words."""
     return ToolchainError(
-        f"{late.message}: {one_line(shlex.join(argv), _LONGEST)}", where=where,
+        f"{error.message}: {one_line(shlex.join(argv), _LONGEST)}", where=where,
         hint="run it yourself, or give it more time with --compiler_timeout",
     )  # fmt: skip
 

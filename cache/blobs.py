@@ -94,7 +94,7 @@ class _Web:
         self._query = url.parts.query
 
     def read(self, name: str, limit: int) -> bytes | None:
-        import urllib.error  # late: few need it
+        import urllib.error  # deferred: few need it
         import urllib.request
 
         query = f"?{self._query}" if self._query else ""

@@ -77,7 +77,7 @@ def _mask(shared: bool) -> int:
 
 
 def _user(number: int) -> str:
-    import pwd  # late: few need it
+    import pwd  # deferred: few need it
 
     try:
         return f"the user {pwd.getpwuid(number).pw_name}"

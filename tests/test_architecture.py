@@ -89,11 +89,11 @@ CUDA_KERNELS = [
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
-LATE = {
+DEFERRED = {
     "cli", "tools.commands", "tools.verify", "load_and_run", "importers", "entry",
     "accuracy.float64",
 }  # fmt: skip
-"""Who may import late: commands load what they run, `importers` what reads the file's format,
+"""Who may defer imports: commands load what they run, `importers` what reads the file's format,
 `entry` what takes PyTorch's modules, `accuracy.float64` onnx's evaluator."""
 
 LEVEL = {name: k for k, line in enumerate(LEVELS.strip().splitlines()) for name in line.split()}
@@ -106,10 +106,10 @@ def unit(module: str) -> str:
 
 @dataclass(frozen=True)
 class Imported:
-    """A module of ours that a file imports; `late` inside of a function."""
+    """A module of ours that a file imports; `deferred` inside of a function."""
 
     module: str
-    late: bool
+    deferred: bool
 
 
 Imports = Mapping[str, set[Imported]]
@@ -120,7 +120,7 @@ def imports(path: Path) -> set[Imported]:
     """Return what a file imports of ours at run time (not under TYPE_CHECKING)."""
     tree = ast.parse(path.read_text("utf-8"))
     found: set[Imported] = set()
-    for node, late in _import_statements(tree.body):
+    for node, deferred in _import_statements(tree.body):
         if isinstance(node, ast.Import):
             names = {a.name for a in node.names}
         elif node.module:
@@ -128,12 +128,12 @@ def imports(path: Path) -> set[Imported]:
                      for a in node.names}  # fmt: skip
         else:
             continue
-        found |= {Imported(m, late) for m in names if m.split(".")[0] == "atc"}
+        found |= {Imported(m, deferred) for m in names if m.split(".")[0] == "atc"}
     return found
 
 
 def _import_statements(
-    body: Sequence[ast.AST], late: bool = False
+    body: Sequence[ast.AST], deferred: bool = False
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     """Yield the imports below statements, and whether each is inside of another statement.
 
@@ -141,7 +141,7 @@ def _import_statements(
     """
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, late
+            yield node, deferred
             continue
         blocks = [
             part
@@ -151,7 +151,7 @@ def _import_statements(
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         for block in blocks:
-            yield from _import_statements(block, late=True)
+            yield from _import_statements(block, deferred=True)
 
 
 def module_of(name: str) -> str:
@@ -238,9 +238,9 @@ def test_modules_import_each_other_in_no_circle(imported: Imports) -> None:
     assert list(TopologicalSorter(after).static_order())  # raises CycleError, which names it
 
 
-def test_only_commands_import_late(imported: Imports) -> None:
-    late = {m for m, found in imported.items() if any(each.late for each in found)} - {"atc"}
-    assert not {m for m in late if not {unit(m), m.partition(".")[2]} & LATE}
+def test_only_commands_defer_imports(imported: Imports) -> None:
+    deferred = {m for m, found in imported.items() if any(e.deferred for e in found)} - {"atc"}
+    assert not {m for m in deferred if not {unit(m), m.partition(".")[2]} & DEFERRED}
 
 
 def test_top_folders_are_small() -> None:

@@ -89,7 +89,9 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     options = make_options(values)
     if values["mode"]:
         with screen:
-            from atc.tools.modes import run_mode  # late, like all that is heavy: errors are quick
+            from atc.tools.modes import (
+                run_mode,  # deferred, like all heavy imports: errors are quick
+            )
 
             outcome = run_mode(values["mode"], options, values, screen.diagnostics())
         print(outcome.text, end="")

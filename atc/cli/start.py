@@ -41,7 +41,7 @@ def _run(command: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", _SPINNING)
-    from atc.cli.main import main as run  # late: it imports much
+    from atc.cli.main import main as run  # deferred: it imports much
 
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)

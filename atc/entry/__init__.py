@@ -43,7 +43,7 @@ def taking_modules(function: Callable[P, Compilation]) -> Compile[P]:
         if not _is_module(model):
             return function(model, *arguments, **options)
         _require_examples("compile", model, arguments, options)
-        from atc.pytorch import compile_module  # late: PyTorch is large, and may not be there
+        from atc.pytorch import compile_module  # deferred: PyTorch is large, and may be missing
 
         return compile_module(model, *arguments, **options)
 

@@ -143,8 +143,8 @@ class Board:
     def _shell(self, line: str, timeout: float, stdin: bytes = b"") -> Finished:
         try:
             return run_binary([*self.shell, line], timeout, stdin=stdin, log=self.log)
-        except TimedOut as late:
-            raise Away(f"{self.name} doesn't answer: {late.message}", where="--runner") from None
+        except TimedOut as error:
+            raise Away(f"{self.name} doesn't answer: {error.message}", where="--runner") from None
 
     def _away(self, done: Finished) -> Away:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()

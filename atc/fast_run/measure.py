@@ -95,12 +95,12 @@ class Bench:
         return runner.run(folder, program, files, arguments, timeout)
 
     @property
-    def too_late(self) -> str:
+    def timeout_reason(self) -> str:
         """The reason for which a candidate that took too long is left out."""
         return f"took longer than {self.timeout:g} s"
 
     @property
-    def late_ns(self) -> float:
+    def timeout_ns(self) -> float:
         """The algo cache's entry for such a candidate: the limit, negative."""
         return -1e9 * self.timeout
 
@@ -146,7 +146,7 @@ def fast_run(
 
 def _keep(task: Task, measured: Sequence[Measurement], bench: Bench) -> None:
     """Put the times of a workload's candidates into the algo cache."""
-    times = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+    times = [bench.timeout_ns if m.reason == bench.timeout_reason else m.time_ns for m in measured]
     symbols = [s.symbol for s in task.sources]
     bench.algo.put(task.key, dict(zip(symbols, times, strict=True)))
 
@@ -172,11 +172,11 @@ def _tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
 
 
 def _report_slow(timings: Timings, bench: Bench) -> None:
-    late = [(w, m) for w, row in timings.items() for m in row if m.reason == bench.too_late]
-    if late:
-        w, first = late[0]
+    slow = [(w, m) for w, row in timings.items() for m in row if m.reason == bench.timeout_reason]
+    if slow:
+        w, first = slow[0]
         bench.warn(
-            f"--fast_run_timeout: {len(late)} candidate kernels {bench.too_late} and are left out, "
+            f"--fast_run_timeout: {len(slow)} candidate kernels {first.reason} and are left out, "
             f"the first is {first.label} of {w.op.kind} to {', '.join(map(str, w.outputs))}"
         )
 
@@ -275,14 +275,14 @@ def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     What took too long is measured anew where it may take longer now.
     """
     known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
-    if not all(k and (t is None or t >= 0 or t <= bench.late_ns) for k, t in known):
+    if not all(k and (t is None or t >= 0 or t <= bench.timeout_ns) for k, t in known):
         return None
 
     def measurement(candidate: Candidate, time: float | None) -> Measurement:
         if time is None:
             return task.measurement(candidate, None, "failed when it was measured")
-        late = time < 0
-        return task.measurement(candidate, None if late else time, bench.too_late if late else "")
+        reason = bench.timeout_reason if time < 0 else ""
+        return task.measurement(candidate, None if reason else time, reason)
 
     return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
 
@@ -354,7 +354,7 @@ def _ask(
         arguments = [DATA, *map(str, only)]
         done = bench.run(program.parent, program.name, [DATA], arguments, timeout)
     except TimedOut:
-        return bench.too_late
+        return bench.timeout_reason
     except Away:  # which says nothing of the candidates
         raise
     except AtcError as refusal:

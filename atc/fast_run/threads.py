@@ -157,7 +157,8 @@ def _ask(place: Path, bench: Bench) -> float | None:
         done = bench.run(place, "threads", ["weights.bin"], ["weights.bin"], bench.timeout)
         return float(done.stdout) if done.status == 0 else None
     except TimedOut:
-        bench.warn(f"--fast_run_timeout: a call cut for threads {bench.too_late}; it isn't timed")
+        reason = bench.timeout_reason
+        bench.warn(f"--fast_run_timeout: a call cut for threads {reason}; it isn't timed")
         return None
     except Away:  # which says nothing of the call
         raise

@@ -27,7 +27,7 @@ class TextDump:
     recorded: bool = False
     lines: list[str] = field(default_factory=list)
     _known: dict[int, str] = field(default_factory=dict)
-    _late: list[str] = field(default_factory=list)
+    _deferred: list[str] = field(default_factory=list)
 
     def __call__(self, step: Step, done: bool, arrays: Sequence[Array]) -> None:
         """Look at the operands before the call (they may be overwritten), at results after it."""
@@ -41,7 +41,7 @@ class TextDump:
 
     def text(self) -> str:
         """Return all that was written."""
-        end = ["==== recorded values", *self._late] if self._late else []
+        end = ["==== recorded values", *self._deferred] if self._deferred else []
         return "".join(f"{line}\n" for line in (*self.lines, *end))
 
     def _block(self, step: Step, number: int, array: Array) -> list[str]:
@@ -49,7 +49,7 @@ class TextDump:
         value = f"{_prefix(array)}{summary(array)} {_STORAGE}"
         shown = value
         if self.recorded:
-            self._late.append(f"var{number}: {value}")
+            self._deferred.append(f"var{number}: {value}")
             shown = _LAZY
         return [
             f"var{number} produced: name={one_line(tensor.name)} layout={_layout(tensor)} "

@@ -57,7 +57,7 @@ def evaluate(
     node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int
 ) -> tuple[Array, ...] | None:
     """Return a node's outputs, or None when the reference can't compute it."""
-    from onnx.reference import ReferenceEvaluator  # late: most models have nothing to fold
+    from onnx.reference import ReferenceEvaluator  # deferred: few models have nodes to fold
 
     feeds: dict[str, Array] = {}
     proto = onnx.NodeProto(op_type=node.op_type)

@@ -70,7 +70,7 @@ class CallQueue:
 
     def done(self, result: Any = None, error: Exception | None = None) -> Future[Any]:
         """Return the future of a call that has ended."""
-        from concurrent.futures import Future  # late: it takes longer to load than the network
+        from concurrent.futures import Future  # deferred: it loads slower than the network
 
         future: Future[Any] = Future()
         if error is None:
@@ -86,7 +86,7 @@ class CallQueue:
                 threads.shutdown(wait=False)
 
     def _executor(self, urgent: bool) -> ThreadPoolExecutor:
-        from concurrent.futures import ThreadPoolExecutor  # late, too
+        from concurrent.futures import ThreadPoolExecutor  # deferred, too
 
         with self._lock:
             if urgent not in self._threads:

@@ -25,7 +25,7 @@ def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
         library: Path | None = values["library"]
         if library is None:
             check_device(options, runner)
-            from atc.compile import compile_model  # late: a library needs no compiler
+            from atc.compile import compile_model  # deferred: a library needs no compiler
             from atc.pipeline.input_types import input_types
 
             types = input_types(options) if values["input"] else None

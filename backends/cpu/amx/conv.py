@@ -289,7 +289,7 @@ class ConvTiles(
         kind = (planes.channels, planes.parts) == (self.channels, self.parts)
         typed = y.dtype is DType.FLOAT if self.channels == 32 else y.dtype.itemsize == 1
         images = c.g.supers == 1 and len(y.shape) == 5
-        return kind and typed and images and not self._late(w)
+        return kind and typed and images and not self._defers_epilogue(w)
 
     def packed_params(
         self, params: TilesParams, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
@@ -305,7 +305,7 @@ class ConvTiles(
         """Threads share the panels, and the copy of x before."""
         c = self.cut(w, params)
         pieces = min(threads, c.panels // c.units)
-        alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._late(w)
+        alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._defers_epilogue(w)
         return () if alone else [replace(params, pieces=pieces)]
 
     def work_split(
@@ -345,7 +345,7 @@ class ConvTiles(
         """Return weights [supers, filters, channels, taps] as the tiles want them."""
         raise NotImplementedError
 
-    def _late(self, w: Workload[ConvBlocked]) -> bool:
+    def _defers_epilogue(self, w: Workload[ConvBlocked]) -> bool:
         """Return whether vectors can't compute the epilogue.
 
         It follows when all sums are stored.

@@ -107,7 +107,7 @@ class MatMulAmx(Kernel[MatMul]):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
-        """Cycles of products, splitting both operands, epilogues, and what arrives late."""
+        """Cycles of products, splitting both operands, epilogues, and waiting for memory."""
         op, mode, shape = w.op, read_mode(w), _shape(w, self.planes)
         blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
         step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED

@@ -93,7 +93,7 @@ class MatMulAmxBytes(Kernel[MatMul]):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
-        """Cycles of products, copying A, epilogues, and what arrives late."""
+        """Cycles of products, copying A, epilogues, and waiting for memory."""
         op, shape = w.op, _shape(w)
         blocks = -(-op.m // SIDE) * shape.panels
         step = 4 * PRODUCT + SIDE * 64 / REACHED

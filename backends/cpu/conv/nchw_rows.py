@@ -16,7 +16,7 @@ from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
 from atc.backends.cpu.matmul.cost import (
     CALL,
-    LATE,
+    FMA_WAIT,
     Panel,
     Tile,
     TileParams,
@@ -40,7 +40,7 @@ COPIED, APART, UNALIGNED = 8.0, 1.4, 1.7
 """Floats copied per cycle, and deinterleaved by a stride; loads that a vector off the cache lines
 counts for."""
 SLACK = 1.2
-"""What a tile takes beyond the estimate: loops and what the caches deliver late."""
+"""What a tile takes beyond the estimate: loops and waiting for the caches."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _tap_cycles(target: Target, rows: int, vectors: int) -> float:
     """Return the cycles of a tap: multiply-adds, loads, or waiting for the sums."""
     machine, size = target.machine, target.vector_bytes
     loads = UNALIGNED * vectors / machine.load_rate(size) + rows / machine.loads
-    return max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * LATE)
+    return max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * FMA_WAIT)
 
 
 def _by_rows(epilogue: Epilogue) -> Epilogue:

@@ -146,7 +146,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> float:
-        """Cycles of all tiles, of rounding both operands, and of what memory delivers late."""
+        """Cycles of all tiles, of rounding both operands, and of waiting for memory."""
         op, mode, shape = w.op, read_mode(w), _shape(w, params, target)
         nv, phases, wide = params.nv, params.phases, lanes(target)
         machine = target.machine
@@ -165,7 +165,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
             copied = 0 if mode == "packed" else op.k * columns / wide * CONVERTED[mode]
             stream = shape.pairs * columns * 4
             if mode == "packed" and stream > streamed(machine) and params.mr < b.rows:
-                tiles += 0.1 * (nv - 1) * stream / machine.memory  # late for tiles that share it
+                tiles += 0.1 * (nv - 1) * stream / machine.memory  # tiles that share it wait
             cycles += b.count * (copied + tiles)
         return prod(op.batch) * cycles
 

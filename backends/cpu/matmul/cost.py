@@ -10,7 +10,7 @@ from atc.dims import Dim, not_equal
 
 CALL = 12.0
 """Cycles to enter and leave a tile."""
-LATE = 1.1
+FMA_WAIT = 1.1
 """How much longer than the FMA's latency a sum waits for the one before."""
 AWAITED = 2.0
 """Cycles beyond the L2 cache's latency until a row of A that isn't in the L1 cache arrives."""
@@ -123,7 +123,7 @@ def tile_cycles(
     loads = rows / machine.loads + vectors / machine.load_rate(lanes * 4)
     row = vectors * lanes * size
     memory = row / machine.l2.rate if row * depth > machine.l1_kept else 0
-    waiting = machine.fma_latency * LATE / phases
+    waiting = machine.fma_latency * FMA_WAIT / phases
     step = max(arithmetic, loads, memory, waiting) + memory * 0.07
     enter = CALL + far * rows * (machine.l2.latency + AWAITED)
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, LATE, Tile, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, FMA_WAIT, Tile, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.render.expr import address
@@ -112,14 +112,14 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         machine, size = target.machine, target.vector_bytes
         far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
         reread = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2
-        late_a = FAR * size / (machine.far_rate if reread else machine.l2.rate)
-        late_b = FAR * size / machine.l2.rate
+        wait_a = FAR * size / (machine.far_rate if reread else machine.l2.rate)
+        wait_b = FAR * size / machine.l2.rate
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):
             wide = columns.rows
-            far = late_a * (mr if far_a else 0) + late_b * (wide if far_b else 0)
+            far = wait_a * (mr if far_a else 0) + wait_b * (wide if far_b else 0)
             products, loads = mr * wide / machine.fma_rate(size), mr + wide
-            waiting = machine.fma_latency * LATE / phases
+            waiting = machine.fma_latency * FMA_WAIT / phases
             step = max(products, loads / machine.load_rate(size), far, waiting)
             ends = mr * wide * (ACROSS + (phases - 1) / 2)
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)

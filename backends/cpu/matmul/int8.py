@@ -180,7 +180,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         return address(View(steps), outer)
 
     def cost(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> float:
-        """Cycles of all tiles, of packing, and of what memory delivers late."""
+        """Cycles of all tiles, of packing, and of waiting for memory."""
         op, mode = w.op, read_mode(w)
         mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)

@@ -139,7 +139,7 @@ class MatMulRoundingTile(PackedTiles):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
-        """Cycles of rounding and of all tiles, and of what memory delivers late."""
+        """Cycles of rounding and of all tiles, and of waiting for memory."""
         op, nv = w.op, params.nv
         dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
         cycles = op.m * op.k * ROUNDING

@@ -15,7 +15,7 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
     CALL,
-    LATE,
+    FMA_WAIT,
     Panel,
     Tile,
     TileParams,
@@ -214,7 +214,7 @@ class MatMulUnpackingTile(PackedTiles):
         return {"group": group, "grouped": grouped, "functions": [*functions, grouped]}
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
-        """Cycles of all tiles, and of what memory delivers late."""
+        """Cycles of all tiles, and waiting for memory."""
         op, nv = w.op, params.nv
         machine, width, cycles = target.machine, lanes(target), 0.0
         products, vectors = machine.fma_rate(4 * width), machine.load_rate(4 * width)
@@ -226,7 +226,7 @@ class MatMulUnpackingTile(PackedTiles):
                 unpacking = each * panel.vectors
                 loads = CROWDED * tile.rows / machine.loads + panel.vectors / 8 / vectors
                 step = max(sums / products, loads) + unpacking
-                own = CALL + op.k * max(step, machine.fma_latency * LATE) + sums * 2
+                own = CALL + op.k * max(step, machine.fma_latency * FMA_WAIT) + sums * 2
                 cycles += panel.count * tile.count * own
         return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
 

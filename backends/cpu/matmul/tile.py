@@ -184,7 +184,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: TiledParams, target: Target) -> float:
-        """Cycles of all tiles, of copying B, and of what memory delivers late."""
+        """Cycles of all tiles, of copying B, and of waiting for memory."""
         op, mode, machine = w.op, read_mode(w, params.copy), target.machine
         mr, nv, phases = params.mr, params.nv, params.phases
         depth, width = params.kb or op.k, lanes(target)
@@ -214,7 +214,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * columns / (nv * lanes(target))
         if mode == "packed" and op.k * columns * size > streamed(machine):
             stream = op.k * columns * size / machine.memory
-            cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
+            cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
         return prod(op.batch) * cycles
 
 
