@@ -1,8 +1,8 @@
 """Memory within a budget: as much is recomputed as it takes, and no more.
 
 The search for what to recompute knows no budget. It gives a list of plans, least work first,
-of which each needs less memory than those before it. In that list a plan is looked for by halving,
-with the arena that it really gets. Since the halves are the same for every budget, a larger budget
+of which each needs less memory than those before it. That list is bisected for a plan, with the
+arena that it really gets. Since the steps are the same for every budget, a larger budget
 never gets a plan of more work, and a smaller one none of less.
 """
 

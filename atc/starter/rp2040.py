@@ -38,19 +38,19 @@ def crc32_mpeg2(data: bytes) -> int:
 def _program() -> bytes:
     """Return the machine code: Thumb instructions and the constants that they read."""
     constants = (_SSI, _EEPROM_READ, _READ_03H, _SSI + _SPI_CTRLR0, _VECTORS, _VTOR)
-    halves: list[int] = []
+    halfwords: list[int] = []
     size = 44  # bytes of instructions, a multiple of 4
 
     def load(register: int, constant: int) -> None:
-        here = 2 * len(halves)
+        here = 2 * len(halfwords)
         place = size + 4 * constants.index(constant)
-        halves.append(0x4800 | register << 8 | (place - (here + 4 & ~3)) // 4)
+        halfwords.append(0x4800 | register << 8 | (place - (here + 4 & ~3)) // 4)
 
     def move(register: int, value: int) -> None:
-        halves.append(0x2000 | register << 8 | value)
+        halfwords.append(0x2000 | register << 8 | value)
 
     def store(register: int, base: int, offset: int) -> None:
-        halves.append(0x6000 | offset // 4 << 6 | base << 3 | register)
+        halfwords.append(0x6000 | offset // 4 << 6 | base << 3 | register)
 
     load(3, _SSI)
     for value, offset in ((0, _SSIENR), (4, _BAUDR)):  # off; a quarter of the system's clock
@@ -68,6 +68,6 @@ def _program() -> bytes:
     load(0, _VECTORS)
     load(1, _VTOR)
     store(0, 1, 0)
-    halves += [0xC806, 0xF381, 0x8808, 0x4710]  # ldm r0!, {r1, r2}; msr msp, r1; bx r2
-    halves += [0x46C0] * (size // 2 - len(halves))  # nop
-    return struct.pack(f"<{len(halves)}H", *halves) + struct.pack("<6I", *constants)
+    halfwords += [0xC806, 0xF381, 0x8808, 0x4710]  # ldm r0!, {r1, r2}; msr msp, r1; bx r2
+    halfwords += [0x46C0] * (size // 2 - len(halfwords))  # nop
+    return struct.pack(f"<{len(halfwords)}H", *halfwords) + struct.pack("<6I", *constants)

@@ -144,7 +144,7 @@ def bias_split_gelu(ctx: LoweringContext) -> str:
     """com.microsoft BiasSplitGelu: the left half of x + bias times the right half's gelu."""
     shape = ctx.shape(0)
     half = shape[-1] // 2
-    ctx.require(shape[-1] % 2 == 0 == ctx.type(1).size % 2, f"{ctx.type(0)} has no halves")
+    ctx.require(shape[-1] % 2 == 0 == ctx.type(1).size % 2, f"{ctx.type(0)} can't be split in two")
     strides, out = row_major(shape), (*shape[:-1], half)
     b = ctx.b
     sides = [b.view(ctx.input(0), out, View(strides, k * half)) for k in (0, 1)]

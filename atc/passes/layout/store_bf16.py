@@ -237,14 +237,14 @@ class State:
 def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorType]) -> Op:
     """Return a node's op with expressions that read and store the new types."""
     op = node.op
-    halves = {n: new[n].dtype for n in (*node.inputs, *node.outputs)
+    narrow = {n: new[n].dtype for n in (*node.inputs, *node.outputs)
               if n and old[n].dtype is not new[n].dtype}  # fmt: skip
-    stored = halves.get(node.outputs[0]) if node.outputs else None
+    stored = narrow.get(node.outputs[0]) if node.outputs else None
 
     def places(names: Sequence[str], first: int) -> dict[int, DType]:
-        return {first + k: halves[name] for k, name in enumerate(names) if name in halves}
+        return {first + k: narrow[name] for k, name in enumerate(names) if name in narrow}
 
-    if not halves:
+    if not narrow:
         return op
     match op:
         case Map() if op.is_movement:

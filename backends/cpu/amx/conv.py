@@ -33,7 +33,7 @@ from atc.backends.cpu.amx.plane_epilogue import (
     planes_of,
 )
 from atc.backends.cpu.amx.products import Step, step_lines
-from atc.backends.cpu.amx.weights import pack_halves, pack_int8x4, pack_rounded
+from atc.backends.cpu.amx.weights import pack_int8x4, pack_rounded, pack_split
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import (
@@ -68,7 +68,8 @@ COPIED = 0.5
 class Panels:
     """Output channels in panels of tiles, whose numbers are made of `parts`.
 
-    Blocks of results are `block` pixels x `halves` x 16 channels; tall ones have all pixels there.
+    Blocks of results are `block` pixels x `tile_columns` x 16 channels; tall ones have
+    all pixels there.
     """
 
     g: Geometry
@@ -81,14 +82,14 @@ class Panels:
         return 64 if self.tall else 32
 
     @property
-    def halves(self) -> int:
+    def tile_columns(self) -> int:
         """Output blocks of 16 channels in a panel."""
         return 1 if self.tall else 2
 
     @property
     def panels(self) -> int:
         """Panels of output channels in a group."""
-        return -(-self.g.mb // self.halves)
+        return -(-self.g.mb // self.tile_columns)
 
     @property
     def products(self) -> int:
@@ -98,7 +99,7 @@ class Panels:
     @property
     def step_bytes(self) -> int:
         """Bytes of weights that a panel has for a step."""
-        return self.halves * self.parts * TILE
+        return self.tile_columns * self.parts * TILE
 
     @property
     def panel_steps(self) -> int:
@@ -142,7 +143,7 @@ class Cut(Panels):
     @property
     def units(self) -> int:
         """Panels that no two threads share: those of a plane of results."""
-        return self.y.channels // (16 * self.halves) if self.y else 1
+        return self.y.channels // (16 * self.tile_columns) if self.y else 1
 
     @property
     def steps(self) -> int:
@@ -167,7 +168,7 @@ class Cut(Panels):
     def cycles(self, from_panels: bool, end: float) -> float:
         """Estimate the cycles, `end` of them for each vector of results, without the planes."""
         g = self.g
-        each = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        each = self.panel_steps * self.products * PRODUCT + self.block * self.tile_columns * end
         if g.taps == 1:
             each += self.steps * self.block * self.pixel / REACHED
         return g.batch * g.supers * self.passing(each, self.flat.blocks, from_panels)
@@ -405,7 +406,7 @@ class ConvTilesBf16(ConvTiles):
 
     def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Return the rounded weights."""
-        return pack_rounded(dense, c.channels, c.halves).view(np.float32)
+        return pack_rounded(dense, c.channels, c.tile_columns).view(np.float32)
 
 
 class ConvTilesBf16x3(ConvTiles):
@@ -417,7 +418,7 @@ class ConvTilesBf16x3(ConvTiles):
 
     def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Weights split in two."""
-        return pack_halves(dense, c.channels, c.halves).view(np.float32)
+        return pack_split(dense, c.channels, c.tile_columns).view(np.float32)
 
 
 class ConvTilesBytes(ConvTiles):
@@ -434,7 +435,7 @@ class ConvTilesBytes(ConvTiles):
 
     def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Weights, behind what sums start with: minus the zero point times their sum."""
-        packed = pack_int8x4(dense, c.channels, c.halves)
+        packed = pack_int8x4(dense, c.channels, c.tile_columns)
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
 

@@ -211,7 +211,7 @@ def _shape(w: Workload[MatMul], planes: int) -> _Shape:
     )  # fmt: skip
 
 
-def halves(x: Array) -> tuple[Array, Array]:
+def split_bf16(x: Array) -> tuple[Array, Array]:
     """Return the upper and the lower bfloat16 of floats as the upper 16 bits of uint32."""
     upper = _upper(x)
     with np.errstate(invalid="ignore"):
@@ -240,7 +240,7 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
         with np.errstate(over="ignore"):
             parts = [padded.astype(ml_dtypes.bfloat16).view(np.uint16)]
     else:
-        upper, lower = halves(padded)
+        upper, lower = split_bf16(padded)
         parts = [(part.view(np.uint32) >> 16).astype(np.uint16) for part in (lower, upper)]
     split = np.stack(parts).reshape(planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
     ordered = split.transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)

@@ -140,9 +140,9 @@ def pack_byte_tiles(w: Workload[MatMul], b: Array) -> Array:
     shape = _shape(w)
     words = pack_int8x4(w, b, SIDE)
     starts, rest = words[:, : shape.starts], words[:, shape.starts :]
-    quads = rest.reshape(len(rest), shape.panels, -1, SIDE, QUAD)
-    room = shape.steps * STEP // QUAD - quads.shape[2]
-    padded = np.pad(quads, ((0, 0), (0, 0), (0, room), (0, 0), (0, 0)))
+    words = rest.reshape(len(rest), shape.panels, -1, SIDE, QUAD)
+    room = shape.steps * STEP // QUAD - words.shape[2]
+    padded = np.pad(words, ((0, 0), (0, 0), (0, room), (0, 0), (0, 0)))
     split = padded.reshape(len(rest), shape.panels, shape.steps, 16, 2, 16, QUAD)
     tiles = split.transpose(0, 1, 2, 4, 3, 5, 6).reshape(len(rest), -1)
     return np.ascontiguousarray(np.concatenate([starts, tiles], 1))

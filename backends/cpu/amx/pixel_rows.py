@@ -196,7 +196,7 @@ class Window(Panels):
 
     def _tiles(self, dense: Array) -> Array:
         """Return filters of a part as [panel][line][step][half][16][filter][number of a word]."""
-        g, filters = self.g, self.panels * self.halves * VECTOR
+        g, filters = self.g, self.panels * self.tile_columns * VECTOR
         taps = dense.reshape(len(dense), g.ic, g.rows.kernel, g.cols.kernel)
         rows = np.zeros((filters, self.lines * self.deep, g.cols.kernel, g.ic), dense.dtype)
         rows[: len(dense), : g.rows.kernel] = taps.transpose(0, 2, 3, 1)
@@ -207,18 +207,19 @@ class Window(Panels):
         steps = np.zeros((filters, self.lines, self.line_steps * self.depth), dense.dtype)
         steps[..., : g.cols.kernel * self.numbers] = pixels.reshape(filters, self.lines, -1)
         word = WORD // self.size
-        tiles = steps.reshape(self.panels, self.halves, VECTOR, self.lines, -1, 16, word)
+        tiles = steps.reshape(self.panels, self.tile_columns, VECTOR, self.lines, -1, 16, word)
         return tiles.transpose(0, 3, 4, 1, 5, 2, 6)
 
     def cycles(self, machine: Machine, end: float) -> float:
         """Estimate the cycles of an image, `end` of them for each vector of results."""
-        each = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        each = self.panel_steps * self.products * PRODUCT + self.block * self.tile_columns * end
         return self.passing(each, self.blocks(), self.whole) + self.making(machine)
 
     def making(self, machine: Machine) -> float:
         """Estimate the cycles to make the pixels, and to bring them near anew for each panel."""
         vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
         pixels = self.parts * self.lower_offset
-        passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)
+        filters = self.tile_columns * VECTOR
+        passing = self.results(self.g.rows.out) * filters * (4 if self.size > 1 else 1)
         spilled = self.whole and pixels + passing > l2_share(machine)
         return self.made() * vector + (pixels * self.panels / SPILLED if spilled else 0)

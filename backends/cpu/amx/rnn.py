@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_share
-from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
+from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, split_bf16
 from atc.backends.cpu.rnn.batch import (
     GROUPS,
     GroupParams,
@@ -185,7 +185,7 @@ def pack_tiles(
             with np.errstate(over="ignore"):  # an infinity, as when the network rounds
                 split = [deep.astype(ml_dtypes.bfloat16).view(np.uint16)]
         else:
-            upper, lower = halves(deep)
+            upper, lower = split_bf16(deep)
             split = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (lower, upper)]
         cells = np.stack(split, 2)  # [.., groups, planes, H, vectors, 16]
         steps = cells.reshape(*cells.shape[:3], -1, 2, 16, phase.passes, phase.width, 16)

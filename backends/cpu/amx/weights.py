@@ -12,26 +12,26 @@ from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.ir.graph import Array
 
 
-def pack_rounded(dense: Array, channels: int, halves: int) -> Array:
-    """Return weights as [supers][panel][block of channels][tap][half][row][filter][2]."""
-    return np.ascontiguousarray(_pairs(to_bf16(dense), channels, halves)).reshape(-1)
+def pack_rounded(dense: Array, channels: int, columns: int) -> Array:
+    """Return weights as [supers][panel][block of channels][tap][column][row][filter][2]."""
+    return np.ascontiguousarray(_pairs(to_bf16(dense), channels, columns)).reshape(-1)
 
 
-def pack_halves(dense: Array, channels: int, halves: int) -> Array:
+def pack_split(dense: Array, channels: int, columns: int) -> Array:
     """Return weights as upper and lower parts.
 
-    [supers][panel][block of channels][tap][lower, upper][half][row][filter][2]: small terms first.
+    [supers][panel][block of channels][tap][lower, upper][column][row][filter][2]: small ones first.
     """
     upper, lower = split(dense)
-    parts = [_pairs(p, channels, halves) for p in (lower, upper)]
+    parts = [_pairs(p, channels, columns) for p in (lower, upper)]
     return np.ascontiguousarray(np.stack(parts, 4)).reshape(-1)
 
 
-def pack_int8x4(dense: Array, channels: int, halves: int) -> Array:
-    """Return bytes as [supers][panel][block of channels][tap][half][row][filter][4]."""
-    cut = _cut(dense, channels, halves)
-    quads = cut.reshape(*cut.shape[:5], 16, 4, cut.shape[-1])
-    return np.ascontiguousarray(quads.transpose(0, 1, 4, 7, 2, 5, 3, 6)).reshape(-1)
+def pack_int8x4(dense: Array, channels: int, columns: int) -> Array:
+    """Return bytes as [supers][panel][block of channels][tap][column][row][filter][4]."""
+    cut = _cut(dense, channels, columns)
+    words = cut.reshape(*cut.shape[:5], 16, 4, cut.shape[-1])
+    return np.ascontiguousarray(words.transpose(0, 1, 4, 7, 2, 5, 3, 6)).reshape(-1)
 
 
 def split(values: Array) -> tuple[Array, Array]:
@@ -57,20 +57,20 @@ def _bits(x: Array) -> Array:
     return (x.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _cut(dense: Array, channels: int, halves: int) -> Array:
+def _cut(dense: Array, channels: int, columns: int) -> Array:
     """Return [supers, filters, channels, taps] in whole blocks, zeros where nothing is.
 
-    [supers, panel, half, filter, block of channels, channel, tap].
+    [supers, panel, column, filter, block of channels, channel, tap].
     """
     supers, filters, ic, taps = dense.shape
-    panels, blocks = -(-filters // (16 * halves)), -(-ic // channels)
-    whole = np.zeros((supers, panels * halves * 16, blocks * channels, taps), dense.dtype)
+    panels, blocks = -(-filters // (16 * columns)), -(-ic // channels)
+    whole = np.zeros((supers, panels * columns * 16, blocks * channels, taps), dense.dtype)
     whole[:, :filters, :ic] = dense
-    return whole.reshape(supers, panels, halves, 16, blocks, channels, taps)
+    return whole.reshape(supers, panels, columns, 16, blocks, channels, taps)
 
 
-def _pairs(dense: Array, channels: int, halves: int) -> Array:
-    """Return [supers][panel][block of channels][tap][half][row][filter][2]."""
-    cut = _cut(dense, channels, halves)
+def _pairs(dense: Array, channels: int, columns: int) -> Array:
+    """Return [supers][panel][block of channels][tap][column][row][filter][2]."""
+    cut = _cut(dense, channels, columns)
     pairs = cut.reshape(*cut.shape[:5], 16, 2, cut.shape[-1])
     return pairs.transpose(0, 1, 4, 7, 2, 5, 3, 6)

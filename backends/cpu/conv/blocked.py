@@ -294,7 +294,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
             "share": _share(g, lines * weights.line, u),
             "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
             "part": _part(g) if params.exact else 0, "places": (),
-            "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "halves": "",
+            "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 

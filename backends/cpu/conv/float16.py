@@ -92,7 +92,7 @@ class ConvFloat16(ConvDirect):
         rows = geometry(w, params.p, params).rows.size
         load = LOADS[DType.FLOAT16]
         return {
-            **super().values(w, params, target), "halves": load, "held": params.x_rows or rows
+            **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
         }
 
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:

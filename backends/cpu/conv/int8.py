@@ -158,19 +158,19 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     op = w.op
     g, signed = words.g, w.input(0).dtype is DType.INT8
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    started, halves = unsigned_zero(w) != 0, words.size > WORD
+    started, as_int16 = unsigned_zero(w) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
-    packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
-    dot = "v_dot4" if not halves else "neon_dot2" if deinterleaved(target) else "v_dot2"
+    packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
+    dot = "v_dot4" if not as_int16 else "neon_dot2" if deinterleaved(target) else "v_dot2"
     return {
-        **words.values(), "element": w.input(0).dtype.c, "halves": halves,
-        "weight": "int16_t" if halves else "int8_t", "dot": dot,
+        **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16,
+        "weight": "int16_t" if as_int16 else "int8_t", "dot": dot,
         "result": w.outputs[0].dtype.c, "sums": "vi32",
         "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
         "load": "v_i32_load((const int32_t *)(const void *)({}))",
         "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
         "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
-        "starts": 0 if halves else starts, "source": "x0", "packed": packed,
+        "starts": 0 if as_int16 else starts, "source": "x0", "packed": packed,
         "converted": False, "epilogue": epilogue,
     }  # fmt: skip
 

@@ -89,20 +89,20 @@ def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:
     lines: list[str] = []
     k = 0
     while k < len(rows):
-        halves = _halves(rows[k], rows[k + 1]) if k + 1 < len(rows) else None
-        if halves is None:
+        parts = _even_and_odd(rows[k], rows[k + 1]) if k + 1 < len(rows) else None
+        if parts is None:
             lines.append(f"const vf32 {y}{k} = {_sum(rows[k], x)};")
             k += 1
             continue
-        lines.append(f"const vf32 {y}{k}s = {_sum(halves[0], x)};")
-        lines.append(f"const vf32 {y}{k}d = {_sum(halves[1], x)};")
+        lines.append(f"const vf32 {y}{k}s = {_sum(parts[0], x)};")
+        lines.append(f"const vf32 {y}{k}d = {_sum(parts[1], x)};")
         lines.append(f"const vf32 {y}{k} = v_add({y}{k}s, {y}{k}d);")
         lines.append(f"const vf32 {y}{k + 1} = v_sub({y}{k}s, {y}{k}d);")
         k += 2
     return lines
 
 
-def _halves(a: Row, b: Row) -> tuple[Row, Row] | None:
+def _even_and_odd(a: Row, b: Row) -> tuple[Row, Row] | None:
     """Return the part that two rows share and the part in which they are opposite."""
     pairs = list(zip(a, b, strict=True))
     if any(abs(x) != abs(y) for x, y in pairs):

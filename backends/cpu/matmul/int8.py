@@ -75,10 +75,10 @@ def pack_int8x4(w: Workload[MatMul], b: Array, width: int) -> Array:
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
-    panels, quads = -(-op.n // width), -(-op.k // QUAD)
-    padded = np.zeros((prod(batch), quads * QUAD, panels * width), np.int8)
+    panels, depth = -(-op.n // width), -(-op.k // QUAD)
+    padded = np.zeros((prod(batch), depth * QUAD, panels * width), np.int8)
     padded[:, : op.k, : op.n] = signed.reshape(-1, op.k, op.n)
-    words = padded.reshape(-1, quads, QUAD, panels, width).transpose(0, 3, 1, 4, 2)
+    words = padded.reshape(-1, depth, QUAD, panels, width).transpose(0, 3, 1, 4, 2)
     parts = [words.reshape(len(padded), -1)]
     if p:
         starts = np.zeros((len(padded), panels * width), np.int64)
@@ -149,12 +149,12 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
-        quads = -(-op.k // QUAD)
+        depth = -(-op.k // QUAD)
         partial = any(p.part for p in panels)
         whole = any(p.vectors > 1 or not p.part for p in panels)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
-            "lanes": lanes(target), "phases": params.phases, "quads": quads, "quad": QUAD,
+            "lanes": lanes(target), "phases": params.phases, "depth": depth, "quad": QUAD,
             "whole": op.k // QUAD, "rest": op.k % QUAD, "memory": memory, "tiles": tiles,
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
             "finishes": finish.functions(whole, partial),
@@ -184,16 +184,16 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         op, mode = w.op, read_mode(w)
         mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)
-        quads, width = -(-op.k // QUAD), lanes(target)
+        depth, width = -(-op.k // QUAD), lanes(target)
         machine, rate = target.machine, target.machine.fma_rate(width * 4)
         far = 0 if op.m * op.k <= machine.l1_kept else 1
         panels = column_panels(op.n, nv, width)
         cycles = 0.0
         for panel in panels:
             for t in row_tiles(op.m, mr):
-                each = tile_cycles(machine, t.rows, panel.vectors, width, quads, phases, far)
+                each = tile_cycles(machine, t.rows, panel.vectors, width, depth, phases, far)
                 if not native:
-                    each += quads * t.rows * panel.vectors / rate * (SPLIT - 1)
+                    each += depth * t.rows * panel.vectors / rate * (SPLIT - 1)
                 each += t.rows * panel.vectors * 3.0  # bytes out take more than floats
                 cycles += panel.count * t.count * each
         cycles *= crowding(machine, mr, op.a_view.strides[-2])
@@ -201,7 +201,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         if far:  # every panel reads A from the L2 cache
             cycles += op.m * op.k / machine.l2.rate * columns / (nv * width)
         per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
-        cycles += quads * columns * per_word.get(mode, 0)
+        cycles += depth * columns * per_word.get(mode, 0)
         if mode == "packed":
             cycles = max(cycles, op.k * op.n / machine.memory / 2)
         return prod(op.batch) * cycles
@@ -212,13 +212,13 @@ class _Scratch:
 
     def __init__(self, w: Workload[MatMul], width: int) -> None:
         op, (p, q) = w.op, zeros(w)
-        copied, quads = not w.constant[1], -(-op.k // QUAD)
+        copied, depth = not w.constant[1], -(-op.k // QUAD)
         self.columns = -(-op.n // width) * width
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
-        self.starts = quads * QUAD * width if copied else 0
+        self.starts = depth * QUAD * width if copied else 0
         self.rows = self.starts + (4 * width if copied and p else 0)
         self.a = self.rows + (4 * op.m if q else 0)
-        self.row = quads * QUAD if self.copies_a else op.a_view.strides[-2]
+        self.row = depth * QUAD if self.copies_a else op.a_view.strides[-2]
         self.size = self.a + (op.m * self.row if self.copies_a else 0)
 
 

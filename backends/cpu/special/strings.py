@@ -33,7 +33,7 @@ class ConcatStrings(Kernel[StringConcat]):
 
 
 class RewriteStrings(Kernel[StringRewrite]):
-    """Code points replaced by a table, which is searched by halves."""
+    """Code points replaced by a table, which is searched by bisection."""
 
     name = "string_rewrite"
     op = StringRewrite
