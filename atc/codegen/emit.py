@@ -154,7 +154,7 @@ def emit(
         )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid
-    own_profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
+    profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
     ranges = (
         None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
     )
@@ -171,9 +171,9 @@ def emit(
         # Empty values need an address too, hence never a size of 0 with values.
         "touches_arena": has_arena and not target.bare and gpu is None
         and max(a.plan.size for a in planned) >= 2 * PAGE,
-        "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
+        "dynamic": ranges or profiles, "shape_profiles": profiles, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena
-        else target.alignment if gpu and (ranges or own_profiles) else 0,
+        else target.alignment if gpu and (ranges or profiles) else 0,
         "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
         "touched": () if target.bare else prefault_ranges(programs, places),
         "page": PAGE, "most": MOST,
@@ -200,7 +200,7 @@ def emit(
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
-    for k, run in enumerate(own_profiles.runs if own_profiles and gpu is None else ()):
+    for k, run in enumerate(profiles.runs if profiles and gpu is None else ()):
         plan = make_schedule(*shape_profiles[k], places[k], name)
         runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
             **values, "shape_profile": run, "net": plan, "inputs": plan.inputs,

@@ -100,10 +100,10 @@ def device_harness_of(
         places.append(end)
         end += _with_room(t.nbytes)
     calls = []
-    for candidate, source, own_places in zip(chosen, sources, packed, strict=True):
+    for candidate, source, packed_places in zip(chosen, sources, packed, strict=True):
         launch = source.launch
         assert launch is not None
-        begins = [own_places.get(k, b) for k, b in enumerate(at) if w.inputs[k] is not None]
+        begins = [packed_places.get(k, b) for k, b in enumerate(at) if w.inputs[k] is not None]
         pointers = [*begins, *places, *([end] if source.scratch else [])]
         own = [f"gpu->arena + {b}" for b in pointers]
         calls.append({

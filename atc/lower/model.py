@@ -81,7 +81,7 @@ def lower_model(
     outputs_ = output_tensors(builder, wanted, names)
     lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
     bundles = (*input_composites(model, inputs), *outputs_.bundles)
-    named = _with_own_names(lowered, outputs_.names, walker.own_names(graph))
+    named = _with_model_names(lowered, outputs_.names, walker.model_names(graph))
     return replace(named, bundles=bundles)
 
 
@@ -97,7 +97,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
     return name
 
 
-def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
+def _with_model_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
     """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
     inputs, names = {*graph.inputs}, dict[str, str]()
     aliases: dict[str, Alias] = {}
@@ -158,7 +158,7 @@ class _Walker:
         """Return the type of the tensor that a value is; None where it is none, or isn't known."""
         return _tensor_type(builder, self.env.get(id(value), ""))
 
-    def own_names(self, graph: onnx_ir.Graph) -> dict[str, str]:
+    def model_names(self, graph: onnx_ir.Graph) -> dict[str, str]:
         """Return the model's first name of every value that a node of the graph computes."""
         names: dict[str, str] = {}
         for value in (v for node in graph for v in node.outputs):

@@ -268,8 +268,8 @@ def _reduce(walk: _Walk, node: Node, op: Reduce) -> str | None:
             over_all = View((*dense(op.shape).strides, *[0] * len(op.reduced)))
             best = Input(op.expr.dtype, len(names))
             shift = {k: k + 1 for k in moved.values()}
-            own_expr = renumber(renumber(op.expr, moved), shift)
-            is_it = call("Equal", own_expr, best)
+            candidate = renumber(renumber(op.expr, moved), shift)
+            is_it = call("Equal", candidate, best)
             names, views = [*names, result], [*views, over_all]
             part = call("Where", is_it, renumber(expr, shift), like(best, 0))
             total = _summed(walk, op, part, names, views, shape)

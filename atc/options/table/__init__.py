@@ -13,7 +13,7 @@ from dataclasses import replace
 from atc.errors import OptionError, one_line
 from atc.options.table.atc_options import ATC_OPTIONS, LOG_LEVELS
 from atc.options.table.debug_tools import COMMANDS as TOOLS
-from atc.options.table.debug_tools import COMPILING, own_options
+from atc.options.table.debug_tools import COMPILING, command_options
 from atc.options.table.ignored import IGNORED_OPTIONS
 from atc.options.table.load_and_run import LOAD_AND_RUN
 from atc.options.table.megengine import MEGENGINE
@@ -77,7 +77,7 @@ def options_of(command: str) -> dict[str, Setting]:
     elif command == "explain":
         own = {"log": OPTIONS["log"]}
     elif command in TOOLS and command not in COMPILING:
-        own = {**own_options(command), "log": OPTIONS["log"]}
+        own = {**command_options(command), "log": OPTIONS["log"]}
     elif command in ("env", "completion"):
         own = {}
     elif command == "load_and_run":
@@ -85,7 +85,7 @@ def options_of(command: str) -> dict[str, Setting]:
     else:
         own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
     if command in COMPILING:
-        own |= own_options(command)
+        own |= command_options(command)
     if command in ("verify", "check", *COMPILING):
         del own["output"]
         own["log"] = OPTIONS["log"]

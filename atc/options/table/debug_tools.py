@@ -77,6 +77,6 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
 COMMANDS = tuple(_OWN)
 
 
-def own_options(command: str) -> dict[str, Setting]:
+def command_options(command: str) -> dict[str, Setting]:
     """Return a command's options beside those of a compilation and of the help."""
     return {s.name: s for s in _OWN[command]}

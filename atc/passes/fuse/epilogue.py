@@ -73,19 +73,19 @@ def _fuse(
     reshaped = space is result.shape and state.types[node.outputs[0]].shape != result.shape
     if reshaped and not _sums_integers(heavy):
         return None  # a Conv keeps its shape, whatever reshape follows
-    own_views = (*op.views, *op.coordinates)
-    own_names = (*node.inputs, *[""] * len(op.coordinates))
-    others = [k for k in range(len(own_views)) if k != index]
-    if any(own_names[k] == node.inputs[index] for k in others):
+    map_views = (*op.views, *op.coordinates)
+    map_names = (*node.inputs, *[""] * len(op.coordinates))
+    others = [k for k in range(len(map_views)) if k != index]
+    if any(map_names[k] == node.inputs[index] for k in others):
         return None
-    found = _read_over(heavy.op, space, op.shape, [own_views[k] for k in others], positions)
+    found = _read_over(heavy.op, space, op.shape, [map_views[k] for k in others], positions)
     if found is None:
         return None
     target, views = found
     epilogue = target.epilogue  # type: ignore[attr-defined]
     fused = _joined(epilogue, op, index, others)
     first = len(heavy.inputs) - len(epilogue.views)
-    names = (*heavy.inputs[first:], *(own_names[k] for k in others))
+    names = (*heavy.inputs[first:], *(map_names[k] for k in others))
     expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
     if len(extra) > MAX_OPERANDS or cost(expr) > MAX_COST:
         return None

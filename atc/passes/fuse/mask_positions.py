@@ -50,10 +50,10 @@ def mask_positions(state: Rewriting, node: Node) -> Node:
         return node
     for condition in conditions:
         shown = call("Where", condition, shown, const(float("-inf"), DType.FLOAT))
-    expr, kept, own_views = distinct_operands(shown, names, views, 1)
-    scores = (*kept, *[""] * (len(own_views) - len(kept)))
+    expr, kept, score_views = distinct_operands(shown, names, views, 1)
+    scores = (*kept, *[""] * (len(score_views) - len(kept)))
     inputs = (*node.inputs[:3], *scores, *node.inputs[split:])
-    return replace(node, op=replace(op, scores=Epilogue(expr, own_views)), inputs=inputs)
+    return replace(node, op=replace(op, scores=Epilogue(expr, score_views)), inputs=inputs)
 
 
 def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr] | None:

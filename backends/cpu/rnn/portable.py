@@ -237,7 +237,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
             "panel": COLUMNS * op.hidden if packed else COLUMNS,
             "stride": COLUMNS if packed else op.gates * op.hidden,
             "directions": [
-                {**places(op, d), **own_weights(op, cut, d, weights),
+                {**places(op, d), **direction_weights(op, cut, d, weights),
                  **formulas(cell, w.outputs[0].dtype, _reader(op, d, cut))}
                 for d, cell in enumerate(op.cells)
             ],
@@ -267,7 +267,7 @@ def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def own_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str, object]:
+def direction_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str, object]:
     """Return where direction d's weights begin, of so many elements each, in those of its part."""
     if cut.units == 1:
         return {"d": d, "weights": d * weights}

@@ -14,8 +14,8 @@ from atc.backends.cpu.rnn.portable import (
     Room,
     cut_of,
     cuts,
+    direction_weights,
     frame,
-    own_weights,
     pack_panels,
     padded,
     place_of,
@@ -125,7 +125,8 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
             "quads": quads, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
             "whole": cut.block // lanes(target) * lanes(target), "rest": rest,
             "directions": [
-                {**places(op, d), **own_weights(op, cut, d, shares(op, cut.block, width) * depth),
+                {**places(op, d),
+                 **direction_weights(op, cut, d, shares(op, cut.block, width) * depth),
                  **_formulas(op, d, cell, cut, width, target)}
                 for d, cell in enumerate(op.cells)
             ],
