@@ -37,26 +37,26 @@ _LOGGER.addHandler(logging.NullHandler())
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LEFT_OUT: Any = object()
+_OMITTED: Any = object()
 
 
-def _telling_what_is_left_out(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function `_LEFT_OUT` for the arguments that its caller doesn't give.
+def _mark_omitted_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a function `_OMITTED` for the arguments that its caller doesn't give.
 
     A default that is said counts more than the environment; one that isn't counts less.
     """
-    own = signature(function)
-    left_out = dict.fromkeys(own.parameters, _LEFT_OUT)
+    accepted = signature(function)
+    omitted = dict.fromkeys(accepted.parameters, _OMITTED)
 
     @wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        given = own.bind(*arguments, **keywords).arguments
-        return cast(Callable[..., R], function)(**{**left_out, **given})
+        given = accepted.bind(*arguments, **keywords).arguments
+        return cast(Callable[..., R], function)(**{**omitted, **given})
 
     return call
 
 
-@_telling_what_is_left_out
+@_mark_omitted_arguments
 def compile(
     model: Name,
     output: Name,
@@ -192,9 +192,9 @@ def compile(
     an option that the command line doesn't give (see `atc/docs/settings.md`).
 
     Returns the compilation: its `folder`, its `library`, the sizes of its memory plan
-    (`arena.plan.size`, bytes), its `warnings`, and all else that the report tells.
+    (`arena.plan.size`, bytes), its `warnings`, and everything else in the report.
     """
-    keywords = {name: value for name, value in locals().items() if value is not _LEFT_OUT}
+    keywords = {name: value for name, value in locals().items() if value is not _OMITTED}
     return compile_holding(Held(), keywords)
 
 
@@ -217,9 +217,9 @@ def compile_holding(
     if values["verify"]:
         check_device(options)
     decisions = Decisions(held=held, before=before)
-    with with_progress(listen) as told:
+    with with_progress(listen) as shown:
         report = values["check_report"]
-        done = compile_or_report(options, resolved.environ, told, report, decisions)
+        done = compile_or_report(options, resolved.environ, shown, report, decisions)
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)
@@ -237,13 +237,13 @@ def verify_compilation(done: Compilation) -> Verification:
 
 
 def diagnostics_of(level: str) -> Diagnostics:
-    """Return a diagnostics that sends what the level lets through to the logger."""
+    """Return diagnostics that send what the level lets through to the logger."""
     quiet = Diagnostics(warn=_LOGGER.warning)
     if LOG_LEVELS.index(level) > LOG_LEVELS.index("info"):
         return quiet
-    told = replace(quiet, stage=_LOGGER.info)
+    stages = replace(quiet, stage=_LOGGER.info)
     if level != "debug":
-        return told
+        return stages
 
     def passed(name: str, graph: Graph) -> None:
         _LOGGER.debug("%s: %d nodes", name, len(graph.nodes))
@@ -251,4 +251,4 @@ def diagnostics_of(level: str) -> Diagnostics:
     def started(command: tuple[str, ...]) -> None:
         _LOGGER.debug("%s", shlex.join(command))
 
-    return replace(told, graph=passed, process=started)
+    return replace(stages, graph=passed, process=started)

@@ -1,4 +1,4 @@
-"""Progress and diagnostics of a compilation, told by callbacks."""
+"""Callbacks that report the progress and the diagnostics of a compilation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Diagnostics:
 
 
 def remembering(diagnostics: Diagnostics, warnings: list[str]) -> Diagnostics:
-    """Return the diagnostics with every warning written down too, and none told twice."""
+    """Return the diagnostics with every warning written down too, and none reported twice."""
 
     def warn(text: str) -> None:
         if text in warnings:

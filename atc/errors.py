@@ -116,7 +116,7 @@ def one_line(text: str, limit: int = 2000) -> str:
 
 
 _LONGEST_CHAIN = 16
-"""Names of a chain that are told."""
+"""Names of a chain that a message shows."""
 
 
 def chain_text(names: Sequence[str]) -> str:

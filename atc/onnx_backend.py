@@ -275,7 +275,7 @@ class AtcBackend(Backend):
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Return whether the model can be compiled as it is.
 
-        What only its inputs can tell is assumed.
+        What depends on its inputs' values is assumed to be covered.
         """
         known = {t.name for t in model.graph.initializer}
         given = [v for v in model.graph.input if v.name not in known]

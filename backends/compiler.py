@@ -134,7 +134,7 @@ def _choose(what: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
 STRIP = "-s"
 """Leaves out of a library all symbols that loading it doesn't need."""
 LOADS = "-ldl"
-"""For networks that open libraries: needed by C libraries that keep that apart."""
+"""For networks that open libraries: needed by C libraries that have a separate library for that."""
 OPEN_ENDED = "-Wl,-z,undefs"
 """Lets a library have symbols that the program defines which loads it."""
 

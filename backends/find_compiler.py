@@ -148,7 +148,7 @@ def _is_zig(words: tuple[str, ...]) -> bool:
 
 
 def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
-    """Tell zig what to build for: by itself it takes this very machine's CPU and C library."""
+    """Give zig the target to build for: by default it takes this machine's CPU and C library."""
     if not _is_zig(words) or "-target" in words[:-1]:
         return words
     if target.zig:

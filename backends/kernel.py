@@ -179,7 +179,7 @@ class Launch:
 class Kernel(Generic[OpT, ParamsT]):
     """An algorithm for one op. Subclasses are stateless; override what differs.
 
-    Six facts tell what it does: `accepts`, `parameters`, `packs`, `scratch`, `values` and `cost`.
+    Six facts define it: `accepts`, `parameters`, `packs`, `scratch`, `values` and `cost`.
     What only some can is a protocol of its own: `Stripable`, `Splittable`, `PacksActivations`.
     """
 
@@ -211,7 +211,7 @@ class Kernel(Generic[OpT, ParamsT]):
     """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 
     def supports_extents(self, w: Workload[OpT]) -> bool:
-        """Tell whether extents known at run time, if any, are where the kernel takes them."""
+        """Return whether extents known at run time, if any, are where the kernel takes them."""
         if self.dynamic or not is_dynamic(w):
             return True
         inner = tuple(t.shape[1:] for t in (*w.inputs, *w.outputs) if t is not None)
@@ -255,7 +255,7 @@ class Kernel(Generic[OpT, ParamsT]):
         return ()
 
     def exact(self, params: ParamsT) -> bool:
-        """Tell whether results err no more than the op's definition, computed in its type."""
+        """Return whether results err no more than the op's definition, computed in its type."""
         return self.precision == "float32"
 
     def precise_params(self, w: Workload[OpT], params: ParamsT, target: Target) -> ParamsT:

@@ -146,7 +146,7 @@ def host_machine() -> Machine | None:
     """Return the record of this machine's processor, or of the nearest older one; None if none.
 
     That is what archspec finds out, which in a virtual machine is the newest processor that has no
-    more features than are shown. Its vectors tell a newer one whose tiles (AMX) or instructions for
+    more features than are shown. Its vectors mark a newer one whose tiles (AMX) or instructions for
     the system are hidden.
     """
     import archspec.cpu  # reads a database: only when the host is asked for

@@ -15,7 +15,7 @@ TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 
 @dataclass(frozen=True)
 class Target:
-    """A processor with one instruction set, and what a compiler needs to be told about it.
+    """A processor with one instruction set, and what a compiler needs to know about it.
 
     `simd` is the stem of the vector table `templates/simd/<simd>.h`, `vector_bytes` the width of
     its vectors (one float for the scalar table). `features` are the names that GCC, clang,

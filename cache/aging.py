@@ -44,7 +44,7 @@ def remove_stale_temporaries(folder: Folder, contents: Contents, now: float) -> 
 
 
 def _was_accessed(folder: Folder, entry: Entry) -> bool:
-    """Read the access times again: another process may have had a hit since the listing."""
+    """Reread the access times: another process may have had a hit since the listing."""
     try:
         return max(folder.stat(name).st_atime for name in entry.files) != entry.accessed
     except FileNotFoundError:

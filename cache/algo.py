@@ -99,7 +99,7 @@ class AlgoCache:
 def open_algo_cache(
     root: Path | None, machine: str, warn: Callable[[str], None], remote: RemoteTier | None = None
 ) -> AlgoCache:
-    """Open the times of a machine, named by anything that tells machines apart.
+    """Open the times of a machine, named by anything that identifies it.
 
     A remote store is asked after the file, filled behind it, and closed with the cache.
     """

@@ -1,6 +1,6 @@
 """Counts of hits and misses by tier, added up over all runs, in each target's folder.
 
-They tell and decide nothing: a file that can't be read counts as none.
+They are statistics and decide nothing: a file that can't be read counts as none.
 """
 
 from __future__ import annotations

@@ -165,13 +165,13 @@ def check(folder: Folder, digest: str, secret: Secret) -> None:
 def store(folder: Folder, key: Key, name: str, data: bytes, secret: Secret) -> None:
     """Write an entry: the descriptor comes last, so it never refers to an absent object."""
     digest = key.digest()
-    told = Descriptor(digest, name, len(data), hashlib.sha256(data).hexdigest())
+    stored = Descriptor(digest, name, len(data), hashlib.sha256(data).hexdigest())
     descriptor = {
         "format": FORMAT,
         "name": name,
         "key": digest,
-        "object": {"sha256": told.sha256, "size": told.size},
-        "signature": secret.sign(*told.signed_parts).hex(),
+        "object": {"sha256": stored.sha256, "size": stored.size},
+        "signature": secret.sign(*stored.signed_parts).hex(),
     }
     folder.write(f"{digest}.key", key.encoded())
     folder.write(f"{digest}.o", data)

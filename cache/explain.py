@@ -27,7 +27,7 @@ class Explainer:
         self._digests: dict[str, list[str]] | None = None
 
     def explain(self, key: Key, name: str) -> str:
-        """Return what tells `key` from the nearest stored key of the same name."""
+        """Return what distinguishes `key` from the nearest stored key of the same name."""
         if self._digests is None:
             self._digests = {}
             with suppress(OSError):  # a folder deleted meanwhile explains nothing

@@ -102,7 +102,7 @@ class Folder:
         """Write a file at once: readers see the old bytes or all of the new ones.
 
         `durable` also waits for the disk; without it a power failure may leave a file that its
-        checksum unmasks, and that is enough for what can be computed again.
+        checksum unmasks, and that is enough for what can be recomputed.
         """
         with self._temporary(name, data, 0o666 & ~self._mask, durable) as temporary:
             os.replace(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)

@@ -1,4 +1,4 @@
-"""Look at a cache and tidy it, apart from any compilation; values only, nothing is printed.
+"""Inspect and tidy a cache, outside any compilation; values only, nothing is printed.
 
 A root without a cache is an empty one. All raise OptionError if the folders can't be read or,
 for `clear_cache`, changed.
@@ -94,7 +94,7 @@ class ClearReport:
 
 @dataclass(frozen=True)
 class StoredKernel:
-    """A stored entry and what tells it from the one of the same name used before it."""
+    """A stored entry and how it differs from the one of the same name used before it."""
 
     target: str
     digest: str

@@ -1,4 +1,4 @@
-"""Folders of small signed files, of what can always be made again."""
+"""Folders of small signed files, of what can always be remade."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ContentStore:
 def open_content_store(
     root: Path, folder: str, environ: Mapping[str, str], *, fresh: bool = False
 ) -> ContentStore | None:
-    """Return the files of a folder; None where others can change them, as `open_cache` tells."""
+    """Return the files of a folder; None where others can change them, as for `open_cache`."""
     try:
         secret = find_secret(environ)
         with suppress(FileNotFoundError):

@@ -86,7 +86,7 @@ class RemoteTier:
         except Exception as error:
             self._reads = self._writes = False
             self._crew.stop()
-            self._tell(f"is not asked any more: {describe(error)}")
+            self._warn_once(f"is not asked any more: {describe(error)}")
             return None
         if payload is None:
             self.counts.misses += 1
@@ -97,7 +97,7 @@ class RemoteTier:
     def refuse(self, name: str, reason: str) -> None:
         """Count an entry that isn't used."""
         self.counts.damaged += 1
-        self._tell(f"has an entry that is not used, {name}: {reason}")
+        self._warn_once(f"has an entry that is not used, {name}: {reason}")
 
     def put(self, name: str, payload: bytes) -> None:
         """Store a payload in the background."""
@@ -115,7 +115,7 @@ class RemoteTier:
                 self._answer(written)
                 self.counts.stored += 1
         except Exception as error:
-            self._tell(f"is not written any more: {describe(error)}")
+            self._warn_once(f"is not written any more: {describe(error)}")
         self._reads = self._writes = False
         self._writing.clear()
         self._crew.stop()
@@ -136,7 +136,7 @@ class RemoteTier:
             finally:
                 self._left -= time.monotonic() - begin
 
-    def _tell(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         if not self._warned:
             self._warned = True
             self._warn(f"the remote cache {self.shown} {one_line(self._url.scrubbed(text), 400)}")

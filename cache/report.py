@@ -50,7 +50,7 @@ def stats_text(report: CacheReport) -> str:
 
 
 def stats_json(report: CacheReport) -> str:
-    """Return what `stats_text` tells as JSON; sizes in bytes, times in seconds since the epoch."""
+    """Return what `stats_text` shows as JSON; sizes in bytes, times in seconds since the epoch."""
     limits = report.limits
     data = {
         "root": str(report.root),
@@ -130,8 +130,8 @@ def _counts_lines(folder: FolderStats) -> list[str]:
     names = ("hits", "misses", "damaged", "stored")
     hits, misses, damaged, stored = (counts[f"remote_{name}"] for name in names)
     if hits or misses or damaged or stored:
-        told = f"{hits} hits, {misses} misses, {damaged} refused, {stored} stored"
-        lines.append(f"    remote: {told}")
+        text = f"{hits} hits, {misses} misses, {damaged} refused, {stored} stored"
+        lines.append(f"    remote: {text}")
     return lines
 
 

@@ -54,7 +54,7 @@ class Cache:
     """The compiled operators of one target; make it with `open_cache`.
 
     `get` and `put` may be called from several threads, and never raise for what is on disk:
-    trouble is a miss, or a warning and nothing stored. `stats` tells what happened.
+    trouble is a miss, or a warning and nothing stored. `stats` counts what happened.
     """
 
     def __init__(

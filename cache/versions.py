@@ -89,7 +89,7 @@ def settle_versions(
             if name == target:
                 deleted = _empty(base, name, changed, secret)
             else:
-                with suppress(OSError):  # another user's; its keys still tell it apart
+                with suppress(OSError):  # another user's; its keys still distinguish it
                     _empty(base, name, changed, secret)
         with suppress(OSError):
             for folder, file in content_files(base.path.parent):

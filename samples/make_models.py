@@ -26,7 +26,7 @@ def main() -> None:
     print(f"digits: {accuracy(parameters):.1%} of new digits are read correctly")
     onnx.save(digits_model(parameters), folder / "digits.onnx")
     model, correct = spiral_model()
-    print(f"spiral: {correct:.1%} of new points are told apart")
+    print(f"spiral: {correct:.1%} of new points are classified correctly")
     onnx.save(model, folder / "spiral.onnx")
     onnx.save(keywords_model(), folder / "keywords.onnx")
     write_images(folder / "images")
@@ -49,7 +49,7 @@ def digits_model(parameters: Parameters) -> onnx.ModelProto:
 
 
 def spiral_model(hidden: int = 96, seed: int = 0) -> tuple[onnx.ModelProto, float]:
-    """Return a network that tells three arms of a spiral apart, and its accuracy on new points.
+    """Return a network that classifies the three arms of a spiral, and its accuracy on new points.
 
     The first layer is random, the second the least squares solution for it.
     """

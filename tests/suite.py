@@ -190,8 +190,8 @@ def _result(run: _Run) -> str:
         np.testing.assert_array_equal(got, want)  # the runner looks only at what is there
         Runner.assert_similar_outputs(expected, outputs, run.case.rtol, run.case.atol)
     except Exception as error:
-        told = (text for part, text in EXPLAINED.items() if part in run.case.name)
-        return next(told, _reason(error))
+        reported = (text for part, text in EXPLAINED.items() if part in run.case.name)
+        return next(reported, _reason(error))
     return ""
 
 

@@ -58,11 +58,11 @@ class _Products:
 
     nodes: tuple[str, ...]
     unknown: frozenset[str]
-    """Nodes of such products that a reference in float64 can't tell apart."""
+    """Nodes of such products that a reference in float64 can't distinguish."""
 
 
 def bf16x3_settled(inner: Compile) -> Compile:
-    """Wrap a compilation: on targets with AMX it is told first which products may be in bf16x3."""
+    """Wrap a compilation: on targets with AMX it gets the products that may be in bf16x3."""
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         if "amx_bf16" in request.target.features and request.decisions.plain_nodes is None:
@@ -175,7 +175,7 @@ def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _P
         kept = -(-count * share // 1)
         split = frozenset(products.nodes[int(kept) :])
         _, got = run_in_double(model, outputs, feeds, split)
-        error = max((apart(a, b) for a, b in zip(got, wanted, strict=True)), default=0.0)
+        error = max((relative_error(a, b) for a, b in zip(got, wanted, strict=True)), default=0.0)
         if error <= ALLOWED:
             return products.nodes[: int(kept)], error
     return products.nodes, 0.0
@@ -187,10 +187,10 @@ def _type(graph: Graph, name: str) -> tuple[tuple[int, ...], np.dtype]:
     return shape, np.dtype(type_.dtype.numpy)
 
 
-def apart(got: object, wanted: object) -> float:
+def relative_error(got: object, wanted: object) -> float:
     """Return the largest difference of floats as a part of what is wanted; NaN counts as equal."""
     if isinstance(wanted, list) and isinstance(got, list):
-        return max((apart(a, b) for a, b in zip(got, wanted, strict=False)), default=0.0)
+        return max((relative_error(a, b) for a, b in zip(got, wanted, strict=False)), default=0.0)
     a, b = np.asarray(got), np.asarray(wanted)
     if b.dtype.kind != "f" or a.shape != b.shape or not b.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""Checks of inputs against a model before it is compiled, so that wrong ones are told at once."""
+"""Check inputs against a model before it is compiled, so that wrong ones are reported at once."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class NodeDifference:
     """The difference of a kernel call's result from the reference's value of the same name.
 
     `nodes` are those of the model that the call computes. `max_rel` is `max_abs` as a part of the
-    reference's largest magnitude; `index`, `got` and `expected` tell of the element that differs
+    reference's largest magnitude; `index`, `got` and `expected` are of the element that differs
     most, `ulp` how many floats lie between both (None for other types).
     """
 
@@ -165,11 +165,11 @@ def difference(
     comparison = compare(value, got.astype(expected.dtype), expected, tolerance)
     wide = [a.astype(np.float64) for a in (got, expected)]
     with np.errstate(invalid="ignore"):
-        apart = np.abs(wide[0] - wide[1])
+        errors = np.abs(wide[0] - wide[1])
     same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
-    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    worst = int(apart.argmax()) if apart.size else 0
-    index = tuple(int(i) for i in np.unravel_index(worst, got.shape)) if apart.size else ()
+    errors = np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors))
+    worst = int(errors.argmax()) if errors.size else 0
+    index = tuple(int(i) for i in np.unravel_index(worst, got.shape)) if errors.size else ()
     mine, right = (float(a.reshape(-1)[worst]) if a.size else 0.0 for a in wide)
     return NodeDifference(
         step, value, call.node.origin, call.node.op.kind, call.choice.candidate.label,

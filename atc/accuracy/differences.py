@@ -40,8 +40,8 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> Differe
         return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
     if expected.dtype.kind == "O":
         same = np.array_equal(got, expected)
-        apart = 0.0 if same else float("inf")
-        return Difference(name, shown, apart, apart, float(same), same, apart, apart)
+        error = 0.0 if same else float("inf")
+        return Difference(name, shown, error, error, float(same), same, error, error)
     a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     finite = np.isfinite(b)
     same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)

@@ -87,7 +87,7 @@ def _newer(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         return onnx.version_converter.convert_version(model, _OPSET)
-    except Exception:  # it raises many kinds; the evaluator then tells what it lacks
+    except Exception:  # it raises many kinds; the evaluator then reports what it lacks
         return model
 
 

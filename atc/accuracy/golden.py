@@ -76,7 +76,7 @@ def expected_of(request: Request) -> Expected:
 def _values(
     model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """Return the outputs by name, and the results of the nodes where a reference tells them."""
+    """Return the outputs by name, and the results of the nodes where a reference has them."""
     results = [v.name for node in model.graph for v in node.outputs if v.name]
     every = [*dict.fromkeys([*outputs, *results])]
     kept = [*model.graph.outputs]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.accuracy.bf16x3 import apart
+from atc.accuracy.bf16x3 import relative_error
 from atc.accuracy.float64 import run_in_double
 from atc.accuracy.inputs import random_inputs
 from atc.diagnostics import Diagnostics
@@ -40,4 +40,4 @@ def predicted_error(
             names.update(heavy.intersection(call.node.origin))
     _, got = run_in_double(model, outputs, feeds, low["bf16x3"], low["bf16"])
     pairs = zip(got, wanted[seed][1], strict=True)
-    return max((apart(a, b) for a, b in pairs), default=0.0)
+    return max((relative_error(a, b) for a, b in pairs), default=0.0)

@@ -84,7 +84,7 @@ def sensitivities(plain: Compilation, found: Sequence[Group], seed: int) -> list
         last = max((k for k, origin in enumerate(steps) if origin & group.nodes), default=-1)
         _run_with_noise(session, last, seed)
         pairs = zip(session.outputs, still, strict=True)
-        moved.append(max((_apart(a, b) for a, b in pairs), default=0.0))
+        moved.append(max((_relative_change(a, b) for a, b in pairs), default=0.0))
     return moved
 
 
@@ -116,13 +116,13 @@ def _add_noise(values: npt.NDArray[np.float32], rng: np.random.Generator) -> Non
     values += np.float32(scale) * rng.standard_normal(values.shape, np.float32) * (values != 0)
 
 
-def _apart(a: Array, b: Array) -> float:
+def _relative_change(a: Array, b: Array) -> float:
     if a.dtype.kind != "f" or not a.size:
         return 0.0
     scale = float(np.abs(b).max())
     with np.errstate(invalid="ignore"):
-        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return float(np.nan_to_num(apart).max()) / (scale or 1.0)
+        change = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return float(np.nan_to_num(change).max()) / (scale or 1.0)
 
 
 def most_within(

@@ -109,7 +109,7 @@ def _shares(
     rest = [k for k, config in enumerate(configs) if not config.edges]
     if len(rest) > 1:
         raise _wrong(configs[rest[1]], "a second aipp_op for the same input",
-                     hint="tell them apart by input_edge_idx, or name other inputs")  # fmt: skip
+                     hint="distinguish them by input_edge_idx, or name other inputs")  # fmt: skip
     free = [edge for edge in range(len(readers)) if edge not in owner]
     if free and not rest:
         raise _wrong(configs[0], f"no aipp_op is for edge {free[0]} of the input")

@@ -37,7 +37,7 @@ _NAMES = (
 def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     """Let the model carry the states that `--state` names, or those it finds if that is "auto".
 
-    Returns what is to be told: which were found, or, without the option, which look like states.
+    Returns what to report: which were found, or, without the option, which look like states.
     Raises OptionError for what is no pair of an input and an output of one type.
     """
     if tuple(wanted) == ("auto",):
@@ -117,7 +117,7 @@ def _alike(given: ir.Value, computed: ir.Value) -> bool:
     known = b is None or (
         len(a) == len(b)
         and all(x == y for x, y in zip(a, b, strict=True) if isinstance(y, int))
-    )  # what the lowering finds is compared again
+    )  # what lowering finds is compared once more
     return known and all(
         isinstance(n, int) for k, n in enumerate(a) if k not in grows
     )

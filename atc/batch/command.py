@@ -45,7 +45,7 @@ class Batch:
     def text(self) -> str:
         """Return the last lines that the user sees."""
         good = sum(outcome.ok for outcome in self.outcomes)
-        lines = [f"{good} of {len(self.outcomes)} rows are compiled, {self.page} tells more"]
+        lines = [f"{good} of {len(self.outcomes)} rows are compiled, details are in {self.page}"]
         lines += [
             f"{sdk.folder}: {len(sdk.networks)} networks, {sdk.distinct} kernels instead of "
             f"{sdk.kernels}, {sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}"
@@ -60,7 +60,7 @@ class Batch:
 
 
 def run_batch(
-    path: Path, values: Mapping[str, Any], tell: Callable[[Event], None],
+    path: Path, values: Mapping[str, Any], report: Callable[[Event], None],
     begin: Callable[[Matrix], None] = lambda matrix: None,
 ) -> Batch:  # fmt: skip
     """Compile a matrix; `values` are the command's options. Raises AtcError."""
@@ -69,7 +69,7 @@ def run_batch(
     journal = Journal(matrix.output)
     before = dict(journal.last)
     workers = values["jobs"] or os.cpu_count() or 1
-    outcomes = run_matrix(matrix, journal, workers, tell, again=values["again"])
+    outcomes = run_matrix(matrix, journal, workers, report, again=values["again"])
     page = matrix.output / PAGE
     rows = [
         (outcome, changes(outcome, before.get(row.name)), before.get(row.name) is outcome)
@@ -124,7 +124,7 @@ def _sdks(matrix: Matrix, outcomes: Sequence[Outcome], name: str) -> Iterator[Sd
         if failed is not None:
             raise OptionError(
                 f"there is no library {name}: {failed} isn't compiled", where="--sdk",
-                hint="mend it, and run the batch again: what is done isn't done again",
+                hint="mend it, and run the batch again: only what is missing is compiled",
             )  # fmt: skip
         yield _sdk([row for row, _ in rows], name)
 
@@ -139,7 +139,7 @@ def _sdk(rows: Sequence[Row], name: str) -> Sdk:
 
 
 def _chained(rows: Sequence[Row], place: Path) -> list[Path]:
-    """Compile networks again below a folder, each with the weights of those before it."""
+    """Recompile networks below a folder, each with the weights of those before it."""
     before, folders = NO_WEIGHTS, []
     for row in rows:
         folders.append(place / row.output.name)

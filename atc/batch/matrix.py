@@ -101,9 +101,9 @@ def read_matrix(path: Path) -> Matrix:
                 label = ", ".join(filter(None, (name, target, kind)))
                 rows.append(Row(label, file, place / name, target, kind, options))
     names = [row.output for row in rows]
-    again = next((n for k, n in enumerate(names) if n in names[:k]), None)
-    if again is not None:
-        raise _wrong(path, f"two rows are written to {again}: give one another name")
+    repeated = next((n for k, n in enumerate(names) if n in names[:k]), None)
+    if repeated is not None:
+        raise _wrong(path, f"two rows are written to {repeated}: give one another name")
     return Matrix(output, tuple(rows))
 
 

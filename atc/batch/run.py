@@ -36,13 +36,13 @@ class Event:
 
 
 def run_matrix(
-    matrix: Matrix, journal: Journal, workers: int, tell: Callable[[Event], None],
+    matrix: Matrix, journal: Journal, workers: int, report: Callable[[Event], None],
     *, again: bool = False,
 ) -> list[Outcome]:  # fmt: skip
     """Compile the rows that aren't up to date, `workers` at a time; return all rows' outcomes.
 
     `again` compiles all. What is done is in the journal at once, so that a run that is killed goes
-    on where it was. `tell` is called in this thread.
+    on where it was. `report` is called in this thread.
     """
     digests = {row.output: _digest(row) for row in matrix.rows}
     todo, outcomes = [], dict[str, Outcome]()
@@ -51,7 +51,7 @@ def run_matrix(
         same = known is not None and known.ok and known.digest == digests[row.output]
         if known is not None and same and _is_there(row) and not again:
             outcomes[row.name] = known
-            tell(Event("same", row, known))
+            report(Event("same", row, known))
         else:
             todo.append(row)
     share = max(1, (os.cpu_count() or 1) // max(1, min(workers, len(todo))))
@@ -59,7 +59,7 @@ def run_matrix(
         if event.outcome is not None:
             journal.add(event.outcome)
             outcomes[event.row.name] = event.outcome
-        tell(event)
+        report(event)
     return [outcomes[row.name] for row in matrix.rows]
 
 

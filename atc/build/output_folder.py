@@ -61,7 +61,7 @@ def write_tree(files: Mapping[str, Content | Path], folder: Path) -> None:
 
 
 def check_folder(folder: Path, option: str) -> None:
-    """Raise OptionError if `folder` surely can't be written: told before long work, not after."""
+    """Raise OptionError if `folder` surely can't be written: before long work, not after it."""
     for place in (folder.absolute(), *folder.absolute().parents):
         if not os.path.lexists(place):
             continue

@@ -86,9 +86,9 @@ def make_sdk(
     """
     name = network_name(output)
     names = tuple(network_name(project) for project in projects)
-    again = next((n for k, n in enumerate(names) if n in (name, *names[:k])), None)
-    if again is not None:
-        raise OptionError(f"two networks are called {again}", where="--sdk", hint="rename one")
+    repeated = next((n for k, n in enumerate(names) if n in (name, *names[:k])), None)
+    if repeated is not None:
+        raise OptionError(f"two networks are called {repeated}", where="--sdk", hint="rename one")
     files: dict[str, bytes] = {}
     origin: dict[str, Path] = {}
     kernels = 0

@@ -32,7 +32,7 @@ class BatchLines:
         """Take note of the rows."""
         self._total = len(matrix.rows)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Write what became of a row."""
         if event.outcome is None:
             return
@@ -65,7 +65,7 @@ class BatchTable:
         """Take note of the rows."""
         self._total = len(matrix.rows)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Show what becomes of a row."""
         self._rows.pop(event.row.name, None)
         if event.outcome is None:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = command(arguments)
         sys.stdout.flush()
         return status
-    except (OptionError, KeyboardInterrupt) as error:  # of the help: commands tell their own
+    except (OptionError, KeyboardInterrupt) as error:  # of the help: commands report their own
         status, text = _failure(error)
         print(text, file=sys.stderr)
         return status
@@ -236,7 +236,7 @@ def _batch_command(argv: list[str]) -> int:
         raise OptionError("a file is needed", hint="see atc batch --help")
     shown = BatchTable(sys.stderr) if sys.stderr.isatty() else BatchLines(sys.stderr)
     with shown:
-        done = run_batch(Path(arguments.words[0]), values, shown.tell, shown.begin)
+        done = run_batch(Path(arguments.words[0]), values, shown.report, shown.begin)
     print(batch_json(done) if values["json"] else done.text, end="")
     return done.exit_status
 
@@ -341,11 +341,11 @@ def _console(screen: Screen) -> Console:
         with screen.aside():
             print(text, flush=True)
 
-    def tell(text: str) -> None:
+    def note(text: str) -> None:
         with screen.aside():
             print(text, file=sys.stderr)
 
-    return Console(line, tell, screen)
+    return Console(line, note, screen)
 
 
 # ----------------------------------------------------------------------------------- their parts
@@ -367,7 +367,7 @@ def _asks(argv: list[str], command: str) -> bool:
 
 
 def _screen(argv: list[str]) -> Screen:
-    """Return what shows progress, at the --log level; a wrong one is told later, with the rest."""
+    """Return what shows progress, at the --log level; a wrong level is reported later."""
     from atc.cli.terminal import Screen
     from atc.options.table import LOG_LEVELS
 

@@ -28,14 +28,14 @@ class Screen:
     """Shows a compilation on a stream; a context around it and around the imports it needs.
 
     On a terminal a bar says what goes on. Lines appear at the --log level: stages and counts from
-    `info` on, passes and commands with `debug`. A warning is told at once, at any level.
+    `info` on, passes and commands with `debug`. A warning is shown at once, at any level.
     """
 
     def __init__(self, level: str, stream: TextIO) -> None:
         self.level = level
         self._warned: set[str] = set()
         self._stream = stream
-        self._begin = self._step = self._told = time.monotonic()
+        self._begin = self._step = self._shown = time.monotonic()
         self._bar: Progress | None = None
         self._task: Any = None
 
@@ -70,7 +70,7 @@ class Screen:
         return Diagnostics(self.stage, self.progress, self._warn, self._pass, self._process)
 
     def finished(self, done: Compilation) -> None:
-        """Tell what the build took and what the cache did."""
+        """Show how long the build took and what the cache did."""
         from atc.cache import run_text
 
         build = done.build
@@ -95,16 +95,16 @@ class Screen:
             self._stream.flush()
 
     def stage(self, text: str) -> None:
-        """Tell what goes on now."""
-        self._step = self._told = time.monotonic()
+        """Show the stage that begins."""
+        self._step = self._shown = time.monotonic()
         self._line("info", text)
         self._show(text, None, None)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Tell how much of it is done."""
+        """Show how much of the stage is done."""
         self._show(what, done, total)
-        if time.monotonic() - self._told > PATIENCE:
-            self._told = time.monotonic()
+        if time.monotonic() - self._shown > PATIENCE:
+            self._shown = time.monotonic()
             left = f", about {self._left(done, total):.0f} s left" if done else ""
             self._line("info", f"{what}: {done} of {total}{left}")
 

@@ -40,7 +40,7 @@ def cascade_loop(
 
 
 def _moved(type_: TensorType, k: int, size: int) -> str:
-    """Return which rows of result `k` are moved, those that the next call reads again."""
+    """Return which rows of result `k` are moved, those that the next call reads, too."""
     row = type_.nbytes // prod(type_.shape[:3])
     begin, first, before = f"r[{k}][0]", f"r[{k}][3]", f"r[{k - size}][3]"
     planes = f"{prod(type_.shape[:2])}, {type_.shape[2] * row}, {row}"

@@ -106,8 +106,8 @@ def emit(
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
     With `profile` every kernel call is timed, with `hooks` an observer sees its values, with `log`
-    it is told on standard error, with `checks` they are made around it; without, nothing of that is
-    in the code.
+    it is logged on standard error, with `checks` they are made around it; without, nothing of that
+    is in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
@@ -124,7 +124,7 @@ def emit(
     files find them.
 
     The weights begin with those that lie `before` them, of other networks of a library: what they
-    hold isn't added again.
+    hold isn't added twice.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
@@ -417,7 +417,7 @@ def _placed(
 
 
 def _sample(data: Array) -> bytes:
-    """Return some bytes of many, which tell most arrays apart without reading them."""
+    """Return some bytes of many, which distinguish most arrays without reading all of them."""
     return bytes(data[:: max(data.size // 1024, 1)])
 
 

@@ -109,7 +109,7 @@ def make_gpu(
     """Write the calls of programs some of whose steps a GPU runs.
 
     With `timed` it times each, with `observed` their values are copied for an observer, with
-    `logged` each is told of: none of them is part of a graph then.
+    `logged` each is announced in the log: none of them is part of a graph then.
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
     Inputs and outputs are copied on at most `copy_streams`.
     """
@@ -163,7 +163,7 @@ def _make_run(
 
 
 def listed(kernel: KernelSource) -> GpuKernel:
-    """Return what the table of launches tells of a kernel."""
+    """Return a kernel's row in the table of launches."""
     assert kernel.launch is not None
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
@@ -273,7 +273,7 @@ class _GpuWriter(StepWriter):
 
     def _launch(self, call: Call, failed: str, stream: str = "stream") -> Iterator[str]:
         if self.logged:
-            yield self._told(call)
+            yield self._log(call)
         node = call.node
         reads = ", ".join(comment(i, 32) for i in node.inputs if i)
         writes = ", ".join(comment(o, 32) for o in node.outputs)

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a library, as its C interface tells of them."""
+"""The inputs and outputs of a library, as its C interface describes them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Port:
 
     @property
     def has_elements(self) -> str:
-        """C over a context that tells whether a run's shape has elements; "" if it always has."""
+        """C over a context: whether a run's shape has elements; "" if it always has."""
         may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
         given = (plain(n) for n in may_be_zero if not is_data_dependent(n) and not self.ends)
         return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)

@@ -3,7 +3,7 @@
 Memory that no value lives in is filled with poison before a call and has to hold it afterwards;
 values that a call doesn't write have to keep their checksum; results hold no NaN, no infinity and
 nothing beyond a limit. Buffers have guard zones, so that there is such memory beside each of them.
-Of one value, by its number, each call that writes or reads it tells on standard error.
+For one value, by its number, each call that writes or reads it is logged on standard error.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def make_schedule(
 
     The calls of a `timed` schedule are counted, with the time that each takes; around those of an
     `observed` one the observer is called, around those of a `checked` one the checks are made;
-    a `logged` one tells of each before it. `writer` writes them otherwise.
+    a `logged` one logs each before it runs. `writer` writes them otherwise.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)

@@ -118,7 +118,7 @@ class Dynamic:
 
     @property
     def changes(self) -> bool:
-        """Whether an output's extent before a run is told otherwise than after it."""
+        """Whether an output's extent before a run differs from the one after it."""
         return self.bounds != self.outputs
 
     @staticmethod

@@ -66,7 +66,7 @@ class StepWriter:
         """Yield the C of steps."""
         for step in steps:
             if self.logged:
-                yield self._told(step)
+                yield self._log(step)
             match step:
                 case Call():
                     yield from self._call(step)
@@ -117,8 +117,8 @@ class StepWriter:
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
 
-    def _told(self, step: Step) -> str:
-        """Return the line that tells of a step before it."""
+    def _log(self, step: Step) -> str:
+        """Return the line that logs a step before it runs."""
         if isinstance(step, Fork):
             text = f"step {self.number}, {len(step.branches)} branches"
         else:

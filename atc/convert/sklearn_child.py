@@ -65,7 +65,7 @@ def _width(model: Any) -> int:
         found = getattr(model, name, None)
         if found is not None:
             return int(found() if callable(found) else found)
-    raise TypeError(f"{type(model).__name__} doesn't tell how many features it takes")
+    raise TypeError(f"{type(model).__name__} doesn't say how many features it takes")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ class DeviceNetwork:
     def __init__(
         self, folder: Path, device: Device, environ: Mapping[str, str], log: Log = no_log
     ) -> None:
-        """Read what the folder tells of its network.
+        """Read what the folder says about its network.
 
         Raises ModelError for a folder of something else, and OptionError for a network that no
         such program runs: of several shapes, sequences or strings.
@@ -146,7 +146,7 @@ class DeviceNetwork:
         self.results = tuple(Value(t.name, k) for k, t in enumerate(self.outputs))
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run once on inputs by name; ToolchainError tells what the program said as it failed."""
+        """Run once on inputs by name; ToolchainError has what the program said as it failed."""
         if self._device.line:
             return self._over_line(inputs)
         with temporary_folder("device") as place:
@@ -185,7 +185,7 @@ class DeviceNetwork:
         }
 
     def _is_of_folder(self, build_info: str) -> bool:
-        """Return whether what a library tells of itself stands in the folder's sources."""
+        """Return whether a library's build information stands in the folder's sources."""
         source = self._folder / "src" / f"{self.name}.c"
         return build_info != "" and c_string(build_info) in source.read_text("utf-8")
 

@@ -196,14 +196,14 @@ def run_over(
 ) -> tuple[list[bytes], list[bytes]]:  # fmt: skip
     """Run the network on the board once on inputs; returns outputs of `sizes` bytes, and `spans`.
 
-    With spans, which are in the order of their steps, it runs in parts. `known` tells whether a
+    With spans, which are in the order of their steps, it runs in parts. `known` says whether a
     network is the one that is meant, by its build information. Raises ToolchainError for a board
     that doesn't answer, runs another network, or whose run fails.
     """
-    told = line.ask("?")[1].decode(errors="replace")
-    if not known(told):
+    answer = line.ask("?")[1].decode(errors="replace")
+    if not known(answer):
         raise ToolchainError(
-            f"another network answers on {one_line(line.name, 60)}: {one_line(told, 120)}",
+            f"another network answers on {one_line(line.name, 60)}: {one_line(answer, 120)}",
             where="--runner",
             hint="write the serial program of this folder's starter to the board",
         )  # fmt: skip

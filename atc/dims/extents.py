@@ -20,7 +20,7 @@ T = TypeVar("T")
 def broadcast_extents(a: int, b: int) -> int:
     """Return the extent of two axes broadcast to each other (numpy's rules); ValueError if never.
 
-    Where they may turn out to be 1 or the same, `broadcast_guard` tells when the network runs.
+    Where they may turn out to be 1 or the same, `broadcast_guard` decides when the network runs.
     """
     if a == b or b == 1:
         return a

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond mkdocs.yml: pages from outside this folder, and links out of it."""
+"""Hooks of mkdocs: pages from outside this folder, and links out of it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Runner(Protocol):
     """Where measuring programs run."""
 
     def machine(self) -> str:
-        """Return what tells machines apart whose times differ."""
+        """Return what identifies the machine: other times, another identity."""
 
     def run(
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
@@ -54,7 +54,7 @@ class Runner(Protocol):
 
 
 def host_name() -> str:
-    """Return what tells this machine apart: the processor and its core count."""
+    """Return what identifies this machine: the processor and its core count."""
     return f"{archspec.cpu.brand_string() or archspec.cpu.host().name}, {os.cpu_count()} cores"
 
 
@@ -169,20 +169,21 @@ class Command:
     """A command of the user's, called as `COMMAND TIMEOUT PROGRAM FILES... -- ARGUMENTS...`.
 
     It runs the program beside the files, hands its output and exit status back, and answers
-    `COMMAND machine` with a line that tells machines apart. It is called in the files' folder.
+    `COMMAND machine` with a line that identifies the machine. It is called in the files' folder.
     """
 
     words: tuple[str, ...]
     log: Log = no_log
 
     def machine(self) -> str:
-        """Return the line that the command tells the machine by."""
+        """Return the line by which the command identifies the machine."""
         done = run_binary([*self.words, "machine"], COPYING, log=self.log)
         answer = one_line(done.stdout.decode("utf-8", "replace").strip(), 200)
         if done.status != 0 or not answer:
             raise ToolchainError(
-                f"'{shlex.join(self.words)} machine' doesn't tell the machine", where="--runner",
-                hint="let it print a line that tells machines apart, and return 0",
+                f"'{shlex.join(self.words)} machine' doesn't identify the machine",
+                where="--runner",
+                hint="let it print a line that identifies the machine, and return 0",
             )  # fmt: skip
         return f"{answer}, by {self.words[0]}"
 

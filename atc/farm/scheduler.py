@@ -77,7 +77,7 @@ class Scheduler:
             if lost and others and not work.stalled:
                 work.round(lost, others)
         except Exception as error:
-            work.tell(f"doesn't go on: {one_line(str(error) or type(error).__name__, 200)}")
+            work.report(f"doesn't go on: {one_line(str(error) or type(error).__name__, 200)}")
         finally:
             work.cancel()
         if work.trouble:
@@ -85,7 +85,7 @@ class Scheduler:
         return [work.objects.get(k) for k in range(len(jobs))]
 
     def measures(self, resource: str) -> bool:
-        """Tell whether a worker carries a resource, such as the target's name."""
+        """Return whether a worker carries a resource, such as the target's name."""
         client = self._connected()
         if client is None:
             return False
@@ -194,7 +194,7 @@ class _Work:
     stalled: bool = False
     futures: list[Any] = field(default_factory=list)
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         self.trouble = self.trouble or text
 
     def round(self, which: Sequence[int], workers: Sequence[str] | None) -> None:
@@ -214,7 +214,7 @@ class _Work:
                 k, future = arrived.get(timeout=self.stall)
             except queue.Empty:
                 self.stalled = True
-                self.tell(
+                self.report(
                     f"made nothing for {self.stall:g} s: {len(waiting)} kernels are compiled here"
                 )
                 return
@@ -228,7 +228,7 @@ class _Work:
                 raise AtcError("a worker returned no object")
         except Exception as error:
             reason = getattr(error, "message", "") or str(error) or type(error).__name__
-            self.tell(f"didn't compile {self.orders[k].source}: {one_line(reason, 200)}")
+            self.report(f"didn't compile {self.orders[k].source}: {one_line(reason, 200)}")
             return
         if maker in self.bad:
             return
@@ -237,7 +237,7 @@ class _Work:
             self.bad.add(maker)
             for wrong in [j for j, m in self.makers.items() if m == maker]:
                 del self.objects[wrong], self.makers[wrong]
-            self.tell(f"has a worker whose objects are wrong, {maker}: nothing of it is used")
+            self.report(f"has a worker whose objects are wrong, {maker}: nothing of it is used")
             return
         self.objects[k], self.makers[k] = data, maker
         self.progress(len(self.objects))

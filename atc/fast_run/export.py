@@ -126,7 +126,7 @@ def read_times(path: Path) -> Imported:
         except ValueError:
             raise OptionError(
                 f"line {number} of {path} is none that measure prints: '{one_line(line, 60)}'",
-                where=OPTION, hint="copy the file again, or measure once more",
+                where=OPTION, hint="copy the file again, or repeat the measurement",
             ) from None  # fmt: skip
     return Imported(one_line(lines[1].removeprefix("machine").strip(), 200), times)
 

@@ -100,7 +100,7 @@ def parsed(text: str, vector_bytes: int) -> Found:
 
 
 def system_caches(folder: Path) -> dict[int, int]:
-    """Return the sizes of caches of data by level, as Linux tells them; empty where it doesn't."""
+    """Return the sizes of data caches by level, as Linux reports them; empty where it doesn't."""
     sizes: dict[int, int] = {}
     for each in sorted(folder.glob("index*")):
         try:

@@ -140,7 +140,7 @@ def fast_run(
             bench.algo.save()  # what is interrupted goes on from here
             done += len(alike[first.text])
             progress(done, len(unknown))
-    _tell_late(timings, bench)
+    _report_slow(timings, bench)
     return timings
 
 
@@ -171,7 +171,7 @@ def _tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
     return tasks
 
 
-def _tell_late(timings: Timings, bench: Bench) -> None:
+def _report_slow(timings: Timings, bench: Bench) -> None:
     late = [(w, m) for w, row in timings.items() for m in row if m.reason == bench.too_late]
     if late:
         w, first = late[0]
@@ -182,14 +182,14 @@ def _tell_late(timings: Timings, bench: Bench) -> None:
 
 
 def runs_here(target: Target, device_id: int = 0) -> bool:
-    """Tell whether programs for a target run on this machine, also under its runner."""
+    """Return whether programs for a target run on this machine, also under its runner."""
     if target.device:
         return runs_code(target.device, device_id)
     return bool(target.runner) or target.arch in ("", host_arch())
 
 
 def machine_name(target: Target, device_id: int = 0) -> str:
-    """Return what tells machines apart whose times differ: the processor and its cores, or the GPU.
+    """Return what identifies a machine's times: the processor and its cores, or the GPU.
 
     A GPU that is imitated is as fast as its host.
     """
@@ -272,7 +272,7 @@ def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
 def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     """Return the candidates' times if the algo cache has them all.
 
-    What took too long is measured again where it may take longer now.
+    What took too long is measured anew where it may take longer now.
     """
     known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
     if not all(k and (t is None or t >= 0 or t <= bench.late_ns) for k, t in known):
@@ -365,7 +365,7 @@ def _ask(
     for line in done.stdout.decode("ascii", "replace").splitlines():
         number, what, error = line.split()
         if number == "board":
-            _tell_board(float(what), float(error), bench)
+            _report_board(float(what), float(error), bench)
             continue
         failed = what == "failed"
         reason = f"differs from the portable kernel by {error}" if failed else ""
@@ -373,7 +373,7 @@ def _ask(
     return results
 
 
-def _tell_board(celsius: float, clock: float, bench: Bench) -> None:
+def _report_board(celsius: float, clock: float, bench: Bench) -> None:
     """Warn of a board that was hot, or slower at the end of measuring than at its beginning."""
     if celsius >= HOT:
         bench.warn(

@@ -21,7 +21,7 @@ class NotRegularError(OSError):
 def regular(path: Path) -> Path:
     """Return a path, unless what is there might never end: then NotRegularError, an OSError.
 
-    /dev/null is as good as an empty file; of what can't be looked at, opening tells why.
+    /dev/null is as good as an empty file; where the kind can't be found out, opening says why.
     """
     try:
         mode = path.stat().st_mode

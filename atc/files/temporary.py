@@ -1,4 +1,4 @@
-"""Folders that go again: when they are left or, where their process was killed, with the next one.
+"""Temporary folders: removed when they are left or, where a process was killed, by the next one.
 
 Each is locked while its process lives; the system takes the lock away with the process. So what has
 our name, is the user's own and can be locked was left behind.

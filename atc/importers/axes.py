@@ -137,7 +137,7 @@ def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None
 def resolve_by_names(value: onnx_ir.Value, names: Names) -> None:
     """Give an input the shape that follows from the names of its axes.
 
-    Where not all of it does, only what is fixed is set: what is open is told when it is lowered.
+    Where not all of it does, only what is fixed is set: what is open is reported in lowering.
     """
     if value.shape is None or not names.known:
         return

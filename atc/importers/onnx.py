@@ -20,7 +20,7 @@ from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
 
-logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are told in our words
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are reported in our words
 
 OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
@@ -105,7 +105,7 @@ def _check_calls(model: onnx_ir.Model) -> None:
             key = node.op_identifier()
             function = model.functions.get(key)
             if function is not None and key not in sizes:
-                sizes[key] = 0  # where it calls itself, of which the inliner tells
+                sizes[key] = 0  # where it calls itself, which the inliner reports
                 sizes[key] = size(function.all_nodes())
             total += 1 if function is None else sizes[key]
         return total

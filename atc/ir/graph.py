@@ -215,7 +215,7 @@ class Alias:
     """A value that is another one, `of`, once more.
 
     Of `kind` "output": a result of that name, which an input has; "layout": in another layout;
-    "recomputed": computed again, so that the first one needs no memory until then.
+    "recomputed": a second computation, so that the first one needs no memory until then.
     """
 
     kind: Literal["output", "layout", "recomputed"]

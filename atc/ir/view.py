@@ -36,7 +36,7 @@ class View:
         return lowest, highest
 
     def is_inside(self, shape: Sequence[int], size: int) -> bool:
-        """Tell whether all addresses over a non-empty index space lie in `size` elements."""
+        """Return whether all addresses over a non-empty index space lie in `size` elements."""
         lowest, highest = self.bounds(shape)
         try:
             return lowest >= 0 and highest < size
@@ -46,9 +46,9 @@ class View:
             raise
 
     def _nests(self, shape: Sequence[int], size: int) -> bool:
-        """Tell whether each axis stays inside a step of the next, and the last inside the tensor.
+        """Return whether each axis stays inside a step of the next, and the last inside the tensor.
 
-        Tells it of extents of which no bound is found for the whole sum.
+        It also decides for extents where no bound is found for the whole sum.
         """
         axes = [(s, n) for s, n in zip(self.strides, shape, strict=True) if s != 0 and n != 1]
         if any(low(s) <= 0 for s, _ in axes) or low(self.offset) < 0:

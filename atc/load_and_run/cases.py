@@ -16,7 +16,7 @@ from atc.load_and_run.inputs import Given
 from atc.runtime.values import Tensor
 
 MAX_ERROR = 1e-4
-"""What MegEngine's AssertEqual allows unless told otherwise."""
+"""The largest error that MegEngine's AssertEqual allows by default."""
 _MAGIC = b"mgbtest0"
 
 
@@ -48,7 +48,7 @@ def check_outputs(
     """Compare outputs with what a case expects, as MegEngine's AssertEqual does.
 
     The error of two numbers is |a - b| / max(1, |a|, |b|). Raises CheckError at the first output
-    that differs; with `goes_on` it is only told.
+    that differs; with `goes_on` it is only reported.
     """
     for tensor, array in zip(tensors, outputs, strict=True):
         wanted = case.expected.get(tensor.name)

@@ -65,7 +65,7 @@ class ValueCheck:
             )
 
     def end(self) -> None:
-        """Tell once every value has been compared."""
+        """Report success once every value has been compared."""
         self._compared += 1
         if self._compared and self._compared % (self.interval * len(self.first)) == 0:
             self.lines.append(f"check_var_value: all {len(self.first)} values passed")

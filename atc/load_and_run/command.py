@@ -113,7 +113,7 @@ def run_library(
     path: Path, arguments: RunArguments, cases: Sequence[Case], console: Console,
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
-    """Load a library, run it as the options say, and tell all of it; returns the times."""
+    """Load a library, run it as the options say, and report all of it; returns the times."""
     external = arguments["c_opr_lib"]
     # Before the network, which calls its functions; it must stay until the end.
     operators = external and ExternalLibrary(external, arguments["c_opr_init_interface"])
@@ -168,7 +168,7 @@ def _run_tests(
     console.line(f"=== total time: {total:.3f} ms")
     console.result |= {
         "iterations": arguments["iter"], "threads": arguments["thread"], "total_ms": total,
-        "pool_cores": plugins.cores, "tests": [_told(timing) for timing in timings],
+        "pool_cores": plugins.cores, "tests": [_timing_json(timing) for timing in timings],
         "outputs": {
             t.name: {"shape": list(a.shape), "dtype": a.dtype.name, "mean": _mean(a)}
             for t, a in zip(engine.outputs, outputs, strict=True)
@@ -177,7 +177,7 @@ def _run_tests(
     return timings
 
 
-def _told(timing: Timing) -> dict[str, object]:
+def _timing_json(timing: Timing) -> dict[str, object]:
     found = timing.statistics
     return {
         "warmup_ms": timing.warmup, "e2e_ms": timing.e2e, "host_ms": timing.host,

@@ -82,7 +82,7 @@ def compile_subject(
     if arguments["fast_run"]:
         _refuse_naive(done)
     if arguments["layout_transform"]:
-        _tell_layouts(done, console)
+        _report_layouts(done, console)
     if arguments["layout_transform_dump"] is not None:
         path = arguments["layout_transform_dump"]
         _write_graph(done, path)
@@ -215,8 +215,8 @@ def _narrowest(option: str) -> Target:
     )
 
 
-def _tell_layouts(done: Compilation, console: Console) -> None:
-    """Tell what layouts of the whole graph were found to cost, and which one was chosen."""
+def _report_layouts(done: Compilation, console: Console) -> None:
+    """Report what layouts of the whole graph cost by estimates, and which one was chosen."""
     totals = [report.totals for report in done.layouts]
     names = dict.fromkeys(name for each in totals for name in each)
     costs = {name: sum(each[name].cycles for each in totals) for name in names}

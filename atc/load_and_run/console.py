@@ -33,17 +33,17 @@ class Console:
             self.out(text)
 
     def warn(self, text: str) -> None:
-        """Tell what has no effect, once."""
+        """Report what has no effect, once."""
         if text not in self.warnings:
             self.warnings.append(text)
             self.error(f"W10001: {one_line(text)}")
 
     def stage(self, text: str) -> None:
-        """Tell what a compilation does now."""
+        """Report the stage of a compilation that begins."""
         self.debug(text)
         self.screen.stage(text)
 
     def debug(self, text: str) -> None:
-        """Tell what goes on, with --verbose."""
+        """Report a step, with --verbose."""
         if self.verbose:
             self.error(f"[DEBUG] {one_line(text)}")

@@ -57,7 +57,7 @@ class Plugins:
         self.runs += 1
 
     def finish(self, arguments: RunArguments, console: Console) -> None:
-        """Tell what was seen; a text dump goes to where it is wanted."""
+        """Report what was seen; a text dump goes to where it is wanted."""
         for line in (*(self.values.lines if self.values else ()),
                      *(self.dispatch.lines() if self.dispatch else ())):  # fmt: skip
             console.line(line)

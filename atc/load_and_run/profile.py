@@ -54,10 +54,10 @@ def profile_json(
     """
     run = median_run(runs)
     called = [c for c in run.calls if c.runs]
-    told = [c for c in called if not waits_alone or _waits(engine, c)]
-    spans = {str(c.number): _span(c, run.begin) for c in told}
+    shown = [c for c in called if not waits_alone or _waits(engine, c)]
+    spans = {str(c.number): _span(c, run.begin) for c in shown}
     operators = [_operator(engine, call) for call in run.calls]
-    footprints = {str(c.number): _footprint(engine, c) for c in told}
+    footprints = {str(c.number): _footprint(engine, c) for c in shown}
     if run.copied:
         start, copy = run.end - run.begin, _copy(engine, len(operators))
         operators.append(copy)
@@ -89,7 +89,8 @@ def _waits(engine: Engine, call: CallTime) -> bool:
 def _within(called: Sequence[CallTime]) -> float:
     """Return the time from the first kernel call's begin to the last one's end.
 
-    Unlike the run's, it doesn't hold the way into the library. Calls in loops tell of their latest.
+    Unlike the run's, it doesn't hold the way into the library. Of calls in loops the latest
+    iteration counts.
     """
     if not called:
         return 0.0

@@ -1,4 +1,4 @@
-"""Runs a library as often as asked, in contexts and threads, and tells how long it took."""
+"""Run a library as often as asked, in contexts and threads, and report how long it took."""
 
 from __future__ import annotations
 

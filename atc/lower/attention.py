@@ -293,8 +293,8 @@ def rotated_layout(ctx: LoweringContext, x: str, heads: int, angles: Rotary) -> 
     if len(shape) == 4:
         return rotate(ctx, x, angles, steps_axis=2)
     ctx.require(heads > 0 and shape[2] % heads == 0, f"{heads} heads of a width of {shape[2]}")
-    apart = b.reshape(x, (*shape[:2], heads, shape[2] // heads))
-    return b.reshape(rotate(ctx, apart, angles, steps_axis=1), shape)
+    by_head = b.reshape(x, (*shape[:2], heads, shape[2] // heads))
+    return b.reshape(rotate(ctx, by_head, angles, steps_axis=1), shape)
 
 
 @lowers("RotaryEmbedding")

@@ -71,7 +71,7 @@ class CompositeValue:
 
 
 def moves(op: Op) -> bool:
-    """Tell whether an op takes the small types: moved, chosen and cast, not computed with."""
+    """Return whether an op takes the small types: moved, chosen and cast, not computed with."""
     computed = (
         e.fn
         for expr in vars(op).values()

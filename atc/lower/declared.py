@@ -42,8 +42,8 @@ def shape_warning(value: onnx_ir.Value, found: TensorType, where: str) -> str:
     if value.dtype is None or value.shape is None:
         return ""
     pairs = zip(value.shape, found.shape, strict=False)
-    apart = any(isinstance(d, int) and d > 0 and not is_dynamic(n) and d != n for d, n in pairs)
-    if not apart and len(value.shape) == len(found.shape):
+    differs = any(isinstance(d, int) and d > 0 and not is_dynamic(n) and d != n for d, n in pairs)
+    if not differs and len(value.shape) == len(found.shape):
         return ""
     what = "output" if value.is_graph_output() else "value"
     text = f"{what} '{value.name}' is declared as {_written(value)}, but {found} is computed"
@@ -55,17 +55,17 @@ def inner_shape_warning(
 ) -> str:
     """Return a warning of values within a graph of other shapes than it declares, '' if none are.
 
-    The first one is told, and its node, with how many there are besides: one wrong declaration
+    The first one is reported with its node, and how many there are besides: one wrong declaration
     seldom comes alone.
     """
-    told = []
+    warnings = []
     for node in graph:
         for value in node.outputs:
             found = None if value.is_graph_output() else type_of(value)
             text = "" if found is None else shape_warning(value, found, node_label(file, node))
-            told += [text] if text else []
-    more = f", and {len(told) - 1} more of this kind" if len(told) > 1 else ""
-    return f"{told[0]}{more}" if told else ""
+            warnings += [text] if text else []
+    more = f", and {len(warnings) - 1} more of this kind" if len(warnings) > 1 else ""
+    return f"{warnings[0]}{more}" if warnings else ""
 
 
 def _written(value: onnx_ir.Value) -> str:

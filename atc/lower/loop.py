@@ -64,7 +64,7 @@ def _iterations(ctx: LoweringContext) -> tuple[int, str, bool]:
 def _nothing_collected(
     ctx: LoweringContext, graph: onnx_ir.Graph, bind: Bind, states: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the empty results of a loop that never begins; the body tells their types."""
+    """Yield the empty results of a loop that never begins; their types are the body's."""
     body = Builder(ctx.b)
     bind(body, body.declare(body.fresh("iteration"), COUNTER), states, ())
     for part in ctx.lower_subgraph(graph, body)[1 + len(states) :]:

@@ -30,7 +30,7 @@ from atc.lower.growth import Caches, Growth
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
 from atc.lower.quantization_parameters import remember_quantization, remember_transposed
-from atc.lower.ranges import tell_extents
+from atc.lower.ranges import label_extents
 from atc.lower.registry import LOWERINGS
 from atc.lower.rename import rename
 from atc.lower.schema import type_error
@@ -53,7 +53,7 @@ def lower_model(
     `outputs` overrides the model's outputs by value name, `precision` the types that tensors are
     kept in; those inputs of which there are `growths` lie in buffers, which the graph's inputs and
     outputs are then. Graph inputs and outputs keep the model's names. Raises ModelError or
-    UnsupportedError naming file and node; with `listen` a node's error is only told, and its
+    UnsupportedError naming file and node; with `listen` a node's error is only reported, and its
     results become inputs of the graph.
     """
     graph = model.graph
@@ -167,7 +167,7 @@ class _Walker:
         return names
 
     def is_unknown(self, name: str) -> bool:
-        """Tell whether an output's type is unknown because it depends on a refused node."""
+        """Return whether an output's type is unknown because it depends on a refused node."""
         if self.trace is None or name in self.names:
             return False
         return name in self.trace.unknown_names
@@ -221,7 +221,7 @@ class _Walker:
                 outputs = self._node(node, builder)
                 self._bind_all(node, outputs, builder)
             except AtcError as error:
-                tell_extents(error, builder.symbols)
+                label_extents(error, builder.symbols)
                 if self.trace is None:
                     raise
                 self._visit_subgraphs(node, builder)
@@ -328,7 +328,7 @@ class _Walker:
             self.trace = trace
         if trace is None:
             return inner, made
-        inner = Builder(builder)  # again, for who listens
+        inner = Builder(builder)  # a second time, for who listens
         return inner, self.subgraph(graph, inner)
 
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:

@@ -56,7 +56,7 @@ class Precision:
     _made: dict[tuple[Builder, str, DType], str] = field(default_factory=dict)
 
     def widens(self, value: onnx_ir.Value) -> bool:
-        """Tell whether a value of the model is kept in a wider type than it declares."""
+        """Return whether a value of the model is kept in a wider type than it declares."""
         return self.wide and value.dtype in (onnx_ir.DataType.FLOAT16, onnx_ir.DataType.BFLOAT16)
 
     def given(self, builder: Builder, name: str) -> str:
@@ -114,7 +114,7 @@ class Precision:
 
 
 def _round(builder: Builder, name: str, dtype: DType) -> str:
-    """Return what a float rounded to a type is: one expression, so that no pass tears it apart."""
+    """Return what a float rounded to a type is: one expression, so that no pass splits it."""
     if builder.value(name) is None:
         return builder.map(lambda x: cast(cast(x, dtype), DType.FLOAT), name)
     with np.errstate(over="ignore"):  # beyond the type's range is infinite, as in C

@@ -19,7 +19,7 @@ _TRIES = 64
 """Shapes inside a range that are tried until one is found that the network runs."""
 
 
-def tell_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
+def label_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
     """Let an error call run-time extents what people call them."""
     named: set[Symbol] = set()
 

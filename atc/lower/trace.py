@@ -61,7 +61,7 @@ class Trace:
         return name
 
     def report(self, node: onnx_ir.Node, error: AtcError | None) -> None:
-        """Tell of a node once it is lowered or refused; mark what depends on a refused one."""
+        """Report a node once it is lowered or refused; mark what depends on a refused one."""
         reads = {id(v) for v in node.inputs if v is not None}
         depends = bool(reads & self.tainted)
         consequence = isinstance(error, UnknownOperand) or (

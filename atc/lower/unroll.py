@@ -51,7 +51,7 @@ Bind = Callable[[Builder, str, Sequence[str], Sequence[str]], None]
 
 @dataclass(frozen=True)
 class LoopSource:
-    """A loop to be lowered: `bind` tells the graph its inputs, in a builder, for one iteration."""
+    """A loop to be lowered: `bind` gives the graph its inputs, in a builder, for one iteration."""
 
     graph: onnx_ir.Graph
     bind: Bind
@@ -269,7 +269,7 @@ class _Growth:
         return news
 
     def _settles(self, i: int, axis: int, n: int, m: int) -> bool:
-        """Tell whether an extent that becomes m after an iteration needs another bound."""
+        """Return whether an extent that becomes m after an iteration needs another bound."""
         step, top = self.steps[i, axis], self.tops[i, axis]
         if high(m - top) <= 0 if step is None else m - n == step:
             return False

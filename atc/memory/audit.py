@@ -56,7 +56,7 @@ def _rows_read(call: Call, stripe: Stripe) -> tuple[int, int]:
 
 @dataclass
 class Intact:
-    """Storages of which bytes hold their value, with the places of those, apart and in order.
+    """Storages of which bytes hold their value, with the places of those, disjoint and in order.
 
     No byte is that of two storages: writing one of them spoils the other.
     """
@@ -198,7 +198,7 @@ class _Auditor:
         return intact
 
     def _check_stripes(self, step: CascadeLoop) -> None:
-        """Raise unless all that the calls of a cascade touch is apart, and each has its rows."""
+        """Raise unless the storages of a cascade's calls are disjoint, and each has its rows."""
         where = f"memory plan: the chain to '{step.node.outputs[0]}'"
         values = dict.fromkeys(a for call in step.calls for a in call.arguments)
         spans = [(v, s) for v in values if (s := self._span(v)) is not None]
@@ -235,14 +235,14 @@ class _Auditor:
         result = step.node.outputs[0]
         chains = [p for p in step.pieces if isinstance(p, CascadeLoop)]
         ranges = sorted((p.stripes[0][-1].begin, p.stripes[-1][-1].end) for p in chains)
-        apart = all(a[1] <= b[0] for a, b in pairwise(ranges))
+        disjoint = all(a[1] <= b[0] for a, b in pairwise(ranges))
         own = [list(calls([piece])) for piece in step.pieces]
         written = [[s for c in piece for s in self._written_by(c, result)] for piece in own]
         for k, piece in enumerate(own):
             names = (a for call in piece for a in call.arguments if a != result)
             touched = [*written[k], *(s for a in names if (s := self._span(a)))]
             others = [s for j, spans in enumerate(written) if j != k for s in spans]
-            if not apart or any(one.meets(other) for one in touched for other in others):
+            if not disjoint or any(one.meets(other) for one in touched for other in others):
                 raise InternalError(f"memory plan: pieces of '{result}' meet")
 
     def _check_branches(self, step: Fork) -> None:
@@ -341,17 +341,17 @@ class _Auditor:
             area = _Span(begin, begin + most(call.source.scratch))
             if area.end > self.size:
                 raise InternalError(f"memory plan: the scratch of {where} lies outside the arena")
-            self._check_apart(area, [*operands, *outputs], where, call)
+            self._check_disjoint(area, [*operands, *outputs], where, call)
             spoiled.append(area)
         for index, (output, span) in enumerate(written):
             others = [o for o, _ in written[:index]]
-            self._check_apart(span, [*operands, *others], where, call, output)
+            self._check_disjoint(span, [*operands, *others], where, call, output)
         for span in spoiled:
             intact.spoil(span)
         for output, span in written:
             self._write(output, span, intact)
 
-    def _check_apart(
+    def _check_disjoint(
         self, span: _Span, values: Sequence[str], where: str, call: Call, output: str = ""
     ) -> None:
         for value in values:

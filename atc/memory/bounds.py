@@ -1,7 +1,7 @@
-"""What no plan can be below, whatever is computed again: bytes, and work within a budget.
+"""What no plan can be below, whatever is recomputed: bytes, and work within a budget.
 
 At each call of a program its operands, its results and its scratch are there. What else lives then
-was made before and is read later; a plan that needs less has to make some of it again. Both bounds
+was made before and is read later; a plan that needs less has to recompute some of it. Both bounds
 suppose the same calls in the same order.
 """
 
@@ -56,9 +56,9 @@ def least_bytes(program: Program, arena: Arena) -> tuple[str, int]:
 
 
 def least_work(program: Program, arena: Arena, size: int) -> float:
-    """Return a bound on the work that is done again by whatever plan has an arena of a size.
+    """Return a lower bound on the recomputed work of any plan whose arena has a size.
 
-    Whichever of the waiting values are dropped at one call, each has to be made again by at least
+    Whichever of the waiting values are dropped at one call, each has to be recomputed by at least
     one call: the cheapest choice, of which the last may be a part, at the call where it costs most.
     """
     cost: dict[str, float] = {}

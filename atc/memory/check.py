@@ -118,7 +118,7 @@ def _above(live: Sequence[int], changed: set[int]) -> Iterator[tuple[int, int]]:
 
 
 def _reaches(below: Sequence[Sequence[int]], k: int, j: int) -> bool:
-    """Tell whether buffer j lies below k, directly or through others."""
+    """Return whether buffer j lies below k, directly or through others."""
     seen, todo = {k}, [k]
     while todo:
         for i in below[todo.pop()]:

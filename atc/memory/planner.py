@@ -45,7 +45,7 @@ _SEARCHED = ", then search"
 class Buffer:
     """Bytes that belong to one tensor from step `first` to step `last`, inclusive.
 
-    `name` is the tensor's, or tells apart what has none: `scratch_of` is the first result of the
+    `name` is the tensor's, or identifies what has none: `scratch_of` is the first result of the
     call whose scratch it is. `size` is in bytes and may be 0. The offset is a multiple of
     `alignment`, a power of two.
     """

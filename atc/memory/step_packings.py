@@ -19,7 +19,7 @@ Lives = Sequence[tuple[int, int]]
 def stacked(lives: Lives, sizes: Sequence[int], turn: Sequence[int]) -> list[int]:
     """Place each buffer in its turn on top of all that were placed in its life.
 
-    Where each life holds another one or is apart from it, longest first is best possible.
+    Where each life holds another one or is disjoint from it, longest first is best possible.
     """
     firsts, lasts = np.array(lives, np.int64).T
     steps = np.unique(firsts)  # buffers that meet do at one of these

@@ -50,17 +50,17 @@ def with_progress(listen: Diagnostics) -> Iterator[Diagnostics]:
     from IPython.display import display
 
     shown = display(Bar("starting"), display_id=True)
-    told = 0.0
+    latest = 0.0
 
     def stage(text: str) -> None:
         listen.stage(text)
         shown.update(Bar(text))
 
     def progress(what: str, done: int, total: int) -> None:
-        nonlocal told
+        nonlocal latest
         listen.progress(what, done, total)
-        if time.monotonic() - told > _PAUSE:
-            told = time.monotonic()
+        if time.monotonic() - latest > _PAUSE:
+            latest = time.monotonic()
             shown.update(Bar(what, done, total))
 
     try:

@@ -35,7 +35,7 @@ Examples:
 _PROFILE = """\
 usage: atc profile FOLDER [--runs=N] [--trace=FILE] [--json] [options]
 
-Runs a network that was compiled with --profile and tells the time of every kernel call, its rate,
+Runs a network that was compiled with --profile and prints the time of every kernel call, its rate,
 and its share of what the core can do at most.
 
 Examples:
@@ -60,7 +60,7 @@ usage: atc quantize --model=FILE --calibration=PATH --output=FILE [options]
 
 Writes an ONNX model that computes in 8-bit integers: the ranges of all values are measured on the
 calibration inputs, and QuantizeLinear and DequantizeLinear nodes put around operators. The report
-tells how far each layer's values are from the float model's, and which layers add most noise.
+shows how far each layer's values are from the float model's, and which layers add most noise.
 Needs onnxruntime (pip install 'atc[quantize]').
 
 Examples:
@@ -101,8 +101,8 @@ Examples:
 _BATCH = """\
 usage: atc batch FILE.toml [--jobs=N] [--sdk=NAME] [--again] [options]
 
-Compiles models x targets x variants, several at a time. What is up to date isn't compiled again,
-so that a run that was killed goes on where it was. The page batch.html in the output folder tells
+Compiles models x targets x variants, several at a time. What is up to date isn't recompiled,
+so that a run that was killed goes on where it was. The page batch.html in the output folder shows
 status, sizes, times, and what changed since the last run. The file (see atc/docs/farm.md):
 
   output = "out"

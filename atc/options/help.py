@@ -13,7 +13,7 @@ from atc.options.table import VARIABLES, Setting, options_of
 
 WIDTH = 96
 _INDENT = 8
-_APART = ("Accepted without effect", "MegEngine variables", "MXNet variables")
+_HIDDEN = ("Accepted without effect", "MegEngine variables", "MXNet variables")
 """Groups that are shown only where they are asked for."""
 
 _COMPILE = """\
@@ -92,7 +92,7 @@ Examples:
 _EXPLAIN = """\
 usage: atc explain FOLDER NODE
 
-Tells why a node of a compiled model got its kernel: all candidates with estimates, times and
+Explains why a node of a compiled model got its kernel: all candidates with estimates, times and
 reasons. FOLDER is the output folder, NODE the node's name in the model.
 
 Examples:
@@ -165,7 +165,7 @@ def help_text(command: str, topic: str = "") -> str:
     groups = _groups(own.values())
     if topic and (not topic.startswith("-") or _plain(topic) in own):
         return _about(topic, own, groups)
-    common = {title: members for title, members in groups.items() if title not in _APART}
+    common = {title: members for title, members in groups.items() if title not in _HIDDEN}
     titles = textwrap.fill(
         ", ".join(groups), WIDTH, initial_indent="  ", subsequent_indent="  "
     )

@@ -90,7 +90,7 @@ def switch_or_export(value: object) -> bool | str:
 class Checks:
     """The checks of a checked build; `limit` is the largest magnitude, 0 for none.
 
-    With `path` a fault tells how what the call read was computed.
+    With `path` a fault says how what the call read was computed.
     """
 
     memory: bool = False

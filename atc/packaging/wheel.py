@@ -1,6 +1,6 @@
 """A wheel of a compiled network: its Python module with the library inside, for pip.
 
-It needs numpy and cffi, not atc. Equal networks give equal bytes; the version tells others apart.
+It needs numpy and cffi, not atc. Equal networks give equal bytes, others have another version.
 """
 
 from __future__ import annotations

@@ -112,9 +112,9 @@ def layout_passes(
         return (*blocked, straight, in_place, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
-        again = _rule("cancel_movement_again", cancel_movement)
+        cancelled = _rule("cancel_movement_again", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
-        return (*before, Pass("block_layout", bytes_), again, in_place)
+        return (*before, Pass("block_layout", bytes_), cancelled, in_place)
     last = (
         _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),
@@ -147,7 +147,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 
 
 def pass_names() -> tuple[str, ...]:
-    """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
+    """Return what `--fusion_switch_file` calls the passes: all runs of one have one name."""
     small = layout_passes(1, Layouts(bytes_last=True))
     passes = (*INTEGER_PASSES, *VECTOR_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))

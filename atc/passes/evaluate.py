@@ -37,7 +37,7 @@ _TYPES = frozenset({DType.FLOAT, DType.BOOL, DType.INT32, DType.UINT8, DType.INT
 
 
 def can_evaluate(expr: Expr) -> bool:
-    """Tell whether an expression is of functions of floats, and of conversions, known here."""
+    """Return whether an expression is of functions of floats, and of conversions, known here."""
     return all(_known(e) for e in walk(expr))
 
 

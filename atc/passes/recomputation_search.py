@@ -1,4 +1,4 @@
-"""Searches for what to compute again: the cheapest plan for each amount of memory.
+"""Search for what to recompute: the cheapest plan for each amount of memory.
 
 A row of plans is what one rule gives for goals from the graph's own peak down to what no plan can
 be below. The first row has the rule of dynamic tensor rematerialization, the others weigh cost,
@@ -21,7 +21,7 @@ from atc.passes.rematerialize import (
     RematerializationGoal,
     Rematerializer,
     Rule,
-    work_again,
+    recomputed_work,
 )
 
 _GOALS = 96
@@ -53,7 +53,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """A graph that computes values again, the bytes that it needs, and the work of that."""
+    """A graph that recomputes values, the bytes that it needs, and the work of recomputing."""
 
     graph: Graph
     need: int
@@ -125,7 +125,7 @@ def _found(of: Rematerializer, goal: int, rule: Rule) -> Found | None:
     changed = of.run(goal, rule)
     if changed is None:
         return None
-    return Found(changed, Lifetimes(changed).peak, work_again(changed, of.cost_of))
+    return Found(changed, Lifetimes(changed).peak, recomputed_work(changed, of.cost_of))
 
 
 def _sampled(number: int) -> Rule:

@@ -1,11 +1,11 @@
-"""Computes values again instead of keeping them: less memory for more time.
+"""Recompute values instead of keeping them: less memory for more time.
 
 The nodes are run in order on paper, with a goal for the bytes that values take. Where the next
 result has no room, values are dropped that are needed later, the cheapest first: the least cost of
-making them again per byte and per step until their next use. Whoever reads a value that is gone has
-it made again, with all that it is made of that is gone, too. That is dynamic tensor
+recomputing them per byte and per step until their next use. Whoever reads a value that was dropped
+has it recomputed, with all that it is made of that was dropped, too. That is dynamic tensor
 rematerialization (Kirisame et al., ICLR 2021) with the future known, as everything is decided when
-compiling. A value that is made again has the same bits: the same kernel gets the same operands.
+compiling. A recomputed value has the same bits: the same kernel gets the same operands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atc.ir.ops import Map, Reshape
 from atc.passes.lifetimes import Lifetimes
 
 _CHAIN = 256
-"""Values that are made again for one at most."""
+"""Values that are recomputed for one at most."""
 _TIMES = 4
 """How often the graph's own nodes are run at most, all in all."""
 _SMALL = 100
@@ -63,20 +63,20 @@ class RematerializationGoal:
 
 
 def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph | None:
-    """Return a graph that computes values again so that the goal is kept; None if it isn't found.
+    """Return a graph that recomputes values so that the goal is kept; None if it isn't found.
 
     Only the graph itself is changed, not those of branches and loops.
     """
     return Rematerializer(graph, aim.cheap, aim.minimum, aim.cost).run(aim.goal, aim.rule)
 
 
-def work_again(graph: Graph, cost: CostOf = bytes_moved) -> float:
-    """Return what it costs to compute again what is."""
+def recomputed_work(graph: Graph, cost: CostOf = bytes_moved) -> float:
+    """Return the cost of what a graph recomputes."""
     return sum(cost(graph, node) for node in recomputed_nodes(graph))
 
 
 def recomputed_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that compute again what others have computed."""
+    """Return the nodes that recompute what others have computed."""
     return [n for n in graph.nodes if _is_recomputed(n.outputs[0], graph)]
 
 
@@ -112,7 +112,7 @@ class Rematerializer:
         """What isn't dropped, and counted as if it were there all the time if it is small."""
         self.always = sum(self.sizes[name] for name in small)
         self.small = small
-        self.again = self._repeatable(repeats)
+        self.repeatable = self._repeatable(repeats)
         """What can be made of what is always there."""
         self.repeats = repeats
         self.minimum = max(minimum, 1)
@@ -120,7 +120,7 @@ class Rematerializer:
 
     @property
     def droppable(self) -> tuple[str, ...]:
-        """The values that might be computed again, in the order in which they are made."""
+        """The values that might be recomputed, in the order in which they are made."""
         names = (n for n in self.sizes if n in self.repeats and n not in self.kept)
         return tuple(n for n in names if self.sizes[n] >= self.minimum)
 
@@ -252,7 +252,7 @@ class _Simulation:
         return name not in self.live and name not in self.of.small
 
     def _bring(self, names: tuple[str, ...]) -> None:
-        """Make what is gone of these values again, and keep all of them where they are."""
+        """Recompute those of these values that are gone, and keep all of them where they are."""
         for name in names:
             self._pin(name)
         wanted = self._chain([n for n in names if self._gone(n)])
@@ -271,7 +271,7 @@ class _Simulation:
             self._clean(of.reads[step])
 
     def _chain(self, names: Iterable[str]) -> list[str] | None:
-        """Return what has to be made again for values that are gone, in order; None if it can't."""
+        """Return what has to be recomputed for values that are gone, in order; None if it can't."""
         of, found = self.of, set[str]()
         stack = list(names)
         while stack:
@@ -315,20 +315,20 @@ class _Simulation:
         return best[1]
 
     def _cost(self, name: str, until: int) -> float | None:
-        """Return what it costs to make a value again at a step; None if that isn't certain."""
+        """Return what it costs to recompute a value at a step; None if that isn't certain."""
         of = self.of
         chain = self._chain([name])
         if chain is None:
             return None
         operands = {o for each in chain for o in of.reads[of.lives.made[each]]}
-        for operand in (operands & self.live) - of.again - {name}:
+        for operand in (operands & self.live) - of.repeatable - {name}:
             if of.lives.last(operand) < until:
                 return None
         return sum(of.cost[each] for each in chain)
 
 
 def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) -> Graph:
-    """Return the graph that runs these nodes, with names of their own for what is made again."""
+    """Return the graph that runs these nodes, with new names for what is recomputed."""
     now: dict[str, str] = {}
     """The name of a value's last instance, where it isn't the first one."""
     of: dict[str, str] = {}
@@ -354,12 +354,12 @@ def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) 
             inputs = tuple(now.get(n, n) for n in views[name].inputs)
             yield replace(views[name], inputs=inputs, outputs=(now[name],))
 
-    for step, again in steps:
+    for step, recomputed in steps:
         node = graph.nodes[step]
         for name in node.inputs:
             nodes += current(name)
         changed = replace(node, inputs=tuple(now.get(n, n) for n in node.inputs))
-        if again:
+        if recomputed:
             (old,) = node.outputs
             now[old] = fresh(old)
             changed = replace(changed, outputs=(now[old],))

@@ -21,7 +21,7 @@ def lowered(
     visit: Callable[[NodeDiagnostic], None] | None = None,
     growths: Mapping[str, Growth] | None = None,
 ) -> Graph:  # fmt: skip
-    """Lower a model; an error that names one of its nodes tells of that node's chain, if asked."""
+    """Lower a model; an error that names one of its nodes has that node's chain, if asked."""
     try:
         return lower_model(
             model, options.model.name, listen=visit, precision=policy.precision, growths=growths

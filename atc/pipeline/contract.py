@@ -35,7 +35,7 @@ class Contract:
 
     @property
     def text(self) -> str:
-        """The contract as `<name>_build_info()` tells it."""
+        """The contract as `<name>_build_info()` states it."""
         note = f"precision={self.precision}; implmode={self.implmode}; "
         note += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
         if self.split_error is not None:

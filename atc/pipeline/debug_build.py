@@ -141,7 +141,7 @@ def listed_kernels(
 
 @dataclass(frozen=True)
 class Build:
-    """A build as its kept files tell it: its objects by path, its schedule's text and path."""
+    """A build as its kept files describe it: its objects by path, its schedule's text and path."""
 
     target: str
     compiler: str

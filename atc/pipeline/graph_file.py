@@ -1,4 +1,4 @@
-"""A graph after its passes as a file: compiled again, no pass is run on it.
+"""A graph after its passes as a file: no pass is run on it when it is compiled.
 
 After a line of magic comes a line of JSON, {"target": name, "inputs": [[name, element type's code,
 shape], ...], "outputs": ...}, then the graph's text (`atc.ir.text`), and behind an empty line the

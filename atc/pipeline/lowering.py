@@ -71,7 +71,7 @@ def optimise(
 ) -> Optimised:  # fmt: skip
     """Lower what `read_model` gave and run the passes, with dumps.
 
-    With `visit`, nodes that can't be lowered are only told. `layout_costs` chooses layouts, by
+    With `visit`, nodes that can't be lowered are only reported. `layout_costs` chooses layouts, by
     estimates if it isn't given.
     """
     diagnostics.stage("lowering")

@@ -1,6 +1,6 @@
-"""Memory within a budget: as much is computed again as it takes, and no more.
+"""Memory within a budget: as much is recomputed as it takes, and no more.
 
-The search for what to compute again knows no budget. It gives a list of plans, least work first,
+The search for what to recompute knows no budget. It gives a list of plans, least work first,
 of which each needs less memory than those before it. In that list a plan is looked for by halving,
 with the arena that it really gets. Since the halves are the same for every budget, a larger budget
 never gets a plan of more work, and a smaller one none of less.
@@ -20,7 +20,7 @@ from atc.memory.arena import Arena
 from atc.memory.bounds import least_bytes, least_work
 from atc.options.options import Options
 from atc.passes.recomputation_search import Found, Search, frontier
-from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes, work_again
+from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes, recomputed_work
 from atc.passes.schedule import free_early
 from atc.pipeline.held import Held, held_bytes
 from atc.program.steps import Program, calls
@@ -41,15 +41,15 @@ class Planned:
 
 
 def plan_within(
-    graph: Graph, options: Options, plan: Callable[[Graph], Planned], tell: Callable[[str], None],
+    graph: Graph, options: Options, plan: Callable[[Graph], Planned], report: Callable[[str], None],
     held: Held = Held(),  # noqa: B008, a value
 ) -> Planned:  # fmt: skip
     """Return the plan of least work within --memory_budget, or without one the smallest.
 
-    What the caller holds from run to run counts as the arena does. Before anything is computed
-    again, nodes are run in an order that frees memory earlier. What is computed again is told, with
-    what it costs and what no plan can do with less than; nothing is where shapes are known only
-    when running. Raises OptionError, which names the least bytes that were found and what bounds
+    What the caller holds from run to run counts as the arena does. Before anything is
+    recomputed, nodes are run in an order that frees memory earlier. What is recomputed is reported,
+    with its cost and the least cost of any plan; nothing is where shapes are known only when
+    running. Raises OptionError, which names the least bytes that were found and what bounds
     them, where no plan is within the budget.
     """
     budget = Budget(options, held)
@@ -62,10 +62,10 @@ def plan_within(
             where=options.asked("memory_budget"), code="E10013",
             hint=f"{_way_out(options)}; {_bytes_text(plain)}",
         )  # fmt: skip
-    again = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
-    if again:
-        tell(one_line(f"computing again: {', '.join(again)}"))
-        tell(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
+    recomputed = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
+    if recomputed:
+        report(one_line(f"recomputed: {', '.join(recomputed)}"))
+        report(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
     return best
 
 
@@ -83,7 +83,7 @@ class Budget:
 
     @property
     def enough(self) -> int:
-        """The bytes from which on nothing more is computed again; 0: as few as can be."""
+        """The bytes from which on nothing more is recomputed; 0: as few as can be."""
         return max(self.options.memory_budget, self.options.recompute_until)
 
     def bytes(self, planned: Planned) -> int:
@@ -105,11 +105,11 @@ def _bytes_text(plain: Planned) -> str:
 
 
 def _work_text(plain: Planned, best: Planned) -> str:
-    """Return what part of a run is computed again, and what part at least has to be."""
+    """Return what part of a run is recomputed, and what part at least has to be."""
     whole = sum(call.work for call in calls(plain.program.steps)) or 1.0
-    again = 100 * work_again(best.graph, _work) / whole
+    more = 100 * recomputed_work(best.graph, _work) / whole
     least = 100 * least_work(plain.program, plain.arena, best.arena.plan.size) / whole
-    return f"{again:.1f} % more work, where no plan of that size takes less than {least:.1f} %"
+    return f"{more:.1f} % more work, where no plan of that size takes less than {least:.1f} %"
 
 
 def _work(graph: Graph, node: Node) -> float:

@@ -69,7 +69,7 @@ class Report(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation(Project):
-    """The result of one compilation and everything the report tells of it.
+    """The result of one compilation and everything in the report of it.
 
     Beside what was chosen, planned and written it has what was asked for, and what was built.
     """
@@ -84,7 +84,7 @@ class Compilation(Project):
     cache: CacheStats
     warnings: tuple[str, ...]
     source: Sequence[Mapping[str, object]] = ()
-    """The model's own nodes, as the report tells them."""
+    """The model's own nodes, as the report has them."""
     layouts: tuple[LayoutReport, ...] = ()
     """What was weighed when the layouts were chosen, graph by graph."""
     sizes: Sizes | None = None
@@ -123,7 +123,7 @@ class Compilation(Project):
 
 
 Compile = Callable[[Request, Diagnostics], Compilation]
-"""Compiles what is asked for and tells a diagnostics; see `compile_one`."""
+"""Compiles what is asked for and reports to diagnostics; see `compile_one`."""
 
 
 def compile_one(request: Request, listen: Diagnostics) -> Compilation:
@@ -164,9 +164,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     project = write_project(
         plans, request, digest.result(), diagnostics, once=can_share_weights(request, compiler)
     )
-    again = partial(_recomputed, timed, request, compiler, project)
+    recomputed = partial(_recomputed, timed, request, compiler, project)
     planned = planned_sizes(project.emission.interface, request.target)
-    check_sizes(planned, project.arena, request, again)
+    check_sizes(planned, project.arena, request, recomputed)
     listed = listed_kernels(project.program, request.debugging.config, operators)
     made_from = build_plan(project.emission, request, listed)
     diagnostics.stage("compiling C")
@@ -181,7 +181,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
                 made_from, project.emission, request, compiler, built.flags, cwd, diagnostics
             )
         if sizes is not None:
-            check_sizes(sizes, project.arena, request, again)
+            check_sizes(sizes, project.arena, request, recomputed)
         done = Compilation(
             **vars(project), folder=options.output, name=project.emission.name, request=request,
             target=request.target, compiler=compiler, build=built.result, cache=built.cache,
@@ -198,7 +198,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
 def _recomputed(
     timed: Timed, request: Request, compiler: Compiler, project: Project
 ) -> Iterator[str]:
-    """Yield what computing values again would spare, and cost, if that isn't allowed yet."""
+    """Yield what recomputing values would spare, and cost, if that isn't allowed yet."""
     if request.options.recompute != "none":
         return
     wanted = request.with_options(recompute="all", memory_budget=0)

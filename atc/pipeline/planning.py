@@ -27,7 +27,7 @@ from atc.select.select import Limits, Selection, Timings, packings, select, targ
 class Plans:
     """The plans of a library's networks.
 
-    `shown` is the one that is told of: the largest, or the one for all shapes of ranges.
+    `shown` is the one that is reported: the largest, or the one for all shapes of ranges.
     `shape_profiles` are those of single shapes where a library has several; `threads` share a call
     at most.
     """

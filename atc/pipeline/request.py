@@ -219,9 +219,9 @@ def _targets(options: Options) -> tuple[Target, ...]:
     option, machine = options.target_option, options.machine
     targets = tuple(get_target(name, option, machine) for name in text.split(","))
     names = [target.name for target in targets]
-    again = next((name for k, name in enumerate(names) if name in names[:k]), None)
-    if again is not None:
-        raise OptionError(f"{again} is listed twice", where=where)
+    repeated = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if repeated is not None:
+        raise OptionError(f"{repeated} is listed twice", where=where)
     devices = {target.device for target in targets if target.device}
     if options.fused_code == "cuda" and not devices:
         raise OptionError(

@@ -55,7 +55,7 @@ def check_sizes(
 ) -> None:
     """Raise OptionError, with what takes the memory and what would mend it, beyond a limit.
 
-    `recomputed` is asked for what computing values again would give.
+    `recomputed` is asked for what recomputing values would give.
     """
     for name, limit in limits_of(request).items():
         needed = getattr(sizes, name)

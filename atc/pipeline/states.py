@@ -14,7 +14,7 @@ from atc.ir.graph import DType, Graph, TensorType
 from atc.lower.growth import Growth
 
 Lower = Callable[..., Graph]
-"""Lowers the model again, with `growths`."""
+"""Lowers the model once more, with `growths`."""
 
 
 def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
@@ -42,9 +42,9 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
             growths[given] = growth
         elif a != b or a.dtype is DType.STRING or is_dynamic(a.shape):
             doubt = UnsupportedError(
-                f"input '{given}' is {_told(a, graph.dims)}, output '{computed}' is "
-                f"{_told(b, graph.dims)}; a state is numbers of one type and shape, or grows along "
-                "one axis that has a range", where="--state",
+                f"input '{given}' is {_labelled(a, graph.dims)}, output '{computed}' is "
+                f"{_labelled(b, graph.dims)}; a state is numbers of one type and shape, or grows "
+                "along one axis that has a range", where="--state",
                 hint="give --input_shape fixed extents but for that axis: "
                 f'"{given}:1,4,0~1024,64", say',
             )  # fmt: skip
@@ -61,7 +61,7 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
     return replace(graph, states=states, lengths=lengths)
 
 
-def _told(type_: TensorType, symbols: Sequence[Symbol]) -> str:
+def _labelled(type_: TensorType, symbols: Sequence[Symbol]) -> str:
     text = str(type_)
     for symbol in symbols:
         text = text.replace(symbol.text, symbol.label)
@@ -103,10 +103,10 @@ def _symbol_of(extent: int) -> Symbol | None:
 
 
 def _supposed_growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
-    """Return how an input may grow whose extents tell it only where its buffer has room for more.
+    """Return how an input may grow where its extents show it only in a buffer with room for more.
 
     A table of positions, say, that is as long as the buffer cuts what is behind it. So the input is
-    supposed to grow by the other ranges that its extent depends on; lowering so tells whether it
+    supposed to grow by the other ranges that its extent depends on; lowering so shows whether it
     does.
     """
     axis = _unlike_axis(a, b)

@@ -266,7 +266,7 @@ class _Search:
 
 
 def _may_overlap(node: Node, selection: Selection, target: Target) -> bool:
-    """Tell whether a node is only calls that can't fail and touch nothing of the run's own.
+    """Return whether a node is only calls that can't fail and touch nothing of the run's own.
 
     On a target that is a GPU they are the GPU's.
     """

@@ -54,7 +54,7 @@ def least_memory_cascades(
         for segment in segments:
             if not memory.shortens(segment, need):
                 continue
-            others = [c for c in found if _apart(c, segment)]
+            others = [c for c in found if _disjoint(c, segment)]
             chosen = [*others, make_cascade(segment, 1, 1)]
             order = (*memory.most(chosen).key, len(segment))
             if best is None or order < best[0]:
@@ -209,6 +209,6 @@ class _Memory:
         return found
 
 
-def _apart(cascade: Cascade, segment: Sequence[CascadeStage]) -> bool:
+def _disjoint(cascade: Cascade, segment: Sequence[CascadeStage]) -> bool:
     own = {stage.node.outputs[0] for stage in cascade.stages}
     return own.isdisjoint(stage.node.outputs[0] for stage in segment)

@@ -34,7 +34,7 @@ from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
 
 LINE = 64
-"""Elements that are never cut apart: a line of the cache or more."""
+"""Elements that are never separated: a line of the cache or more."""
 WORTH = 12000
 """Cycles of a call below which another thread costs more than it brings."""
 WORTH_PHASE = 1500

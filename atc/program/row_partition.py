@@ -1,6 +1,6 @@
 """Cuts the rows of images among threads, where that takes less time than to cut the channels.
 
-A core then reads again what it wrote itself, but for the rows next to another one's, and all
+A core then reads what it wrote itself, but for the rows next to another one's, and all
 weights; with some of the channels it reads all of the image, of which others wrote most.
 """
 
@@ -44,22 +44,22 @@ def rows_of_threads(
         return None
     longest = max(end - begin for begin, end in rows)
     time = kernel.cost(w, params, target) * longest / y.shape[2]
-    again = 1 - 1 / threads  # of what would be read by one core
-    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / (WEIGHTS * target.machine.far_rate)
-    if time >= _time_of(w, candidate, target, cut, again):
+    extra = 1 - 1 / threads  # reads, as a part of those of one core
+    time += extra * sum(t.nbytes for t in w.inputs[1:2] if t) / (WEIGHTS * target.machine.far_rate)
+    if time >= _time_of(w, candidate, target, cut, extra):
         return None
     return Candidate(kernel, params), rows
 
 
 def _time_of(
-    w: Workload, candidate: Candidate, target: Target, cut: Sequence[Slice], again: float
+    w: Workload, candidate: Candidate, target: Target, cut: Sequence[Slice], extra: float
 ) -> float:
     """Return the estimated cycles of pieces, of the whole call where there are none."""
     if not cut:
         return candidate.kernel.cost(w, candidate.params, target)
     rate = OTHERS * target.machine.far_rate
     costs = (p.candidate.kernel.cost(p.workload(w), p.candidate.params, target) for p in cut)
-    return max(costs) + again * sum(t.nbytes for t in w.inputs[:1] if t) / rate
+    return max(costs) + extra * sum(t.nbytes for t in w.inputs[:1] if t) / rate
 
 
 def _divided(ends: Sequence[int], threads: int) -> Rows:

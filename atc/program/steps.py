@@ -81,7 +81,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Runs steps again and again: at most `trips` times (-1: any number) and at most `count`.
+    """Runs steps repeatedly: at most `trips` times (-1: any number) and at most `count`.
 
     Nothing is run where `start` is false; the rest is left out once `going` is. These names are ''
     where there is no such value. `iteration` holds the number of the iteration.
@@ -114,7 +114,7 @@ class CascadeLoop:
     """A cascade of calls: each computes the rows of its result that the next ones need.
 
     `stripes` are by stripe and call. A call's first argument is the result of the call before, of
-    which memory holds a few rows, a rolling buffer: those needed again are moved to its begin.
+    which memory holds a few rows, a rolling buffer: those still needed are moved to its begin.
     """
 
     node: Node

@@ -68,10 +68,10 @@ def with_ranges(axes: Axes, given: object) -> dict[str, object]:
     Raises OptionError for extents that the module isn't exported for.
     """
     found: dict[str, object] = {}
-    told = shapes(given)
+    ranges = shapes(given)
     for name, own in axes.items():
-        if name in told:
-            _check(name, own, told[name])
+        if name in ranges:
+            _check(name, own, ranges[name])
             continue
         opened = [axis for axis in own if not isinstance(axis, int)]
         if opened and all(isinstance(a, OpenAxis) and a.high is not None for a in opened):

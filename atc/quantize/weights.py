@@ -100,9 +100,9 @@ def quantize_weights(job: Job) -> QuantisedWeights:
         weights = wide[node.input[1]].astype(np.float64)
         operands = [onnx.numpy_helper.to_array(constants[n])
                     for n in by_source[node.output[0]].input[1:4]]  # fmt: skip
-        apart = _unpacked(operands, weights.shape, job.block) - weights
+        errors = _unpacked(operands, weights.shape, job.block) - weights
         energy = float((weights**2).sum()) or 1.0
-        packed.append(PackedWeights(node.name, weights.shape, float((apart**2).sum()) / energy))
+        packed.append(PackedWeights(node.name, weights.shape, float((errors**2).sum()) / energy))
     if not packed:
         raise OptionError(
             "the model has no product of two axes with constant weights", where=str(job.model),

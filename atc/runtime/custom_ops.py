@@ -1,4 +1,4 @@
-"""Operators of the user's own: a shared library tells of them, as its atc_external.h says.
+"""User-defined operators: a shared library describes them, as its atc_external.h says.
 
 The library is loaded into this process, when compiling for the shapes of results, when running for
 the functions that a compiled network calls.

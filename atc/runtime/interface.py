@@ -132,7 +132,7 @@ _FUNCTIONS = (
 """Of each function the number of its type and its name without the network's."""
 
 FORMAT = 0x2601
-"""The version of the tables' form that cffi is told."""
+"""The version of the tables' form, for cffi."""
 
 
 def open_interface(path: str | PathLike[str], prefix: str) -> tuple[Any, Any]:

@@ -153,7 +153,7 @@ class Library:
         return data.decode()
 
     def error(self, status: int, context: Any = None) -> RuntimeError:
-        """Return what a status means; a checked build tells more of its latest run."""
+        """Return what a status means; a checked build says more about its latest run."""
         text = self.text("status_string", status)
         with suppress(AttributeError):  # other builds have no such function
             fault = self.function("last_fault")(context) if context is not None else None

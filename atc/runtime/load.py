@@ -36,11 +36,11 @@ def load(
 ) -> Network:
     """Load a network from an output folder or from the shared library in it.
 
-    A library that was compiled again since an earlier call is loaded anew. Weights that were
+    A library that was recompiled since an earlier call is loaded anew. Weights that were
     compiled to be external are read from `<name>_weights.bin`, or from the files in
     `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
     system has some. A network for a GPU runs on that with the number `device_id`, or the one that
-    it was compiled for. With MXNET_PROFILER_AUTOSTART=1, profile.json tells of the network's kernel
+    it was compiled for. With MXNET_PROFILER_AUTOSTART=1, profile.json has the network's kernel
     calls when the process ends. Raises ModelError, which names the path, for anything else than a
     library made by atc, and OptionError for an environment variable that makes no sense.
     """
@@ -55,7 +55,7 @@ def load(
 def open_network(
     path: str | Path, huge_pages: bool = False, device_id: int | None = None
 ) -> Network:
-    """Load a network as `load` does, for a tool: profile.json never tells of it."""
+    """Load a network as `load` does, for a tool: profile.json never has its calls."""
     return open_library(path, partial(Network, huge_pages=huge_pages, device_id=device_id))
 
 
@@ -153,7 +153,7 @@ def _check_machine(library: Path) -> None:
 
 
 def _is_whole(data: mmap.mmap) -> bool:
-    """Tell whether a 64-bit ELF file has its last part, the section headers; else it may crash."""
+    """Return whether an ELF64 file has its last part, the section headers; else it may crash."""
     if data[:5] != b"\x7fELF\x02":
         return True  # the system's loader will know what it is
     if len(data) < 64:

@@ -22,7 +22,7 @@ _OWN = (("Map", "copy"), ("Map", "reorder"), ("Pad", "padding"))
 """Kinds of calls of no node of the model, and what stands in place of the nodes."""
 
 _profiled: list[Library] = []
-"""The libraries that profile.json will tell of."""
+"""The libraries whose calls profile.json will have."""
 
 
 def profile_wanted() -> bool:
@@ -31,7 +31,7 @@ def profile_wanted() -> bool:
 
 
 def profile_at_exit(net: Network) -> bool:
-    """Tell of a network in the profile.json that is written when the process ends.
+    """Write a network's calls into the profile.json of this process when it ends.
 
     MXNET_PROFILER_MODE=0, the default, means its model's operators only. Returns false for a
     network whose calls aren't timed.

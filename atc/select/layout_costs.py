@@ -35,7 +35,7 @@ class LayoutCosts:
     kernel_costs: dict[tuple[Workload, Limits], KernelCost | None] = field(default_factory=dict)
 
     def layouts(
-        self, wanted: str, tell: Callable[[LayoutReport], None] = lambda report: None,
+        self, wanted: str, report: Callable[[LayoutReport], None] = lambda found: None,
         measured: bool = False,
     ) -> Layouts:  # fmt: skip
         """Return how the passes are to choose layouts; OptionError for one that isn't there.
@@ -56,11 +56,11 @@ class LayoutCosts:
         if self.target.device:
             block = max(GPU_BLOCKS.values()) if wanted == "auto" and measured else 0
             return Layouts(
-                wanted, self.price, tell, block=GPU_BLOCKS.get(wanted, block),
+                wanted, self.price, report, block=GPU_BLOCKS.get(wanted, block),
                 batch_last=wanted.startswith("chwn"),
             )  # fmt: skip
         integers = last and not self.target.deterministic  # whose bits are the floats' on all
-        return Layouts(wanted, self.price, tell, bytes_last=last, integers=integers)
+        return Layouts(wanted, self.price, report, bytes_last=last, integers=integers)
 
     def storing(self) -> Storing:
         """Return how passes are to choose what is stored in 16 bits."""

@@ -2,7 +2,7 @@
 
 A program of one context is linked (bare targets), or its parts are added up (others, whose program
 shares a C library), and `size` reads the sections. Stack is the sum of the frames that
-`-fstack-usage` tells on the deepest path; functions of the C library are in none of its lists.
+`-fstack-usage` reports on the deepest path; functions of the C library are in none of its lists.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def _deepest(
 
 
 def _frames(source: Path) -> dict[str, int]:
-    """Return the bytes of each function's frame; ToolchainError where the compiler tells none."""
+    """Return the bytes of each function's frame; ToolchainError where the compiler reports none."""
     for file in (source.with_name(f"{source.name}.su"), source.with_suffix(".su")):
         if file.is_file():
             lines = [line.split("\t") for line in file.read_text("utf-8").splitlines()]
             return {place.rpartition(":")[2]: int(size) for place, size, _ in lines}
-    raise ToolchainError("the compiler tells no sizes of stacks", where=str(source.name),
+    raise ToolchainError("the compiler reports no stack sizes", where=str(source.name),
                          hint="use gcc or clang, or leave --max_stack out")  # fmt: skip
 
 

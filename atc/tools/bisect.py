@@ -1,6 +1,6 @@
 """`atc bisect`: which pass or kernel choice is the first that changes an output.
 
-Two compilations of a model are told apart by an ordered list of decisions: options, then passes
+Two compilations of a model differ by an ordered list of decisions: options, then passes
 in the order of the pipeline, then kernels in the order of the calls. Library k takes the first k
 decisions of the second compilation and the others of the first; binary search over k finds the
 decision with which the outputs begin to differ from the first compilation's.
@@ -92,14 +92,14 @@ class Bisection:
 
 def bisect(
     first: Options, second: Options, environ: Mapping[str, str], given: str = "", seed: int = 0,
-    tolerance: float = 0.0, tell: Callable[[str], None] = lambda text: None,
+    tolerance: float = 0.0, report: Callable[[str], None] = lambda text: None,
 ) -> Bisection:  # fmt: skip
     """Find the first decision with which an output changes by more than the tolerance.
 
     `output` of the options names a folder to work in. Raises OptionError where the two can't be
-    told apart by their outputs: other inputs, other shapes.
+    distinguished by their outputs: other inputs, other shapes.
     """
-    search = _Search(_end(first), _end(second), dict(environ), given, seed, tolerance, tell)
+    search = _Search(_end(first), _end(second), dict(environ), given, seed, tolerance, report)
     return search.run()
 
 
@@ -119,7 +119,7 @@ class _Search:
     given: str
     seed: int
     tolerance: float
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     decisions: tuple[Decision, ...] = ()
     labels: dict[Workload, str] = field(default_factory=dict)
     expected: dict[str, Array] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Search:
     def _trial(self, taken: int) -> bool:
         changed = self._differs(self._made(taken))
         self.trials[taken] = changed
-        self.tell(f"{taken} of {len(self.decisions)} decisions taken: "
+        self.report(f"{taken} of {len(self.decisions)} decisions taken: "
                   f"{'changed' if changed else 'the same'}")  # fmt: skip
         return changed
 
@@ -268,12 +268,12 @@ def _change(name: str, got: Array, expected: Array) -> Change | None:
         return Change(name, float("inf"), float("inf"))
     wide = [a.astype(np.float64) for a in (got, expected)]
     with np.errstate(invalid="ignore"):
-        apart = np.abs(wide[0] - wide[1])
+        errors = np.abs(wide[0] - wide[1])
     same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
-    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    errors = np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors))
     finite = np.abs(wide[1][np.isfinite(wide[1])])
     largest = float(np.max(finite, initial=0.0)) or 1.0
-    most = float(np.max(apart, initial=0.0))
+    most = float(np.max(errors, initial=0.0))
     return Change(name, most, most / largest)
 
 
@@ -282,17 +282,18 @@ def _change(name: str, got: Array, expected: Array) -> Change | None:
 
 def bisection_json(result: Bisection) -> str:
     """Return the search as JSON."""
+    decisions = [_decision_json(d) for d in result.decisions]
     data: dict[str, Any] = {
         "inputs": result.inputs, "tolerance": result.tolerance, "found": result.found,
-        "decision": None if result.found is None else _told(result.decisions[result.found]),
-        "decisions": [_told(d) for d in result.decisions],
+        "decision": None if result.found is None else decisions[result.found],
+        "decisions": decisions,
         "trials": [{"taken": k, "changed": c} for k, c in sorted(result.trials.items())],
         "changes": [asdict(c) for c in result.changes],
     }  # fmt: skip
     return dumps(data)
 
 
-def _told(decision: Decision) -> dict[str, object]:
+def _decision_json(decision: Decision) -> dict[str, object]:
     return {"kind": decision.kind, "name": decision.name, "first": decision.first,
             "second": decision.second, "nodes": list(decision.nodes)}  # fmt: skip
 

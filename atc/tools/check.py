@@ -1,4 +1,4 @@
-"""`atc check`: a dry run of the compilation that tells of every node, not of the first bad one.
+"""`atc check`: a dry run of the compilation that reports every bad node, not only the first.
 
 It runs the compilation's own stages up to the C text. A node that is refused is stood in for by the
 type of its results, so that the nodes after it are looked at too.
@@ -156,7 +156,7 @@ def _dry_run(
         return None, []  # only because of what stands in for the results of failing nodes
     kernels, errors = _kernels(network.graph, request.target, limits)
     if not errors and all(v.error is None for v in visits.values()):
-        if network.graph.dims:  # again, unheard: the range is compared with single shapes
+        if network.graph.dims:  # once more: the range is compared with single shapes
             optimise(read_model(first, diagnostics), request, diagnostics)
         more = [optimise(read_model(each, diagnostics), request, diagnostics) for each in others]
         plans = plan_all(Timed((network, *more), {}, limits), request, diagnostics)
@@ -206,7 +206,7 @@ def _finding(visit: NodeDiagnostic, kernels: Kernels | None, errors: Sequence[At
     return Finding(visit.name, visit.op_type, visit.domain, tier, labels)
 
 
-# ---- how it is told -----------------------------------------------------------------------------
+# ---- how it is reported -------------------------------------------------------------------------
 
 
 def _counted(number: int, what: str) -> str:

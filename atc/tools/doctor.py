@@ -56,7 +56,7 @@ _OTHERS = {
 }  # fmt: skip
 """Programs that are no compilers: Debian's package, and what for."""
 
-_ANSWER = 20.0  # seconds that a program may take to tell its version
+_ANSWER = 20.0  # seconds that a program may take to print its version
 
 State = Literal["ok", "absent", "wrong"]
 
@@ -264,8 +264,8 @@ def doctor_text(diagnosis: Diagnosis) -> str:
         lines.append(area)
         for each in (f for f in diagnosis.findings if f.area == area):
             parts = [each.found, f"-> {each.advice}" if each.advice else ""]
-            told = re.sub(" +", " ", " ".join(part for part in parts if part))
-            lines.append(f"  {each.state:<6}  {each.name:<{width}}  {told}")
+            text = re.sub(" +", " ", " ".join(part for part in parts if part))
+            lines.append(f"  {each.state:<6}  {each.name:<{width}}  {text}")
     troubles = [each for each in diagnosis.findings if not each.healthy]
     for each in troubles:
         lines.append(f"in the way: {each.name}: {each.found or 'not there'}; {each.advice}")

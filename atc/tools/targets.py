@@ -23,7 +23,7 @@ from atc.starter.boards import BOARDS
 class Tool:
     """A program that a target needs: its path, '' where it isn't there; what to do then.
 
-    `about` tells its version, or why there is none that could be installed.
+    `about` is its version, or why there is none that could be installed.
     """
 
     path: str

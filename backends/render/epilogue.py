@@ -77,8 +77,8 @@ def shorter(e: Expr) -> Expr:
 def rounded_once(e: Expr, half: DType) -> Expr:
     """Return a float expression that gives the same numbers of 16 bits, stored as such.
 
-    Of what is rounded, clamped by numbers that 16 bits hold and rounded again, the last is enough.
-    (Zeros may differ in sign.)
+    Of what is rounded, clamped by numbers that 16 bits hold and rounded once more, the last
+    rounding is enough. (Zeros may differ in sign.)
     """
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype is half:
@@ -141,7 +141,7 @@ def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
 
 
 def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT,)) -> bool:
-    """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
+    """Return whether a blocked convolution sums floats of one of these `kinds` in memory, and its
     tiles can store the results."""
     op, x = w.op, w.inputs[0]
     sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds
@@ -178,7 +178,7 @@ class TileEpilogue:
         floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out not in BYTES
         self.rolled = cost(self.expr) > LONG and floats
         self.bytes = self.out in BYTES
-        self.apart = self.out is not DType.FLOAT
+        self.separate_sums = self.out is not DType.FLOAT
         """Whether sums can't wait in y for a rolled epilogue."""
 
     def parameters(self) -> str:

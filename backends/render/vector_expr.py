@@ -218,7 +218,7 @@ def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
 
 
 def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
-    """Tell whether vectors can compute an epilogue whose operands start at input `first`."""
+    """Return whether vectors can compute an epilogue whose operands start at input `first`."""
     float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
     return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
 

@@ -1,4 +1,4 @@
-"""Tells which digit each image shows, with the module that atc wrote; atc itself isn't needed.
+"""Print which digit each image shows, with the module that atc wrote; atc itself isn't needed.
 
 atc --model=samples/digits.onnx --output=out/digits
 python samples/embed_python/read_digits.py out/digits samples/images/*.pgm

@@ -5,9 +5,9 @@ kws_float.onnx    a keyword spotter of MLPerf Tiny's shape (DS-CNN): features [1
 calibration.npy   features to choose the scales of its integers by
 words.npz         features of words that it has not seen, and which words they are
 
-Called again with words.h it writes those words as integers of the quantized network's input, for
-the program. Words are made up: paths of two formants through ten bands, louder or softer, earlier
-or later, in noise. The convolutions stay random; the last layer is fitted by least squares.
+Called once more, with words.h, it writes those words as integers of the quantized network's input,
+for the program. Words are made up: paths of two formants through ten bands, louder or softer,
+earlier or later, in noise. The convolutions stay random; the last layer is fitted by least squares.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Whisper(OnnxGraph):
                      num_heads=self.shape.heads)  # fmt: skip
         return self.added(x, y, width)
 
-    def apart(self, x: str, name: str) -> None:
+    def split_heads(self, x: str, name: str) -> None:
         """Call the heads of an encoder's keys or values by a name, [1, heads, positions, size]."""
         s = self.shape
         x = self.add("Reshape", [x, self.integers(1, s.positions, s.heads, s.size)])
@@ -157,7 +157,7 @@ def encoder(shape: Shape) -> onnx.ModelProto:
     x = g.add("Identity", [g.norm(x)], ["hidden_states"])
     cross = names(s, "present_{kind}_cross_{layer}")
     for name in cross:
-        g.apart(g.linear(x, s.width, s.width, bias="value" in name), name)
+        g.split_heads(g.linear(x, s.width, s.width, bias="value" in name), name)
     made = [floats(name, 1, s.heads, s.positions, s.size) for name in cross]
     return g.finish(
         "encoder", [floats("audio_features", 1, s.mels, s.frames)],

@@ -5,7 +5,7 @@
 A run takes 512 samples (32 ms at 16 kHz) and gives the probability that somebody speaks. Between
 runs two states are handed on: `state`, the LSTM's, and the last 64 samples, which stand before the
 next ones. The weights are random but for the last layer's, which is fitted to synthetic voices in
-noise: enough to tell those apart.
+noise: enough to distinguish those.
 
 Silero's own network takes those 64 samples with the 512, and the rate (--state=auto with
 --input_shape="input:1,576;state:2,1,128"): a program for it keeps them itself.

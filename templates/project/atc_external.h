@@ -1,6 +1,6 @@
 /* atc_external.h - operators of your own in networks that atc compiles.
  *
- * Write a function that computes the operator, and a shared library that tells atc of it:
+ * Write a function that computes the operator, and a shared library that describes it to atc:
  *
  *     void my_scale(const atc_external_call *call) { ... }
  *

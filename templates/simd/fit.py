@@ -2,7 +2,7 @@
 
 Each fit minimises the largest weighted error over Chebyshev nodes by Lawson's iteration (least
 squares, reweighted by the error it left; Lawson 1961). Coefficients of floats are rounded to
-float32 one after another, constant term first, and the rest is fitted again, so that later terms
+float32 one after another, constant term first, and the rest is refitted, so that later terms
 absorb the rounding of earlier ones.
 """
 

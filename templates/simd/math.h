@@ -216,7 +216,7 @@ static inline vf32 v_erf(vf32 x) {
 
 /* x Phi(x) with Phi the normal distribution function, 0.5 (1 + erf(x / sqrt(2))). For a = |x|,
  * Phi(-a) = 0.5 e^(-a^2 / 2) (1 + a p(a) / q(a)) / (1 + a) with polynomials p and q of degrees 4
- * and 5: a p / q stays within [-0.2, 0.05], so that its error counts little. a^2 is taken apart
+ * and 5: a p / q stays within [-0.2, 0.05], so that its error counts little. a^2 is split
  * into an exact square and a rest, which keeps the far negative tail exact as well.
  * Max 3.86 ulp. */
 static inline vf32 v_gelu(vf32 x) {

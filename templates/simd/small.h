@@ -1,4 +1,4 @@
-/* simd_small.h - sums of products of bytes for small cores, and how they become bytes again.
+/* simd_small.h - sums of products of bytes for small cores, and how they are requantized to bytes.
  *
  * Arm's DSP instructions (SMLAD and its relatives) and vectors (MVE) where the compiler has them,
  * else the same in plain C: the same bits, so that kernels for small cores run anywhere.

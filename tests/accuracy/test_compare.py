@@ -80,7 +80,7 @@ def test_a_rounding_of_half_precision_passes() -> None:
     assert compare("y", got, expected, 1e-6).passed
 
 
-def test_another_shape_or_type_is_told() -> None:
+def test_another_shape_or_type_is_reported() -> None:
     found = compare("y", np.zeros((2, 1), np.float32), np.zeros(2, np.float32), 1e-4)
     assert (found.passed, found.type) == (False, "float32 [2, 1], not float32 [2]")
     assert not compare("y", np.zeros(2, np.float32), np.zeros(2), 1e-4).passed
@@ -211,7 +211,7 @@ def test_a_library_of_another_model_is_refused(
         verify_library(Subject(tmp_path / "none.onnx"), library)
 
 
-def test_a_model_that_no_reference_can_run_is_told(compiled: tuple[Path, Path]) -> None:
+def test_a_model_that_no_reference_can_run_is_reported(compiled: tuple[Path, Path]) -> None:
     model, _ = compiled
     with pytest.raises(UnsupportedError, match=r"no reference can run .*onnx\.reference: "):
         run_reference(onnx_ir.load(model), ["y"], {"x": np.zeros((3,), np.float32)})

@@ -42,14 +42,14 @@ def test_the_first_wrong_node_is_named(
     monkeypatch.setattr(writing, "emit", doctored("conv1", "{out}[1] += 2.0f;"))
     arguments = [f"--model={conv_net(tmp_path / 'm.onnx')}", f"--target={target}"]
     assert main(["diff", *arguments, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    first = told["first"]
+    reported = json.loads(capsys.readouterr().out)
+    first = reported["first"]
     assert (first["value"], first["nodes"]) == ("r1", ["conv1", "relu1"])
     assert first["got"] - first["expected"] == pytest.approx(2, abs=1e-5)
     assert first["max_abs"] == pytest.approx(2, abs=1e-5)
     assert first["ulp"] > 1000
     assert first["index"] in ([0, 0, 0, 1], [0, 1, 0, 0])  # plain, or channels in blocks
-    assert [d["value"] for d in told["differences"]][-1] == "y"
+    assert [d["value"] for d in reported["differences"]][-1] == "y"
 
 
 def test_the_text_says_which_nodes_are_fused(
@@ -77,9 +77,9 @@ def test_networks_with_texts_are_compared(
     onnx.save(mixed_model(), tmp_path / "m.onnx")
     arguments = [f"--model={tmp_path / 'm.onnx'}", f"--target={target}"]
     assert main(["diff", *arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["first"] is None
-    assert {"a", "b", "c", "y"} == {d["value"] for d in told["differences"]}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["first"] is None
+    assert {"a", "b", "c", "y"} == {d["value"] for d in reported["differences"]}
 
 
 def test_what_is_right_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,9 +70,9 @@ def test_a_bound_that_is_not_kept_is_an_error(
     doctored.write_bytes(data.replace(b"error_bound=0.0001", b"error_bound=1e-019"))
     arguments = ["verify", f"--model={model}", f"--library={done.folder}", "--float64"]
     assert main(arguments) == 5
-    told = capsys.readouterr()
-    assert "the bound of 1e-19 is not kept" in told.out
-    assert "1e-19 is allowed" in told.err
+    reported = capsys.readouterr()
+    assert "the bound of 1e-19 is not kept" in reported.out
+    assert "1e-19 is allowed" in reported.err
 
 
 def test_an_error_that_no_kernel_keeps_says_what_was_reached(tmp_path: Path) -> None:

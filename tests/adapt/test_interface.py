@@ -78,7 +78,7 @@ def test_the_models_own_layouts_change_nothing(layout: str) -> None:
     assert not warnings
 
 
-def test_a_layout_that_no_input_has_is_told() -> None:
+def test_a_layout_that_no_input_has_is_reported() -> None:
     _, warnings = adapted(Adaptation(input_format="NDHWC"))
     assert warnings == ["--input_format=NDHWC: no input has 5 axes"]
 

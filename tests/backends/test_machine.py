@@ -259,7 +259,7 @@ def test_what_is_measured_becomes_a_machine(
     assert found.memory == machine.memory
 
 
-def test_the_system_tells_the_sizes_of_caches(tmp_path: Path) -> None:
+def test_the_system_reports_the_sizes_of_caches(tmp_path: Path) -> None:
     rows = [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "?", "x")]
     for k, row in enumerate(rows):
         folder = tmp_path / f"index{k}"

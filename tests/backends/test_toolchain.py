@@ -438,7 +438,7 @@ def are_gone(children: Path) -> bool:
 
 
 @pytest.mark.parametrize("when", ["--version", "-dumpmachine", "-c", "-shared", "-r"])
-def test_a_compiler_that_hangs_is_ended_and_told_with_its_command(
+def test_a_compiler_that_hangs_is_ended_and_reported_with_its_command(
     tmp_path: Path, when: str
 ) -> None:
     target, name = get_target("c99"), hanging_compiler(tmp_path, when)

@@ -68,8 +68,8 @@ def batch(path: Path, **values: object) -> tuple[list[str], list[Outcome]]:
 
 def test_rows_are_compiled_once(tmp_path: Path) -> None:
     path = matrix(tmp_path)
-    told, outcomes = batch(path)
-    assert told == ["begins net0, c99", "done net0, c99", "begins net1, c99", "done net1, c99"]
+    reported, outcomes = batch(path)
+    assert reported == ["begins net0, c99", "done net0, c99", "begins net1, c99", "done net1, c99"]
     assert all(o.ok and o.library and o.arena for o in outcomes)
     assert batch(path)[0] == ["same net0, c99", "same net1, c99"]
     pooled_net(tmp_path / "net1.onnx", seed=7)
@@ -92,7 +92,7 @@ def test_models_targets_and_variants_are_multiplied(tmp_path: Path) -> None:
     assert len({row.digest() for row in rows}) == 4
 
 
-def test_a_row_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_row_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
     path = matrix(tmp_path)
     (tmp_path / "net0.onnx").write_bytes(b"<no model>")
     _, (bad, good) = batch(path)
@@ -117,7 +117,7 @@ def test_a_torn_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert not Journal(tmp_path / "out").last
 
 
-def test_what_changed_is_told() -> None:
+def test_what_changed_is_reported() -> None:
     old = Outcome("r", "d", True, library=100, arena=50)
     assert changes(old, None) == {"status": "new"}
     assert changes(old, old) == {}
@@ -241,7 +241,7 @@ def test_a_process_that_is_killed_costs_its_row(tmp_path: Path) -> None:
 
     killed = []
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if event.kind == "begins" and not killed:
             killed.append(event.row)
             deadline = time.monotonic() + 20
@@ -249,7 +249,7 @@ def test_a_process_that_is_killed_costs_its_row(tmp_path: Path) -> None:
                 time.sleep(0.01)
             multiprocessing.active_children()[0].kill()
 
-    done = run_batch(path, {**VALUES}, tell)
+    done = run_batch(path, {**VALUES}, report)
     assert [o.ok for o in done.outcomes] == [row != killed[0] for row in rows]
     assert "signal 9" in next(o.message for o in done.outcomes if not o.ok)
 
@@ -268,7 +268,7 @@ def test_a_batch_that_is_killed_goes_on(sent: signal.Signals, tmp_path: Path) ->
     process.send_signal(sent)
     process.wait()
     process.stderr.close()
-    told, outcomes = batch(path)
-    assert told[0] == "same net0, c99"
+    reported, outcomes = batch(path)
+    assert reported[0] == "same net0, c99"
     assert all(o.ok for o in outcomes)
     assert batch(path)[0] == [f"same net{k}, c99" for k in range(4)]

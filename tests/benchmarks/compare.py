@@ -13,7 +13,7 @@ layout costs. It takes turns as the peers do and doesn't count among them.
 
 Each engine has a process of its own on the same core, or on N cores with N threads with
 --num_threads=N, and they take turns. `ratio` is an engine's median over ours: above 1 ours is
-faster. `precision` is what our library states of its arithmetic; the others are told to compute in
+faster. `precision` is what our library states of its arithmetic; the others are set to compute in
 float32, openvino_bf16 in bfloat16. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
 magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
@@ -329,8 +329,8 @@ def layer_table(
                str(folder / "inputs.npz"), str(runs), str(peak)]  # fmt: skip
     with pinned(pinned_cores(1)):
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    told = json.loads(text)
-    return told["calls"], told["gflops_peak"]
+    reported = json.loads(text)
+    return reported["calls"], reported["gflops_peak"]
 
 
 # ------------------------------------------------------------------------------------- showing

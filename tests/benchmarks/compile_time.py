@@ -43,7 +43,7 @@ from atc.pipeline.timing import Timed
 from atc.pipeline.writing import write_project
 
 SHORTEST = 0.1
-"""Seconds from which on a stage is told of."""
+"""Seconds from which on a stage is reported."""
 
 
 @dataclass
@@ -381,7 +381,7 @@ def growth(sizes: Sequence[float], seconds: Sequence[float]) -> list[float]:
     ]
 
 
-def told(graph: str, runs: Sequence[Mapping[str, float]]) -> str:
+def text(graph: str, runs: Sequence[Mapping[str, float]]) -> str:
     """Return a table of a graph's stages: seconds at each size, growth between them."""
     sizes = [run["nodes"] for run in runs]
     stages = dict.fromkeys(stage for run in runs for stage in run if stage != "nodes")
@@ -424,7 +424,7 @@ def main() -> None:
             command += [f"--target={given.target}", *(f"--option={o}" for o in given.option)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout))
-        print(json.dumps({graph: runs}) if given.json else told(graph, runs), flush=True)
+        print(json.dumps({graph: runs}) if given.json else text(graph, runs), flush=True)
 
 
 if __name__ == "__main__":

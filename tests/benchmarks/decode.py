@@ -2,7 +2,7 @@
 
     python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4
 
-makes a decoder of the shape of Llama's with 135 million weights (less layers and words, if told),
+makes a decoder of the shape of Llama's with 135 million weights (fewer layers and words, if given),
 compiles it once for prompts and single words, and runs it in turns with onnxruntime, which is given
 its caches anew as its users do, and with a loop that does nothing but read as many bytes as the
 weights are. The share is that loop's time in the time of a word. All run in one thread. Where

@@ -39,18 +39,18 @@ Line = Mapping[str, Any]
 
 
 def measured(a: Architecture, exporter: str, rounds: int) -> dict[str, Any]:
-    """Export, build and run one architecture; `failure` tells what went wrong."""
+    """Export, build and run one architecture; `failure` says what went wrong."""
     with tempfile.TemporaryDirectory(prefix="atc-gallery-") as name:
         model = Path(name) / "model.onnx"
         done = subprocess.run(
             [exporter, str(HERE / "architectures.py"), a.name, str(model)],
             capture_output=True, text=True,
         )  # fmt: skip
-        told = {"name": a.name, "package": a.package, "kind": a.kind, "shape": a.shape,
+        reported = {"name": a.name, "package": a.package, "kind": a.kind, "shape": a.shape,
                 "on": circumstances()}  # fmt: skip
         if done.returncode:
-            return {**told, "failure": f"export: {last_line(done.stderr)}"}
-        told |= json.loads(done.stdout.splitlines()[-1]) | {"bytes": model.stat().st_size}
+            return {**reported, "failure": f"export: {last_line(done.stderr)}"}
+        reported |= json.loads(done.stdout.splitlines()[-1]) | {"bytes": model.stat().st_size}
         done = subprocess.run(
             [sys.executable, str(HERE / "compare.py"), str(model), "--json", "--clock=cpu",
              "--peers=onnxruntime", f"--rounds={rounds}"],
@@ -58,12 +58,12 @@ def measured(a: Architecture, exporter: str, rounds: int) -> dict[str, Any]:
         )  # fmt: skip
         found = json.loads(done.stdout or "[]")
         if not found:
-            return {**told, "failure": f"build: {last_line(done.stderr)}"}
-        return told | summary(found[0])
+            return {**reported, "failure": f"build: {last_line(done.stderr)}"}
+        return reported | summary(found[0])
 
 
 def summary(result: Line) -> dict[str, Any]:
-    """Return of what compare.py tells what the page shows; seconds and bytes."""
+    """Return what the page shows of compare.py's result; seconds and bytes."""
     kept = ("median", "error", "peak_rss", "failure")
     return {
         "engines": {e["name"].split()[0]: {k: e[k] for k in kept} for e in result["engines"]},

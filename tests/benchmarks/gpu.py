@@ -44,7 +44,7 @@ MODES = {
     "bf16": {"precision_mode": "allow_mix_precision_bf16"},
     "fp16": {},
 }  # fmt: skip
-"""What our compiler is told; in fp16 the model itself is."""
+"""Options of our compiler; in fp16 the model itself is converted."""
 
 
 @dataclass(frozen=True)

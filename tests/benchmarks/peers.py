@@ -119,5 +119,5 @@ def described(name: str) -> str:
 
 
 def precision_of(name: str) -> str:
-    """Return what a peer is told to compute in."""
+    """Return what a peer is set to compute in."""
     return "bf16" if name.endswith(_BF16) else "float32"

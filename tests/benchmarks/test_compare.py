@@ -1,4 +1,4 @@
-"""The comparison runs on a tiny model and tells all that it should; no time is tested."""
+"""The comparison runs on a tiny model and reports all that it should; no time is tested."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def results(*arguments: str | Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
+def test_all_that_is_measured_is_reported(tmp_path: Path) -> None:
     options = ("--layers", "--peers=", "--target=c99", "--clock=cpu")
     (result,) = results(tiny_model(tmp_path / "tiny.onnx"), *options)
     assert result["model"] == "tiny"
@@ -99,7 +99,7 @@ def test_stored_inputs_decide_the_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_fails_is_told(tmp_path: Path) -> None:
+def test_what_fails_is_reported(tmp_path: Path) -> None:
     done = compare(tmp_path / "none.onnx")
     assert done.returncode != 0
     assert "there is no model" in done.stderr

@@ -42,7 +42,7 @@ def line(name: str, ours: float, other: float) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_the_gallery_tells_ratios_and_failures(tmp_path: Path) -> None:
+def test_the_gallery_shows_ratios_and_failures(tmp_path: Path) -> None:
     lines = {
         "ResNet-18": line("ResNet-18", 0.001, 0.002), "ResNet-50": line("ResNet-50", 0.002, 0.001),
         "Swin-T": {**line("Swin-T", 1.0, 1.0), "engines": {}, "failure": "build: no such thing"},
@@ -114,9 +114,9 @@ def test_an_architecture_is_exported(name: str, tmp_path: Path) -> None:
     for package in ("torch", "onnxscript", a.package):
         if find_spec(package) is None:
             pytest.skip(f"{package} isn't installed")
-    told = architectures.export(a, str(tmp_path / "net.onnx"))
+    reported = architectures.export(a, str(tmp_path / "net.onnx"))
     model = onnx.load(tmp_path / "net.onnx")
     dims = model.graph.input[0].type.tensor_type.shape.dim
     assert tuple(d.dim_value for d in dims) == a.shape
     held = sum(math.prod(t.dims) for t in model.graph.initializer)
-    assert held == pytest.approx(told["parameters"], rel=0.1)
+    assert held == pytest.approx(reported["parameters"], rel=0.1)

@@ -1,4 +1,4 @@
-"""The comparison on a GPU tells what it should; nothing is timed here."""
+"""The comparison on a GPU reports what it should; nothing is timed here."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_the_same_files_are_the_same_bytes_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/net", "link"])
-def test_a_folder_that_cannot_be_made_is_told_beforehand(tmp_path: Path, place: str) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_beforehand(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OptionError, match=r"is a file \[--output\]"):

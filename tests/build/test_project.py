@@ -166,18 +166,18 @@ def test_pkg_config_finds_an_installed_network_that_was_moved(libdir: str, tmp_p
     (tmp_path / "main.c").write_text(MAIN)
     environ = {**os.environ, "PKG_CONFIG_PATH": str(moved / libdir / "pkgconfig")}
     for more in ((), ("--static",)):
-        told = subprocess.run(
+        reported = subprocess.run(
             [pkg_config, "--cflags", "--libs", *more, "net"], env=environ, check=True,
             capture_output=True, text=True,
         ).stdout.split()  # fmt: skip
-        assert ("-lm" in told) == bool(more)
+        assert ("-lm" in reported) == bool(more)
         subprocess.run(
-            [require("cc"), "main.c", *told, f"-Wl,-rpath,{moved / libdir}", "-o", "main"],
+            [require("cc"), "main.c", *reported, f"-Wl,-rpath,{moved / libdir}", "-o", "main"],
             cwd=tmp_path, check=True,
         )  # fmt: skip
         done = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True)
         assert done.stdout == "1 2\n"
-    told = subprocess.run(
+    reported = subprocess.run(
         [pkg_config, "--modversion", "net"], env=environ, check=True, capture_output=True,
     ).stdout  # fmt: skip
-    assert told == b"1\n"
+    assert reported == b"1\n"

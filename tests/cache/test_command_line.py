@@ -87,7 +87,7 @@ def config(bench: Bench, text: str) -> str:
 
 
 def result(folder: Path) -> dict[str, bytes]:
-    """Return every file of an output, less what the report tells of the cache."""
+    """Return every file of an output, less what the report says about the cache."""
     files = content(folder)
     report = json.loads(files["net.report.json"])
     report.pop("cache", None)
@@ -410,7 +410,7 @@ def test_stats_and_clear(bench: Bench) -> None:
     assert len(bench.compile("enable")) == count
 
 
-def test_why_tells_what_a_kernel_was_made_of(bench: Bench) -> None:
+def test_why_shows_what_a_kernel_was_made_of(bench: Bench) -> None:
     source = bench.compile("enable")[0]
     bench.said()
     assert bench.tool("why", Path(source).stem) == 0

@@ -81,7 +81,7 @@ def test_s18_an_ini_made_by_hand_gets_the_versions_and_keeps_its_lines(site):
 
 
 @pytest.mark.parametrize("place", ["ini", "inner_ini"])
-def test_s18_limits_without_header_are_told_every_time(site, place):
+def test_s18_limits_without_header_are_reported_every_time(site, place):
     path = getattr(site, place)
     path.parent.mkdir(parents=True)
     path.write_text("max_op_cache_size=7\nremain_cache_size_ratio=80\n")

@@ -104,7 +104,7 @@ def test_a_long_line_is_cut_to_where_it_differs():
     assert len(said) < 200
 
 
-def test_binary_differences_are_told_by_size_and_checksum():
+def test_binary_differences_are_reported_by_size_and_checksum():
     (said,) = differences(make_key(blob=b"\0"), make_key(blob=b"\0\0"))
     assert said.startswith("blob differs: 1 bytes, sha256 ")
 

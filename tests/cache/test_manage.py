@@ -67,8 +67,8 @@ def test_stats_as_json_hold_what_the_text_does(site):
     site.write_ini("max_op_cache_size=7", "remain_cache_size_ratio=80")
     site.compile("enable")
     (site.folder / "notes.txt").write_text("x")
-    told = json.loads(stats_json(cache_stats(site.root)))
-    (target,) = told["targets"]
+    reported = json.loads(stats_json(cache_stats(site.root)))
+    (target,) = reported["targets"]
     assert abs(time.time() - target.pop("oldest_access")) < 60
     assert abs(time.time() - target.pop("newest_access")) < 60
     counts = target.pop("counts")
@@ -76,14 +76,14 @@ def test_stats_as_json_hold_what_the_text_does(site):
     assert target == {
         "target": "x86-64-avx2", "entries": 3, "size": site.size(), "unfinished": 0, "foreign": 1,
     }  # fmt: skip
-    assert told["limits"] == {"megabytes": 7, "remain_percent": 80, "source": str(site.ini)}
-    assert (told["root"], told["warnings"]) == (str(site.root), [])
+    assert reported["limits"] == {"megabytes": 7, "remain_percent": 80, "source": str(site.ini)}
+    assert (reported["root"], reported["warnings"]) == (str(site.root), [])
     site.root.chmod(0o777)
-    told = json.loads(stats_json(cache_stats(site.root)))
-    assert "the cache is off: others may write" in told["warnings"][0]
+    reported = json.loads(stats_json(cache_stats(site.root)))
+    assert "the cache is off: others may write" in reported["warnings"][0]
 
 
-def test_stats_tell_the_environments_limits_and_warnings(site):
+def test_stats_show_the_environments_limits_and_warnings(site):
     environ = {"ASCEND_MAX_OP_CACHE_SIZE": "-1", "ASCEND_REMAIN_CACHE_SIZE_RATIO": "0"}
     text = stats_text(cache_stats(site.root, environ=environ))
     assert "never aged (environment)" in text
@@ -132,7 +132,7 @@ def test_s45_clear_keeps_what_the_user_put_there(site):
     assert clear_cache(site.root).entries == 1
 
 
-def test_clear_tells_which_targets_are_in_use(site):
+def test_clear_reports_which_targets_are_in_use(site):
     site.compile("enable", target="c99")
     with site.open():
         report = clear_cache(site.root)
@@ -166,7 +166,7 @@ def test_why_finds_an_entry_by_the_beginning_of_its_digest(site):
     assert why(site.root, digest[:3], environ=site.environ).kernels == ()
 
 
-def test_why_tells_damage(site):
+def test_why_reports_damage(site):
     site.compile("enable")
     site.path("conv", "o").write_bytes(b"x")
     (kernel,) = why(site.root, "conv", environ=site.environ).kernels

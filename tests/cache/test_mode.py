@@ -94,6 +94,6 @@ def test_s16_documentation_gives_the_reasons_for_debug_builds():
     assert "not worth" in README
 
 
-def test_s45_documentation_tells_the_default_directory_from_a_given_one():
+def test_s45_documentation_distinguishes_the_default_directory_from_a_given_one():
     assert "$HOME/atc_data" in README
     assert "upgrade" in README

@@ -91,9 +91,9 @@ def forged(place: Path, form: int) -> Path:
         store(made, KEY, "conv", CODE, FOREIGN)
     if form == 1:  # of versions that didn't sign
         path = folder / f"{KEY.digest()}.json"
-        told = json.loads(path.read_text())
-        del told["signature"]
-        path.write_text(json.dumps({**told, "format": 1}))
+        reported = json.loads(path.read_text())
+        del reported["signature"]
+        path.write_text(json.dumps({**reported, "format": 1}))
     return folder
 
 
@@ -184,9 +184,9 @@ def test_a_cache_made_by_another_user_in_advance_is_not_used(place, environ):
 def test_a_label_of_somebody_elses_is_not_shown(place, environ):
     folder = filled(place, environ)
     path = folder / f"{KEY.digest()}.json"
-    told = json.loads(path.read_text())
-    told["name"] = "\x1b[2J"
-    path.write_text(json.dumps(told))
+    reported = json.loads(path.read_text())
+    reported["name"] = "\x1b[2J"
+    path.write_text(json.dumps(reported))
     assert "\x1b" not in verify_text(verify_cache(place / "cache", environ=environ))
     with opened(place, environ, []) as cache:
         assert cache.get(KEY, "conv") is None
@@ -196,9 +196,9 @@ def test_a_label_of_somebody_elses_is_not_shown(place, environ):
 def test_a_size_of_somebody_elses_is_not_believed(place, environ, size):
     folder = filled(place, environ)
     path = folder / f"{KEY.digest()}.json"
-    told = json.loads(path.read_text())
-    told["object"]["size"] = size
-    path.write_text(json.dumps(told))
+    reported = json.loads(path.read_text())
+    reported["object"]["size"] = size
+    path.write_text(json.dumps(reported))
     with opened(place, environ, []) as cache:
         assert cache.get(KEY, "conv") is None
 

@@ -190,7 +190,7 @@ def test_a_whole_entry_without_its_key_holds_only_for_who_trusts_the_store() -> 
 
 
 class Server:
-    """A server whose connections do as told, and what it saw."""
+    """A server whose connections do as asked, and what it saw."""
 
     def __init__(self, answer) -> None:
         self._answer, self._over = answer, False
@@ -336,13 +336,13 @@ def test_a_store_that_is_full_is_still_read(tmp_path: Path) -> None:
         assert "is not written any more" in warning
 
 
-def test_a_password_is_never_told(tmp_path: Path) -> None:
+def test_a_password_is_never_shown(tmp_path: Path) -> None:
     need_package("redis")
     site = machine(tmp_path, "a", "redis://user:hunter22@127.0.0.1:1/0")
     run = site.compile()
-    told = " ".join([*site.warnings, run_text(run.stats)])
-    assert "127.0.0.1" in told
-    assert "hunter22" not in told
+    reported = " ".join([*site.warnings, run_text(run.stats)])
+    assert "127.0.0.1" in reported
+    assert "hunter22" not in reported
 
 
 @pytest.mark.slow
@@ -369,10 +369,10 @@ def test_two_hundred_clients_at_once(
         assert {n: run.objects[n] for n in names} == first.objects
 
 
-# -------------------------------------------------------------------------- what is told
+# ----------------------------------------------------------------------- what is reported
 
 
-def test_statistics_tell_the_tiers_apart(tmp_path: Path) -> None:
+def test_statistics_distinguish_the_tiers(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/share"
     machine(tmp_path, "first", url).compile()
     second = machine(tmp_path, "second", url)
@@ -399,9 +399,9 @@ def test_why_asks_both_tiers(tmp_path: Path) -> None:
 
     assert "remote: good" in asked(first, "add")
     assert "remote: not used" in asked(first, "conv")
-    told = asked(second, first.key("add").digest())
-    assert "not on this machine" in told
-    assert "void add(void);" in told
+    reported = asked(second, first.key("add").digest())
+    assert "not on this machine" in reported
+    assert "void add(void);" in reported
     assert "no entry" in asked(second, first.key("conv").digest())
 
 

@@ -99,7 +99,7 @@ def test_a_key_that_others_may_replace_is_refused(tmp_path: Path, folder: str) -
 
 
 @pytest.mark.parametrize("text", ["", "00" * 31, "00" * 33, "zz" * 32, "\x00\xff", "0" * 100_000])
-def test_a_damaged_key_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_key_is_reported(tmp_path: Path, text: str) -> None:
     find_secret({"HOME": str(tmp_path)})
     key_file(tmp_path).write_text(text)
     with pytest.raises(OSError, match=f"holds no key; a new one is made after: rm {tmp_path}"):

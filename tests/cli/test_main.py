@@ -66,7 +66,7 @@ def test_success(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {"libnet.so", "libnet.a", "include/net.h", "src/net.c", "net.report.json"} <= set(made)
 
 
-def test_warnings_are_told_once_and_before_the_status(
+def test_warnings_are_reported_once_and_before_the_status(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--num_threads=2", "--hooks", "--log=warning")
@@ -181,7 +181,7 @@ def test_no_c_compiler_says_so(
                                                 "--build_config"),
     ],
 )  # fmt: skip
-def test_no_c_compiler_is_told_before_anything_long(
+def test_no_c_compiler_is_reported_before_anything_long(
     more: tuple[str, ...], named: str, model: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -189,9 +189,9 @@ def test_no_c_compiler_is_told_before_anything_long(
     words = [word.format(calibration=tmp_path / "calibration") for word in more]
     monkeypatch.setenv("CC", "no-such-compiler" if named == "CC" else "")
     assert main([*line(model, tmp_path / "out"), "--log=info", *words]) == 3
-    told = capsys.readouterr().err.splitlines()
-    assert told[:-1] == ["[INFO] starting"]
-    assert told[-1].startswith(f"E19010: {named} names a program that isn't there: no-such-comp")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:-1] == ["[INFO] starting"]
+    assert lines[-1].startswith(f"E19010: {named} names a program that isn't there: no-such-comp")
 
 
 @pytest.mark.parametrize("option", ["--target", "--soc_version"])
@@ -210,7 +210,7 @@ def test_a_wrong_target_names_the_option_that_gave_it(
 
 
 @pytest.mark.parametrize("command", ["verify", "diff", "bisect"])
-def test_wrong_inputs_are_told_before_compiling(
+def test_wrong_inputs_are_reported_before_compiling(
     command: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -349,7 +349,7 @@ def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_log_tells_stages_passes_and_commands(
+def test_the_log_has_stages_passes_and_commands(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = line(model, tmp_path / "net")

@@ -1,4 +1,4 @@
-"""What a stage that takes long tells meanwhile."""
+"""What a stage that takes long shows meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_progress_estimates_what_is_left() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_quiet_level_tells_nothing() -> None:
+def test_a_quiet_level_shows_nothing() -> None:
     stream = io.StringIO()
     Screen("warning", stream).diagnostics().progress("measuring", 1, 10)
     assert stream.getvalue() == ""

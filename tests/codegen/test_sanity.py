@@ -158,7 +158,7 @@ def test_a_result_that_is_not_written_is_poison(tmp_path: Path) -> None:
     assert (fault["kind"], fault["nodes"], fault["index"]) == (NAN, "the Neg", 0)
 
 
-def test_a_loaded_network_tells_what_a_check_found(tmp_path: Path) -> None:
+def test_a_loaded_network_reports_what_a_check_found(tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(chain("Neg", "Sqrt"), checks=ALL))
     build_shared(tmp_path)
     net = load(tmp_path)

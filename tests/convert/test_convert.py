@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("framework", ["", "onnx"])
-def test_it_is_told_what_a_file_is_and_how_it_becomes_onnx(
+def test_an_error_says_what_a_file_is_and_how_it_becomes_onnx(
     kind: str, framework: str, tmp_path: Path
 ) -> None:
     make, what, way = KINDS[kind]
@@ -110,7 +110,7 @@ def test_a_pickle_runs_only_where_that_is_asked_for(framework: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("framework", convert.CONVERTED)
-def test_a_file_of_another_kind_is_told(framework: str, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_reported(framework: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="digits.onnx is none of its files"):
         load_model(DIGITS, framework, {}, None)
     other = "tflite" if framework == "torch" else "pt2"
@@ -120,7 +120,7 @@ def test_a_file_of_another_kind_is_told(framework: str, tmp_path: Path) -> None:
         load_model(tmp_path / "none", framework, {}, None)
 
 
-def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="not installed here: torch, onnxscript") as caught:
         load_model(KINDS["pt2"][0](tmp_path), "torch", {}, None)
@@ -175,7 +175,7 @@ def test_it_is_converted_once_until_it_changes(
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-    ("load", "told"),
+    ("load", "reported"),
     [
         ("raise ValueError('no \\x1b[1m such\\nlast line')", "can't be converted: last line"),
         ("raise TypeError('\\x1b[1mbold')", r"TypeError: \\x1b\[1mbold"),
@@ -184,9 +184,9 @@ def test_it_is_converted_once_until_it_changes(
     ],
 )
 def test_a_converter_that_fails_is_one_line(
-    load: str, told: str, converter: Callable[[str], Path]
+    load: str, reported: str, converter: Callable[[str], Path]
 ) -> None:
-    with pytest.raises(ModelError, match=told) as caught:
+    with pytest.raises(ModelError, match=reported) as caught:
         load_model(converter(load), "sklearn", {}, None)
     assert "\n" not in str(caught.value)
     assert "net.pkl" in caught.value.where

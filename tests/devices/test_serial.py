@@ -120,7 +120,7 @@ def test_another_network_is_refused(folder: Path, tmp_path: Path) -> None:
             net.run({"x": np.zeros((2, 5), np.float32)})
 
 
-def test_a_silent_line_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_line_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serial_line, "PATIENCE", 0.01)
     near, far = os.openpty()
     device = Device(get_target("cortex-m4f"), f"serial:{os.ttyname(far)}")

@@ -177,7 +177,7 @@ def test_a_self_test_takes_two_kilobytes_and_a_macro_leaves_it_out(
     assert taken[1] == 0
 
 
-def test_an_open_extent_is_told_of(tmp_path: Path) -> None:
+def test_an_open_extent_is_reported(tmp_path: Path) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     onnx.save(make_model([relu], [("x", F32, ("n", 3))], [("y", F32, ("n", 3))]), tmp_path / "m")
     with pytest.raises(UnsupportedError, match="dynamic dimension 'n'"):

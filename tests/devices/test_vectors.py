@@ -52,8 +52,8 @@ def in_node(folder: Path, name: str, x: Array) -> list[Array]:
         'import { load } from "./index.mjs";\nconst net = await load();\n'
         f'const out = net.run({{ "{name}": new {kind}({x.ravel().tolist()}) }});\n'
         "const plain = (v) => (Number.isFinite(v) ? v : String(v));\n"
-        "const told = Object.values(out).map((a) => Array.from(a, plain));\n"
-        "console.log(JSON.stringify(told));\n"
+        "const reported = Object.values(out).map((a) => Array.from(a, plain));\n"
+        "console.log(JSON.stringify(reported));\n"
     )
     command = [require("node"), "main.mjs"]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout

@@ -158,7 +158,7 @@ def test_a_machine_that_ssh_does_not_reach(
     [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "need qemu-system-riscv32"),
      ("wasm32-simd128", "don't run on this machine")],
 )  # fmt: skip
-def test_what_cannot_run_is_told_before_anything_is_compiled(
+def test_what_cannot_run_is_reported_before_anything_is_compiled(
     target: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no compiler, no emulator

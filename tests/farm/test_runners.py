@@ -172,7 +172,7 @@ def test_a_command_of_the_user_s_runs_programs(parcel: Path, tmp_path: Path) -> 
     done = runner.run(parcel, "program", ["data"], ["a b"], 7)
     assert (done.status, done.stdout) == (3, b"limit 7\na b.some data")
     assert runner.machine().startswith("a board")
-    with pytest.raises(AtcError, match="doesn't tell the machine"):
+    with pytest.raises(AtcError, match="doesn't identify the machine"):
         open_runner("command:false").machine()
 
 
@@ -183,6 +183,6 @@ def test_what_is_no_runner(text: str) -> None:
         parse_runner(text)
 
 
-def test_a_missing_program_is_told_by_name() -> None:
+def test_a_missing_program_is_reported_by_name() -> None:
     with pytest.raises(OptionError, match="no-such-emulator is not installed"):
         open_runner("qemu:no-such-emulator")

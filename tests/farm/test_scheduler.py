@@ -54,7 +54,7 @@ def cluster() -> Iterator[str]:
         yield made.scheduler_address
 
 
-class Told(list[str]):
+class Reported(list[str]):
     """The warnings, and the progress."""
 
     done = 0
@@ -65,10 +65,10 @@ class Told(list[str]):
 
 def compiled(
     address: str, jobs: list[RemoteJob], stall: float = 20
-) -> tuple[list[bytes | None], Told]:
-    told = Told()
-    with Scheduler(address, told.append, stall=stall) as farm:
-        return farm.compile(jobs, told.progress), told
+) -> tuple[list[bytes | None], Reported]:
+    reported = Reported()
+    with Scheduler(address, reported.append, stall=stall) as farm:
+        return farm.compile(jobs, reported.progress), reported
 
 
 def here(jobs: list[RemoteJob]) -> list[bytes]:
@@ -76,9 +76,9 @@ def here(jobs: list[RemoteJob]) -> list[bytes]:
 
 
 def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> None:
-    objects, told = compiled(cluster, jobs)
+    objects, reported = compiled(cluster, jobs)
     assert objects == here(jobs)
-    assert (told, told.done) == ([], len(jobs))
+    assert (reported, reported.done) == ([], len(jobs))
 
 
 @pytest.mark.few(1)
@@ -100,13 +100,13 @@ def test_wrong_objects_are_noticed(
         return address, data[:-1] + b"!" if every or chosen.read_text() == address else data
 
     monkeypatch.setattr(module, "compile_here", lie)
-    objects, told = compiled(cluster, jobs)
+    objects, reported = compiled(cluster, jobs)
     good = here(jobs)
     if every:
         assert objects == [None] * len(jobs)
     else:
         assert objects == good
-    (warning,) = told
+    (warning,) = reported
     assert "objects are wrong" in warning
 
 
@@ -115,9 +115,9 @@ def test_what_is_no_object_is_not_taken(
     answer: object, cluster: str, jobs: list[RemoteJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "compile_here", lambda order: answer)
-    objects, told = compiled(cluster, jobs[:2])
+    objects, reported = compiled(cluster, jobs[:2])
     assert objects == [None, None]
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_workers_that_hang_are_not_waited_for(
@@ -132,11 +132,11 @@ def test_workers_that_hang_are_not_waited_for(
 
     monkeypatch.setattr(module, "compile_here", hang)
     begin = time.monotonic()
-    objects, told = compiled(cluster, jobs, stall=0.5)
+    objects, reported = compiled(cluster, jobs, stall=0.5)
     over.touch()
     assert time.monotonic() - begin < 30
     assert objects == [None] * len(jobs)
-    assert "made nothing for 0.5 s" in told[0]
+    assert "made nothing for 0.5 s" in reported[0]
 
 
 def test_another_compiler_is_refused(cluster: str, jobs: list[RemoteJob]) -> None:
@@ -165,12 +165,12 @@ def test_what_is_given_up_is_ended_on_the_workers(
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
     slow.chmod(0o755)
     job = replace(jobs[0], compiler=replace(jobs[0].compiler, argv=(str(slow),)))
-    told = Told()
-    with Scheduler(cluster, told.append, stall=2) as farm:
-        assert farm.compile([job], told.progress) == [None]
+    reported = Reported()
+    with Scheduler(cluster, reported.append, stall=2) as farm:
+        assert farm.compile([job], reported.progress) == [None]
         pid = int((tmp_path / "pid").read_text())
         _until(lambda: not Path(f"/proc/{pid}").exists())
-    assert "made nothing for 2 s" in told[0]
+    assert "made nothing for 2 s" in reported[0]
 
 
 @pytest.mark.usefixtures("unconfigured")
@@ -240,12 +240,12 @@ def test_workers_that_die_or_stop_in_the_middle(
             subprocess.Popen(worker, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)
         ]
         try:
-            told = Told()
-            with Scheduler(f"tcp://127.0.0.1:{port}", told.append, stall=6) as farm:
+            reported = Reported()
+            with Scheduler(f"tcp://127.0.0.1:{port}", reported.append, stall=6) as farm:
                 _until(lambda: farm._connected() is not None and len(farm._workers()) == 2)
                 timer = threading.Timer(0.5, lambda: os.kill(workers[0].pid, sent))
                 timer.start()
-                objects = farm.compile(many, told.progress)
+                objects = farm.compile(many, reported.progress)
         finally:
             for each in workers:
                 each.kill()

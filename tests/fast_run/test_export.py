@@ -122,7 +122,7 @@ def test_failures_crashes_and_what_was_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["3 1 0", "-1 1 0", "0 nan 0", "0 -5 0", "x", "workload ../x f", "0 1e99 0", "1 2 3 4"]
 )
-def test_wrong_lines_are_told_by_number(line: str, tmp_path: Path) -> None:
+def test_wrong_lines_are_reported_by_number(line: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="line 4"):
         read(tmp_path, f"workload {KEY} f", line)
 

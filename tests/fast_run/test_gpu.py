@@ -163,15 +163,15 @@ def options(**given: object) -> object:
 
 
 def test_without_the_device_estimates_choose(tmp_path: Path) -> None:
-    target, told = get_target("cuda-sm90"), list[str]()
+    target, reported = get_target("cuda-sm90"), list[str]()
     if runs_here(target):
         pytest.skip("this machine has such a GPU")
     own = options(fast_run=True, op_bank_path=tmp_path)
     context = replace(bench(EMULATED, tmp_path).context, target=target)
-    heard = Diagnostics(warn=told.append)
+    heard = Diagnostics(warn=reported.append)
     w = sum_of_two()
     assert measured([w], {}, own, ANY, context, {}, heard) == {}  # type: ignore[arg-type]
-    assert told == ["no GPU of this machine runs cuda-sm90: costs are estimated, not measured"]
+    assert reported == ["no GPU of this machine runs cuda-sm90: costs are estimated, not measured"]
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ class Slow(MapLoops):
         return {**values, "loops": [repeat, *loops]}
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        return super().cost(w, params, target) / 2  # wrong: only measuring tells
+        return super().cost(w, params, target) / 2  # wrong: only measuring shows it
 
 
 class Wrong(MapLoops):
@@ -288,16 +288,16 @@ def test_a_candidate_that_never_ends_fails(
 ) -> None:
     kernels = (MapLoops(), Endless())
     monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
-    told: list[str] = []
-    limited = replace(bench(tmp_path), timeout=1.0, warn=told.append)
+    reported: list[str] = []
+    limited = replace(bench(tmp_path), timeout=1.0, warn=reported.append)
     rows = by_label(run(graph_of(), limited))
     assert rows
     for row in rows:
         assert row["map"][0] is not None
         assert row["map_endless"] == (None, "took longer than 1 s")
     assert by_label(run(graph_of(), replace(limited, algo=bench(tmp_path).algo))) == rows
-    assert len(told) == 2
-    for text in told:
+    assert len(reported) == 2
+    for text in reported:
         assert "--fast_run_timeout: 2 candidate kernels took longer than 1 s" in text
         assert "map_endless of Map to f32" in text
 
@@ -313,22 +313,22 @@ def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: 
         row |= {name: -2e9 for name in row if "slow" in name}
     file.write_text(json.dumps(kept))
     for timeout, again in ((1.0, False), (2.0, False), (3.0, True)):
-        started, told = Started(), list[str]()
-        limited = replace(bench(tmp_path, started), timeout=timeout, warn=told.append)
+        started, reported = Started(), list[str]()
+        limited = replace(bench(tmp_path, started), timeout=timeout, warn=reported.append)
         for row in by_label(run(graph_of(), limited)):
             assert (row["map_slow"][0] is None) == (not again)
         assert bool(started.commands) == again
-        assert len(told) == (not again)
+        assert len(reported) == (not again)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     for _ in range(2):
         todo = workloads(graph_of(), {})
-        fast_run(todo, bench(tmp_path), lambda done, total: told.append((done, total)))
-    assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
+        fast_run(todo, bench(tmp_path), lambda done, total: reported.append((done, total)))
+    assert reported == [(0, 2), (1, 2), (2, 2), (0, 0)]
 
 
 def test_a_damaged_file_of_times_counts_as_empty(tmp_path: Path) -> None:

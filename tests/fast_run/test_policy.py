@@ -126,7 +126,7 @@ def test_writing_and_reading(tmp_path: Path) -> None:
      f"{HEADER}\n{'0' * 16} | nan | map | s", f"{HEADER}\n{'0' * 16} | 1 |  | s",
      f"{HEADER}\n{'Z' * 16} | 1 | map | s", "\xff"],
 )  # fmt: skip
-def test_a_damaged_file_is_told_by_name(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_reported_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.txt"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(OptionError, match=r"p\.txt"):

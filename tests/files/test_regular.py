@@ -1,4 +1,4 @@
-"""Pipes and devices where a file is asked for: told at once, never read for ever."""
+"""Pipes and devices where a file is asked for: reported at once, never read for ever."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", FILES)
 @pytest.mark.parametrize("device", ["pipe", "/dev/zero"])
-def test_an_option_file_that_never_ends_is_told(
+def test_an_option_file_that_never_ends_is_reported(
     option: str, device: str, tmp_path: Path, fifo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {"model": str(pooled_net(tmp_path / "m.onnx")), "output": str(tmp_path / "net")}

@@ -19,8 +19,8 @@ from onnx import helper
 
 
 def assert_clean(failures: list[Failure]) -> None:
-    told = [f"{f.case.name}: {f.reason}\n{text(f.case.model)}" for f in failures]
-    assert not told, "\n".join(told)
+    reported = [f"{f.case.name}: {f.reason}\n{text(f.case.model)}" for f in failures]
+    assert not reported, "\n".join(reported)
 
 
 @pytest.mark.few(1)

@@ -115,7 +115,7 @@ def test_a_name_of_two_ranges_says_nothing() -> None:
         ("ids:1,s+1", "E10002", "nothing says what 's' is"),
     ],
 )  # fmt: skip
-def test_what_does_not_follow_is_told(given: str, code: str, words: str) -> None:
+def test_what_does_not_follow_is_reported(given: str, code: str, words: str) -> None:
     with pytest.raises(ModelError) as caught:
         lowered(given, **DECODER)
     assert caught.value.code == code

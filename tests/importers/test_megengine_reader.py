@@ -47,7 +47,7 @@ RESULT = np.maximum(FEED["x"] + 1, 0)
         (b"", False),
     ],
 )
-def test_a_dump_is_told_by_its_first_bytes(data: bytes, wanted: bool) -> None:
+def test_a_dump_is_recognized_by_its_first_bytes(data: bytes, wanted: bool) -> None:
     assert is_megengine(data[:16]) is wanted
 
 
@@ -109,7 +109,7 @@ def test_names_of_the_dump_stay(tmp_path: Path) -> None:
     assert list(graph.initializers) == ["c"]
 
 
-def test_equal_and_unprintable_names_are_told_apart(tmp_path: Path) -> None:
+def test_equal_and_unprintable_names_are_distinguished(tmp_path: Path) -> None:
     dump = Dump()
     x = dump.input("x", (2, 3))
     first = dump.op("Elemwise", [x], {"Elemwise": {"mode": "EXP"}}, name="a\nb")

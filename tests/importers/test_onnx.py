@@ -98,7 +98,7 @@ def test_external_data_that_the_file_lacks_is_refused(tmp_path: Path, key: str, 
 
 
 @pytest.mark.parametrize("offset", [4, 4096, 2**63, 2**64, 10**30])
-def test_data_beyond_the_end_are_told_with_file_offset_and_sizes(
+def test_data_beyond_the_end_are_reported_with_file_offset_and_sizes(
     tmp_path: Path, offset: int
 ) -> None:
     path = save_external(tmp_path)
@@ -110,7 +110,7 @@ def test_data_beyond_the_end_are_told_with_file_offset_and_sizes(
         load_onnx(path)
 
 
-def test_a_short_data_file_is_told_with_its_size(tmp_path: Path) -> None:
+def test_a_short_data_file_is_reported_with_its_size(tmp_path: Path) -> None:
     path = save_external(tmp_path)
     (tmp_path / "weights.bin").write_bytes(bytes(3))
     text = r"'weights\.bin' has 3 bytes and can't hold \d+ at offset 0"
@@ -123,7 +123,7 @@ def test_a_short_data_file_is_told_with_its_size(tmp_path: Path) -> None:
     [("offset", "9" * 5000), ("length", "9" * 5000), ("location", "w" * 5000),
      ("location", "a\0b")],
 )  # fmt: skip
-def test_other_nonsense_is_told_with_the_file(tmp_path: Path, key: str, value: str) -> None:
+def test_other_nonsense_is_reported_with_the_file(tmp_path: Path, key: str, value: str) -> None:
     path = save_external(tmp_path)
     relocate(path, set_entry(key, value))
     named = r"external data file '(weights\.bin|www|a\\x00b)"

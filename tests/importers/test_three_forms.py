@@ -1,6 +1,6 @@
 """One network as ONNX, as a MegEngine dump and as an MXNet export gives the same C.
 
-Each network is told once, layer by layer, to a writer of each format; what the three compile to
+Each network is described once, layer by layer, to a writer of each format; what they compile to
 must be equal up to names: the same kernels in the same order, weights and memory plan.
 """
 

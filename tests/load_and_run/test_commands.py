@@ -62,7 +62,7 @@ MODEL --disable-assert-throw
 """.strip().splitlines()
 
 
-def test_the_help_tells_the_defaults_of_this_tool(run: Any) -> None:
+def test_the_help_shows_the_defaults_of_this_tool(run: Any) -> None:
     found = " ".join(run("--help", "op_compiler_cache_mode").out.split())
     assert "enable (default): use stored ones" in found
     assert found.count("(default)") == 1
@@ -164,7 +164,7 @@ def test_statistics() -> None:
     assert statistics([1.0]).sd is None
 
 
-def test_json_tells_of_failures_too(run: Any, plain: Path) -> None:
+def test_json_has_failures_too(run: Any, plain: Path) -> None:
     found = run(plain, "--json", "--iter=3").json
     assert found["exit_status"] == 0
     assert found["tests"][0]["statistics"]["count"] == 3
@@ -289,7 +289,7 @@ def test_help_shows_every_option(run: Any) -> None:
         (["--model-dump={file}/net"], "is a file [--model_dump]"),
     ],
 )
-def test_what_is_wrong_is_told_before_compiling(
+def test_what_is_wrong_is_reported_before_compiling(
     words: list[str], said: str, model: Path, run: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -306,7 +306,7 @@ def test_what_is_wrong_is_told_before_compiling(
 
 
 @pytest.mark.parametrize("words", [(), ("--fitting",), ("--layout-transform=cpu",)])
-def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
+def test_a_missing_compiler_is_reported_before_the_model_is_looked_at(
     words: tuple[str, ...], model: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*arguments: object) -> None:
@@ -321,6 +321,6 @@ def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
 
 
 @pytest.mark.slow
-def test_a_warning_of_every_trial_is_told_once(model: Path, run: Any) -> None:
+def test_a_warning_of_every_trial_is_reported_once(model: Path, run: Any) -> None:
     found = run(model, "--fitting", "--json", "--enable-nhwcd4")
     assert len(found.json["warnings"]) == found.err.count("W10001") == 1

@@ -70,7 +70,7 @@ def test_l03_thread(run: Any, library: Path) -> None:
     run(library, "--thread=0", status=1)
 
 
-def test_l03_threads_that_disagree_are_told(run: Any, tmp_path: Path) -> None:
+def test_l03_threads_that_disagree_are_reported(run: Any, tmp_path: Path) -> None:
     body = "static int calls; *(float *)call->output_data[0] = (float)calls++;"
     words = external_words("Counter", body, tmp_path)
     found = run(*words, "--thread=2", "--iter=3", status=5)
@@ -685,11 +685,11 @@ def test_l39_cuda_needs_a_device(
     monkeypatch.setattr("atc.load_and_run.rules.compute_capabilities", lambda: ())
     assert "no CUDA driver, or no device" in run(model, "--cuda", status=1).err
     monkeypatch.setattr("atc.load_and_run.rules.compute_capabilities", lambda: ((9, 0),))
-    monkeypatch.setattr("atc.load_and_run.compilation.compile_model", _told_target)
+    monkeypatch.setattr("atc.load_and_run.compilation.compile_model", _show_target)
     assert "compiled for cuda" in run(model, "--cuda", status=1).err
 
 
-def _told_target(options: Options, *others: object) -> None:
+def _show_target(options: Options, *others: object) -> None:
     raise OptionError(f"compiled for {options.target}")
 
 

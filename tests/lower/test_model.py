@@ -101,7 +101,7 @@ def with_body_type(given: int = F32, made: int = F32, trips: int = 3) -> ModelPr
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         (with_inner_type(I64), r"value 'h' is declared as i64\[2,3\].*node 'h' \(Relu\)"),
         (with_branch_type(I64), r"output 'then' is declared as i64, but f32\[2,3\].*\(Relu\)"),
@@ -112,13 +112,15 @@ def with_body_type(given: int = F32, made: int = F32, trips: int = 3) -> ModelPr
     ],
     ids=["inner", "branch", "branch known", "body", "body kept", "body's input"],
 )
-def test_values_in_the_model_are_of_the_type_that_it_declares(model: ModelProto, told: str) -> None:
-    with pytest.raises(ModelError, match=told):
+def test_values_in_the_model_are_of_the_type_that_it_declares(
+    model: ModelProto, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
         compile_graph(model)
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "shape"),
     [
         (with_inner_type(F32), ""),
         (with_inner_type(F32, None), ""),
@@ -130,10 +132,12 @@ def test_values_in_the_model_are_of_the_type_that_it_declares(model: ModelProto,
         (with_body_type(trips=100), ""),
     ],
 )  # fmt: skip
-def test_wrong_shapes_that_a_model_declares_inside_are_told(model: ModelProto, told: str) -> None:
+def test_wrong_shapes_that_a_model_declares_inside_are_reported(
+    model: ModelProto, shape: str
+) -> None:
     warnings = compile_graph(model).warnings  # and no error: onnxruntime runs such models, too
-    text = f"value 'h' is declared as {told}, but f32[2,3] is computed"
-    assert [w.partition(" [test")[0] for w in warnings if "declared" in w] == [text] * bool(told)
+    text = f"value 'h' is declared as {shape}, but f32[2,3] is computed"
+    assert [w.partition(" [test")[0] for w in warnings if "declared" in w] == [text] * bool(shape)
     assert all("node 'h' (Relu)]" in w for w in warnings if "declared" in w)
 
 
@@ -144,7 +148,7 @@ def test_many_wrong_shapes_are_one_warning() -> None:
     model = make_model(nodes, [("x", F32, (2, 3))], [("y", F32, (2, 3))], {})
     for k in range(4):
         model.graph.value_info.append(helper.make_tensor_value_info(f"h{k}", F32, (1, 2 + k)))
-    told = [text for text in compile_graph(model).warnings if "is declared" in text]
-    assert len(told) == 1
-    assert told[0].startswith("value 'h0' is declared as f32[1,2], but f32[2,3] is computed [")
-    assert told[0].endswith("], and 3 more of this kind")
+    declared = [text for text in compile_graph(model).warnings if "is declared" in text]
+    assert len(declared) == 1
+    assert declared[0].startswith("value 'h0' is declared as f32[1,2], but f32[2,3] is computed [")
+    assert declared[0].endswith("], and 3 more of this kind")

@@ -13,7 +13,7 @@ EXCEPTED = (
     "test_bernoulli", "test_image_decoder_decode_jpeg2k", "test_image_decoder_decode_webp",
     "test_unique",
 )  # fmt: skip
-"""suite_exceptions.txt has their reasons; how much Unique returns only a whole library tells."""
+"""suite_exceptions.txt has their reasons; how much Unique returns only a whole library shows."""
 CASES = {
     name: (model, *runs[0])
     for name, model, runs in node_cases({schema.name for schema in onnx.defs.get_all_schemas()})

@@ -43,7 +43,7 @@ DONE = 0x656E6F64
 """The status of the answer after the last."""
 
 FOR_MACHINE = ("-static", "-no-pie", "-fno-pie", "-include", str(HERE / "faults.h"))
-"""What a compiler must be told about programs for the machine."""
+"""What a compiler must know about programs for the machine."""
 MODELS = {
     "c99": "athlon64_clawhammer",
     "x86-64": "athlon64_clawhammer",

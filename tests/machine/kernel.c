@@ -132,7 +132,7 @@ static uint32_t extended_state(uint32_t which) /* 0: what is kept, 1: what is in
   return low;
 }
 
-/* Tell the emulator to end: a word to a port of its BIOS. */
+/* End the emulator: a word to a port of its BIOS. */
 static void power_off(void)
 {
   for (const char *s = "Shutdown"; *s; s++) out8(0x8900, (uint8_t)*s);

@@ -1,4 +1,4 @@
-"""Bounds on bytes and on work: plans of programs, however they compute again, are above them."""
+"""Bounds on bytes and on work: plans of programs, whatever they recompute, are above them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_no_plan_is_below_its_bounds(model: Path) -> None:
     assert before > 0
 
 
-def test_a_moment_tells_all_that_is_there(model: Path) -> None:
+def test_a_moment_lists_all_that_is_there(model: Path) -> None:
     plain = project(model)
     at = moments(plain.program, plain.arena)
     assert len(at) == len(list(calls(plain.program.steps)))

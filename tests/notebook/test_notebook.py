@@ -197,12 +197,12 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_notebook_shows_how_far_a_compilation_is(kernel: list[str]) -> None:
-    told: list[str] = []
-    with with_progress(Diagnostics(stage=told.append)) as listen:
+    reported: list[str] = []
+    with with_progress(Diagnostics(stage=reported.append)) as listen:
         listen.stage("compiling <b>C</b>")
         listen.progress("compiling C", 3, 8)
         listen.progress("compiling C", 4, 8)  # too soon to be shown
-    assert told == ["compiling <b>C</b>"]
+    assert reported == ["compiling <b>C</b>"]
     assert kernel == [
         "<progress></progress> starting",
         "<progress></progress> compiling &lt;b&gt;C&lt;/b&gt;",

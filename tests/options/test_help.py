@@ -20,7 +20,7 @@ def test_every_option_and_variable_has_a_help_of_its_own(command: str) -> None:
         assert help_text(command, variable.name).startswith(f"  {variable.name}=")
 
 
-def test_an_option_tells_the_variables_that_give_it() -> None:
+def test_an_option_names_the_variables_that_give_it() -> None:
     text = help_text("compile", "kernels")
     assert "MEGENGINE_EXECUTION_STRATEGY, MXNET_MKLDNN_ENABLED." in text
     assert "Other names: MXNET_ONEDNN_ENABLED." in help_text("compile", "MXNET_MKLDNN_ENABLED")

@@ -51,7 +51,7 @@ def test_every_option_that_a_variable_gives_exists() -> None:
         assert not (variable.gives and variable.accepted and not variable.works_for)
 
 
-def test_sources_are_told() -> None:
+def test_sources_are_reported() -> None:
     around = parse_config("jobs=3", "f.cfg", {"MGB_JIT_WORKDIR": "/w"})
     resolved = resolve(NEEDED, "compile", around)
     assert resolved.sources == {

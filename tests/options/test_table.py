@@ -60,7 +60,7 @@ def test_no_option_is_both_known_and_refused() -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
-def test_a_setting_tells_what_it_is(setting: Setting) -> None:
+def test_a_setting_says_what_it_is(setting: Setting) -> None:
     assert setting.name == setting.name.strip()
     assert setting.meaning
     assert setting.group

@@ -108,7 +108,7 @@ def test_a_switch_takes_nothing_else(wrong: object) -> None:
         switch(wrong)
 
 
-def test_a_choice_tells_its_words_and_those_that_come_later() -> None:
+def test_a_choice_lists_its_words_and_those_that_come_later() -> None:
     parse = choice(("a", "b"), {"c": "the third"}, code="E10010")
     assert parse("a") == "a"
     with pytest.raises(OptionError, match=r"E10010: invalid value 'A' \(hint: use one of a, b\)"):

@@ -132,13 +132,13 @@ def test_names_break_out_of_nothing(tensor: str, network: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [({"target": "cortex-m4f"}, "needs an operating system"),
      ({"external_weight": 2, "target": "c99"}, "weights beside the library")],
 )  # fmt: skip
 def test_what_has_no_class_is_refused(
-    options: dict[str, object], told: str, tmp_path: Path
+    options: dict[str, object], reported: str, tmp_path: Path
 ) -> None:
     onnx.save(affine_model(), tmp_path / "model.onnx")
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reported):
         atc.compile(tmp_path / "model.onnx", tmp_path / "net", wrappers="java", **options)  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def compiled(folder: Path, model: onnx.ModelProto, name: str = "net", **options:
 
 
 def node(folder: Path, script: str) -> object:
-    """Run a module that has `load`, `package` and the class of failures; returns what it tells."""
+    """Run a module that has `load`, `package` and the class of failures; returns what it prints."""
     file = folder / "main.mjs"
     begin = 'import * as package_ from "./index.mjs";\nconst { load, NetworkError } = package_;\n'
     file.write_text(f"{begin}{script}")
@@ -60,14 +60,14 @@ def node(folder: Path, script: str) -> object:
 
 def test_it_computes_what_the_model_does(tmp_path: Path) -> None:
     folder = compiled(tmp_path, affine_model())
-    told = node(folder, f"""
+    reported = node(folder, f"""
 const net = await load();
 const {{ y, hidden }} = net.run({{ x: new Float32Array({X.tolist()}) }});
 const other = await load(await (await import("node:fs/promises")).readFile("{folder}/net.wasm"));
 const again = other.run({{ x: new Float32Array({X.tolist()}) }});
 console.log(JSON.stringify([[...y], [...hidden], [...again.y], package_.inputs, package_.outputs]));
 """)
-    y, hidden, again, inputs, outputs = told  # type: ignore[misc]
+    y, hidden, again, inputs, outputs = reported  # type: ignore[misc]
     wanted = reference(affine_model(), X.reshape(2, 5))
     np.testing.assert_allclose(y, wanted[0].ravel(), rtol=1e-5)
     np.testing.assert_allclose(hidden, wanted[1].ravel(), rtol=1e-5)
@@ -76,24 +76,24 @@ console.log(JSON.stringify([[...y], [...hidden], [...again.y], package_.inputs, 
     assert [t["name"] for t in outputs] == ["y", "hidden"]
 
 
-def test_wrong_inputs_are_told_by_name(tmp_path: Path) -> None:
-    told = node(compiled(tmp_path, affine_model()), """
+def test_wrong_inputs_are_reported_by_name(tmp_path: Path) -> None:
+    reported = node(compiled(tmp_path, affine_model()), """
 const net = await load();
-const told = [];
+const reported = [];
 for (const x of [new Float32Array(9), new Float64Array(10), undefined]) {
-  try { net.run({ x }); } catch (error) { told.push(String(error)); }
+  try { net.run({ x }); } catch (error) { reported.push(String(error)); }
 }
-try { await load(new Uint8Array([0])); } catch (error) { told.push(error.name); }
-console.log(JSON.stringify(told));
+try { await load(new Uint8Array([0])); } catch (error) { reported.push(error.name); }
+console.log(JSON.stringify(reported));
 """)
-    assert told == ["TypeError: input x must be a Float32Array of 10 elements"] * 3 + [
+    assert reported == ["TypeError: input x must be a Float32Array of 10 elements"] * 3 + [
         "CompileError"
     ]
 
 
 def test_every_element_type_has_an_array(tmp_path: Path) -> None:
     folder = compiled(tmp_path, typed_model())
-    told = node(folder, """
+    reported = node(folder, """
 const net = await load();
 const given = Object.fromEntries(package_.inputs.map(({ name, Type, size }) => {
   const array = new Type(size);
@@ -105,7 +105,7 @@ const text = (_, v) => (typeof v === "bigint" ? Number(v) : v);
 const arrays = [out.d_out, out.i_out, out.u_out, out.n_out, out.flag];
 console.log(JSON.stringify(arrays.map((a) => [...a]), text));
 """)
-    assert told == [[5, 0, 0]] * 4 + [[0, 0, 0]]
+    assert reported == [[5, 0, 0]] * 4 + [[0, 0, 0]]
     declared = (folder / "index.d.ts").read_text()
     assert re.findall(r'"(n|u|h|flag)": (\w+);', declared) == [
         ("h", "Uint16Array"), ("u", "BigUint64Array"), ("n", "BigInt64Array"),
@@ -117,26 +117,26 @@ def test_a_state_is_carried_and_reset(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "s"], ["t"]), helper.make_node("Identity", ["t"], ["y"])]
     model = make_model(nodes, [("x", F32, (2,)), ("s", F32, (2,))],
                        [("y", F32, (2,)), ("t", F32, (2,))])  # fmt: skip
-    told = node(compiled(tmp_path, model, state="s:t"), """
-const net = await load(), x = new Float32Array([1, 2]), told = [];
-for (let k = 0; k < 2; k++) told.push([...net.run({ x }).y]);
+    reported = node(compiled(tmp_path, model, state="s:t"), """
+const net = await load(), x = new Float32Array([1, 2]), reported = [];
+for (let k = 0; k < 2; k++) reported.push([...net.run({ x }).y]);
 net.reset();
-console.log(JSON.stringify([...told, [...net.run({ x }).y]]));
+console.log(JSON.stringify([...reported, [...net.run({ x }).y]]));
 """)
-    assert told == [[1, 2], [2, 4], [1, 2]]
+    assert reported == [[1, 2], [2, 4], [1, 2]]
 
 
 @pytest.mark.parametrize("name", ["__proto__", "class", '"; throw 1; //', "*/ throw 1", "given"])
 def test_names_break_out_of_nothing(name: str, tmp_path: Path) -> None:
     model = make_model([helper.make_node("Relu", [name], ["y"])], [(name, F32, (2,))],
                        [("y", F32, (2,))])  # fmt: skip
-    told = node(compiled(tmp_path, model), """
+    reported = node(compiled(tmp_path, model), """
 const net = await load();
 const given = Object.create(null);
 given[package_.inputs[0].name] = new Float32Array([-1, 2]);
 console.log(JSON.stringify([...net.run(given).y]));
 """)
-    assert told == [0, 2]
+    assert reported == [0, 2]
 
 
 def test_the_package_can_be_installed_by_its_name(tmp_path: Path) -> None:
@@ -153,19 +153,19 @@ def test_the_package_can_be_installed_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"target": "c99"}, "--wrappers=js needs WebAssembly, not c99"),
         ({"target": TARGET, "external_weight": 2}, "weights beside the library can't be combined"),
     ],
 )
 def test_what_has_no_package_is_refused(
-    options: dict[str, object], told: str, tmp_path: Path
+    options: dict[str, object], reported: str, tmp_path: Path
 ) -> None:
     if options["target"] == TARGET:
         needs_wasm()
     onnx.save(affine_model(), tmp_path / "model.onnx")
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reported):
         atc.compile(tmp_path / "model.onnx", tmp_path / "net", wrappers="js", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "net").exists()
 

@@ -145,14 +145,14 @@ def test_names_are_pips(network: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [({"target": "cortex-m4f"}, "cortex-m4f has no Python"),
      ({"external_weight": 1}, "--external_weight=1 can't be combined")],
 )  # fmt: skip
 def test_what_makes_no_wheel_is_refused(
-    options: dict[str, object], told: str, tmp_path: Path
+    options: dict[str, object], reported: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reported):
         wheel(tmp_path, **options)
     assert not (tmp_path / "net").exists()
 

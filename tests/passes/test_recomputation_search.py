@@ -1,4 +1,4 @@
-"""The search for what to compute again: never worse for more of it, always the same."""
+"""The search for what to recompute: never worse for more of it, always the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atc.passes.rematerialize import (
     RematerializationGoal,
     bytes_moved,
     recomputed_nodes,
-    work_again,
+    recomputed_work,
 )
 from support import compile_graph
 
@@ -39,7 +39,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return run_passes(compile_graph(onnx.load(path)))
 
 
-def told(found: Sequence[Found]) -> list[tuple[object, ...]]:
+def reported(found: Sequence[Found]) -> list[tuple[object, ...]]:
     return [(f.graph.nodes, f.need, f.work) for f in found]
 
 
@@ -54,7 +54,7 @@ def test_plans_are_legal_and_each_costs_more_and_needs_less(step: Graph, search:
     assert plain.work == 0
     assert found
     for before, each in pairwise([plain, *found]):
-        assert before.work < each.work == work_again(each.graph)
+        assert before.work < each.work == recomputed_work(each.graph)
         assert before.need > each.need == Lifetimes(each.graph).peak
         verify(each.graph, "search")
         again = recomputed_nodes(each.graph)
@@ -88,9 +88,9 @@ def test_rules_and_rounds_find_better_plans(step: Graph) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("search", [Search(4), Search(2, 2, 4)])
 def test_threads_change_nothing(step: Graph, search: Search) -> None:
-    alone = told(frontier(step, WISH, search))
+    alone = reported(frontier(step, WISH, search))
     for workers in (2, 5):
-        assert told(frontier(step, WISH, replace(search, workers=workers))) == alone
+        assert reported(frontier(step, WISH, replace(search, workers=workers))) == alone
 
 
 def least_of_all(graph: Graph, goal: int) -> float:

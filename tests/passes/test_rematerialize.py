@@ -18,8 +18,8 @@ from atc.passes.rematerialize import (
     RematerializationGoal,
     Rematerializer,
     recomputed_nodes,
+    recomputed_work,
     rematerialize,
-    work_again,
 )
 from support import compile_graph
 
@@ -124,7 +124,7 @@ def test_no_more_than_the_goal_takes(training: Graph) -> None:
     assert rematerialize(training, RematerializationGoal(whole)) is training
     some = checked(training, whole - 1)
     assert some is not None
-    assert 0 < work_again(some) < work_again(least(training)) / 2
+    assert 0 < recomputed_work(some) < recomputed_work(least(training)) / 2
 
 
 def test_what_can_not_be_is_none(training: Graph) -> None:

@@ -15,7 +15,7 @@ from stages import project_of
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.passes.rematerialize import bytes_moved, recomputed_nodes, work_again
+from atc.passes.rematerialize import bytes_moved, recomputed_nodes, recomputed_work
 from atc.runtime.load import load
 
 
@@ -47,7 +47,7 @@ def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
     for plain, again, searched in zip(*results, strict=True):
         np.testing.assert_array_equal(plain, again)
         np.testing.assert_array_equal(plain, searched)
-    assert [text for text in said if text.startswith("computing again: ")]
+    assert [text for text in said if text.startswith("recomputed: ")]
 
 
 def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
@@ -85,7 +85,7 @@ def test_less_memory_never_costs_less(widths: tuple[int, ...], tmp_path: Path) -
     for budget in np.linspace(least, whole, 6).astype(int).tolist():
         done = project_of(options({}, model, target="c99", recompute="all", memory_budget=budget))
         assert done.arena.plan.size <= budget
-        plans.append((done.arena.plan.size, work_again(done.graph)))
+        plans.append((done.arena.plan.size, recomputed_work(done.graph)))
     work = [w for _, w in plans]
     assert work == sorted(work, reverse=True)
     assert work[-1] == 0
@@ -111,17 +111,17 @@ def test_larger_batches_fit_in_the_same_bytes(
     )
     assert done.arena.plan.size <= whole
     work = sum(bytes_moved(done.graph, node) for node in done.graph.nodes)
-    assert 0 < work_again(done.graph) <= part * work
+    assert 0 < recomputed_work(done.graph) <= part * work
 
 
-def test_what_it_costs_is_told_beside_what_no_plan_is_below(model: Path) -> None:
+def test_what_it_costs_is_reported_beside_what_no_plan_is_below(model: Path) -> None:
     said: list[str] = []
     given = options({}, model, target="c99", recompute="all", memory_budget=arena(model) * 3 // 4)
     done = project_of(given, Diagnostics(stage=said.append))
-    (told,) = (text for text in said if text.startswith("the arena needs"))
+    (reported,) = (text for text in said if text.startswith("the arena needs"))
     found = re.fullmatch(
         r"the arena needs (\d+) bytes; no arena is below (\d+), which .+ alone needs; "
-        r"([\d.]+) % more work, where no plan of that size takes less than ([\d.]+) %", told,
+        r"([\d.]+) % more work, where no plan of that size takes less than ([\d.]+) %", reported,
     )  # fmt: skip
     assert found is not None
     assert int(found[1]) == done.arena.plan.size >= int(found[2]) > 0

@@ -45,11 +45,11 @@ def chosen(folder: Path, name: str) -> str:
     ctx = ffi.new("uint64_t[]", getattr(library, f"{name}_context_size")() // 8 + 1)
     memory = ffi.new("char[]", size + 64)
     at = int(ffi.cast("uintptr_t", memory)) + 63 & ~63
-    tell = getattr(library, f"{name}_chosen_target")
-    assert tell(ctx) == ffi.NULL
+    chosen = getattr(library, f"{name}_chosen_target")
+    assert chosen(ctx) == ffi.NULL
     assert getattr(library, f"{name}_init")(ctx, ffi.cast("void *", at), size - 1) == -2
     assert getattr(library, f"{name}_init")(ctx, ffi.cast("void *", at), size) == 0
-    return ffi.string(tell(ctx)).decode()
+    return ffi.string(chosen(ctx)).decode()
 
 
 @pytest.fixture(scope="module")

@@ -249,10 +249,10 @@ def test_lists_of_mixed_precision_need_mixed_precision(tmp_path: Path) -> None:
         policy_of("force_fp16", "modify_mixlist", "{}", tmp_path)
 
 
-def test_names_that_nothing_has_are_told(tmp_path: Path) -> None:
+def test_names_that_nothing_has_are_reported(tmp_path: Path) -> None:
     policy = policy_of("force_fp16", "keep_dtype", "soft\nhard\nOpType::Add\nOpType::Sub", tmp_path)
-    told = list(policy.warnings(net()))
-    assert [re.search("'(.*)'", t)[1] for t in told] == ["hard", "OpType::Sub"]  # type: ignore[index]
+    reported = list(policy.warnings(net()))
+    assert [re.search("'(.*)'", t)[1] for t in reported] == ["hard", "OpType::Sub"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_every_file_is_opened_once_and_every_policy_derived_once(
 @pytest.mark.parametrize(
     ("option", "text"), [("keep_dtype", "OpType::\n"), ("op_precision_mode", "Conv=fast\n")]
 )
-def test_a_wrong_file_is_told_before_the_model_is_looked_at(
+def test_a_wrong_file_is_reported_before_the_model_is_looked_at(
     option: str, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text(text)
@@ -111,7 +111,7 @@ def test_a_wrong_file_is_told_before_the_model_is_looked_at(
         atc.compile(tmp_path / "absent.onnx", tmp_path / "net", **{option: tmp_path / "file"})
 
 
-def test_an_unknown_target_is_told_by_the_option_that_gave_it(tmp_path: Path) -> None:
+def test_an_unknown_target_is_reported_by_the_option_that_gave_it(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"unknown target 'none'.*\[--soc_version\]"):
         atc.compile(small_net(tmp_path / "m.onnx"), tmp_path / "net", soc_version="none")
 

@@ -266,9 +266,9 @@ def test_networks_of_several_shapes_say_that_they_use_one_thread(tmp_path: Path)
     relu = helper.make_node("Relu", ["x"], ["y"])
     model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
     chosen = options({}, model, target="c99", input_shape="x:1~3,4", parallel_branches="2")
-    told: list[str] = []
-    project_of(chosen, Diagnostics(warn=told.append))
-    assert told == ["--parallel_branches=2: networks of several shapes use one"]
+    reported: list[str] = []
+    project_of(chosen, Diagnostics(warn=reported.append))
+    assert reported == ["--parallel_branches=2: networks of several shapes use one"]
 
 
 # ---- what runs -----------------------------------------------------------------------------------

@@ -138,12 +138,12 @@ def test_what_takes_no_range_is_compiled_for_each_shape(
     monkeypatch.setattr(dynamo, "compile_file", refusing)
     module = layer()
     run = torch.compile(module, backend=backend, dynamic=True)
-    with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+    with torch.no_grad(), warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         for count in (3, 5):
             torch.testing.assert_close(run(batch(count)), module(batch(count)))
     assert compiled == [None, None]
-    (said,) = [text for w in told if (text := str(w.message)).startswith("atc ")]
+    (said,) = [text for w in reported if (text := str(w.message)).startswith("atc ")]
     assert said.startswith("atc compiles a library for each shape: ")
     assert "no ranges" in said
 

@@ -148,9 +148,9 @@ def test_what_can_not_be_taken_runs_eagerly_and_says_why(
     torch.manual_seed(3)
     wanted = function(*wanted_of)
     torch.manual_seed(3)
-    with pytest.warns(UserWarning, match=f"atc runs a graph eagerly: .*{why}") as told:
+    with pytest.warns(UserWarning, match=f"atc runs a graph eagerly: .*{why}") as reported:
         found = run(*given)
-    assert all("\n" not in str(w.message) for w in told if "eagerly" in str(w.message))
+    assert all("\n" not in str(w.message) for w in reported if "eagerly" in str(w.message))
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(given, wanted_of)
 

@@ -1,4 +1,4 @@
-"""`atc quantize`: what it writes, what it tells, and how well the compiled result classifies."""
+"""`atc quantize`: what it writes, what it reports, and how well the compiled result classifies."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_the_compiled_digits_classify_as_well_in_int8(
 ) -> None:
     output = tmp_path / "int8.onnx"
     assert main(run(data, output, f"--labels={data / 'test.npz'}", "--json")) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["accuracy"]["count"] == 200
-    assert told["accuracy"]["float32"] >= 0.97
-    assert told["accuracy"]["int8"] >= told["accuracy"]["float32"] - 0.02
-    assert told["samples"] == 60
-    layers = {layer["node"]: layer for layer in told["layers"]}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["accuracy"]["count"] == 200
+    assert reported["accuracy"]["float32"] >= 0.97
+    assert reported["accuracy"]["int8"] >= reported["accuracy"]["float32"] - 0.02
+    assert reported["samples"] == 60
+    layers = {layer["node"]: layer for layer in reported["layers"]}
     assert {"conv1", "conv2", "dense"} <= layers.keys()
     assert all(layers[n]["quantised"] for n in ("conv1", "conv2", "dense"))
     assert all(20 < layers[n]["sqnr_db"] < 70 for n in ("conv1", "conv2", "dense"))
@@ -144,7 +144,7 @@ def test_constants_may_be_listed_among_the_inputs(
         (("--method=mean",), "invalid value 'mean'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_what_is_wrong_is_reported_in_a_line(
     more: tuple[str, ...], words: str, data: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -214,7 +214,7 @@ def test_every_precision_reads_the_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("method=percentile", "names no inputs"),
         ("calibration=x.npy\nbatch=4", "'batch=4' is none of its lines.*line 2.*names are"),
@@ -222,13 +222,13 @@ def test_every_precision_reads_the_digits(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_calibration_file_is_named_with_its_line(
-    text: str, told: str, tmp_path: Path
+    text: str, reported: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "calibration.conf"
     file.write_text(text)
     with pytest.raises(OptionError) as caught:
         calibrated.read_calibration(file)
-    assert re.search(told, str(caught.value))
+    assert re.search(reported, str(caught.value))
 
 
 @pytest.mark.few(1)
@@ -243,15 +243,15 @@ def test_weights_of_four_bits(
     onnx.save(decoder.model, tmp_path / "m.onnx")
     arguments = [f"--model={tmp_path / 'm.onnx'}", f"--output={tmp_path / 'q.onnx'}"]
     assert main(["quantize", *arguments, "--weights=int4", "--json", *options]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     made = onnx.load(tmp_path / "q.onnx")
     products = [n for n in made.graph.node if n.op_type == "MatMulNBits"]
-    assert len(products) == len(told["products"]) == 6
+    assert len(products) == len(reported["products"]) == 6
     assert all(len(n.input) == (4 if "--symmetric=0" in options else 3) for n in products)
     assert not any(n.op_type == "MatMul" for n in made.graph.node)
     sessions = [onnxruntime.InferenceSession(str(tmp_path / f)) for f in ("m.onnx", "q.onnx")]
     feeds = next(decoder.calls(lambda f: sessions[0].run(None, dict(f)), 5))[0]
-    assert all(decibels < p["sqnr_db"] < 30 for p in told["products"])
+    assert all(decibels < p["sqnr_db"] < 30 for p in reported["products"])
     narrow = sessions[1].run(None, dict(feeds))[0]
     shapes = decoder.shapes.replace("1~2", "1")
     atc.compile(tmp_path / "q.onnx", tmp_path / "net", input_shape=shapes, target="c99")

@@ -1,4 +1,4 @@
-"""Selection keeps to its limits and tells why a candidate was left out."""
+"""Selection keeps to its limits and says why a candidate was left out."""
 
 from __future__ import annotations
 

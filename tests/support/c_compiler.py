@@ -67,7 +67,7 @@ def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
 
 
 def _digest(folder: Path, command: Sequence[str]) -> str:
-    """Return what tells all that a result depends on: the compiler, its words and its files."""
+    """Return a digest of all that a result depends on: the compiler, its words and its files."""
     digest = hashlib.sha256(_version(command[0]))
     precompiled = os.environ.get(_VARIABLE, "")
     for word in command:

@@ -44,7 +44,7 @@ class Table:
 
     `flushes` is whether denormal floats may count as zero, and be stored so.
 
-    Where that isn't this machine, `target` tells the compiler and what runs its programs.
+    Where that isn't this machine, `target` has the compiler and what runs its programs.
     """
 
     name: str

@@ -24,7 +24,7 @@ UNARY: dict[str, tuple[Callable[[Doubles], Doubles], float]] = {
     "k_cosh_f32": (np.cosh, 1.6), "k_asinh_f32": (np.arcsinh, 1.6),
     "k_acosh_f32": (np.arccosh, 1.9), "k_atanh_f32": (np.arctanh, 1.6),
 }  # fmt: skip
-"""Functions with the truth, and the largest error in ulp that the documents tell."""
+"""Functions with the truth, and the largest error in ulp that the documents state."""
 BINARY = ("k_pow_f32", "k_fmod_f32", "k_floormod_f32", "k_fmax_f32", "k_fmin_f32")
 
 

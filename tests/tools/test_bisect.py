@@ -28,7 +28,7 @@ def test_a_pass_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     options = cached(tmp_path)
     off = frozenset({"share_equal_nodes", "fuse_epilogue", "fold_affine", "simplify_matmul"})
     tried: list[str] = []
-    result = bisect(without(options, off), options, os.environ, tell=tried.append)
+    result = bisect(without(options, off), options, os.environ, report=tried.append)
     assert {d.kind for d in result.decisions} == {"pass"}
     assert {d.name for d in result.decisions} == off
     assert result.found is not None
@@ -103,15 +103,15 @@ def test_a_kernel_of_two_policies_is_found(
                  "--precision_mode=force_fp32", f"--op_compiler_cache_dir={tmp_path}/cache",
                  "--op_compiler_cache_mode=enable"]  # fmt: skip
     assert main(["bisect", *arguments]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["decision"]["kind"] == "kernel"
-    assert told["decision"]["nodes"] == ["conv2"]
-    assert told["decision"]["second"] == other[1]
-    assert told["changes"][0]["output"] == "y"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["decision"]["kind"] == "kernel"
+    assert reported["decision"]["nodes"] == ["conv2"]
+    assert reported["decision"]["second"] == other[1]
+    assert reported["changes"][0]["output"] == "y"
 
 
 @pytest.mark.slow
-def test_the_command_tells_what_differs(
+def test_the_command_reports_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = conv_net(tmp_path / "m.onnx")

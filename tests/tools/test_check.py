@@ -203,7 +203,7 @@ def test_what_concerns_no_node_is_an_error_of_the_model(tmp_path: Path) -> None:
     assert "--input_shape" in check_text(result)
 
 
-# ---- how it is told -----------------------------------------------------------------------------
+# ---- how it is reported -------------------------------------------------------------------------
 
 
 def test_the_command_prints_text_and_json(
@@ -247,7 +247,7 @@ def test_hostile_names_stay_on_their_line(tmp_path: Path) -> None:
     assert json.loads(check_json(result))["nodes"][0]["name"].startswith("evil\n")
 
 
-def test_wrong_options_are_told_as_by_compiling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_reported_as_by_compiling(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 1
     assert capsys.readouterr().err.startswith("E10007")
     assert main(["check", "--model=none.onnx", "--target=c99"]) == 1

@@ -101,7 +101,7 @@ def test_a_compiler_that_links_nothing_is_found_out(machine: Machine) -> None:
     assert tools.advice == "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"
 
 
-def test_a_wrong_cc_is_in_the_way_and_told_on_one_line(machine: Machine) -> None:
+def test_a_wrong_cc_is_in_the_way_and_reported_on_one_line(machine: Machine) -> None:
     environ = machine("gcc", "as", "ld", odd='printf "\\033[1mhello\\n"; exit 0')
     found = diagnose({**environ, "CC": "odd"})
     assert found.exit_status == 1
@@ -144,14 +144,14 @@ def test_packages_are_those_that_pyproject_lists() -> None:
 @pytest.mark.slow
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["doctor", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["healthy"] is (status == 0) is True
-    states = {f["name"]: f["state"] for f in told["findings"] if f["area"] == "targets"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["healthy"] is (status == 0) is True
+    states = {f["name"]: f["state"] for f in reported["findings"] if f["area"] == "targets"}
     assert states[host_target().name] == "ok"
     assert {"cuda", "cortex-m0plus", "wasm32-simd128"} <= states.keys()
 
 
-def test_an_unknown_target_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_target_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OptionError, match="unknown target"):
         diagnose(os.environ, ["z80"])
     assert main(["doctor", "--target=z80"]) == 1

@@ -1,4 +1,4 @@
-"""Explanations tell of every candidate of a node: estimate, time, reason."""
+"""Explanations list every candidate of a node: estimate, time, reason."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_reasons(changes: dict[str, Any], reason: str) -> None:
     assert explain(report(**changes), "relu1").endswith(f"* {reason}\n")
 
 
-def test_a_wrong_name_is_told_with_the_nearest() -> None:
+def test_a_wrong_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(OptionError, match="node 'relu'.*relu1"):
         explain(report(), "relu")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": [{}]}', '{"nodes": 3}', "\udcff"])
-def test_what_is_no_report_is_told_by_name(tmp_path: Path, text: str) -> None:
+def test_what_is_no_report_is_reported_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.report.json").write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(OptionError, match=r"x\.report\.json is not a report"):
         read_report(tmp_path)
@@ -78,7 +78,7 @@ def test_what_is_no_report_is_told_by_name(tmp_path: Path, text: str) -> None:
         read_report(tmp_path / "nowhere")
 
 
-def test_both_commands_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_commands_print_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, folder = tmp_path / "exp.onnx", tmp_path / "out" / "net"
     onnx_model = node_model("Exp", [np.zeros(100, np.float32)])
     onnx_model.graph.node[0].name = "the exp"

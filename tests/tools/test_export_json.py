@@ -45,17 +45,17 @@ def says(json: Json, graph: Graph) -> None:
     assert len(json["outputs"]) == len(graph.outputs)
     assert [c["bytes"] for c in json["constants"]] == [a.nbytes for a in graph.constants.values()]
     assert len(json["nodes"]) == len(graph.nodes)
-    for told, node in zip(json["nodes"], graph.nodes, strict=True):
-        assert f"{told['op']}({told['attributes']})" == op_text(node.op)
-        assert len(told["inputs"]) == len(node.inputs)
-        assert [o["type"] for o in told["outputs"]] == [str(graph.types[o]) for o in node.outputs]
-        assert len(told["origin"]) == len(node.origin)
+    for made, node in zip(json["nodes"], graph.nodes, strict=True):
+        assert f"{made['op']}({made['attributes']})" == op_text(node.op)
+        assert len(made["inputs"]) == len(node.inputs)
+        assert [o["type"] for o in made["outputs"]] == [str(graph.types[o]) for o in node.outputs]
+        assert len(made["origin"]) == len(node.origin)
         inner = node.op.subgraphs()
-        for part, subgraph in zip(told.get("graphs", []), inner, strict=True):
+        for part, subgraph in zip(made.get("graphs", []), inner, strict=True):
             says(part, subgraph)
 
 
-def test_a_dump_is_told_whole(tmp_path: Path) -> None:
+def test_a_dump_is_exported_whole(tmp_path: Path) -> None:
     graph = branches()
     path = tmp_path / "net.graph.txt"
     last = replace(graph.nodes[-1], origin=())  # as a node of the compiler's own
@@ -68,8 +68,8 @@ def test_onnx_text_is_a_model(tmp_path: Path) -> None:
     path = tmp_path / "net.onnxtxt"
     path.write_text('<ir_version: 8, opset_import: ["": 17]> agraph (float[2] x) => (float[2] y)'
                     "{ y = Relu(x) }")  # fmt: skip
-    told = text_graph(path)
-    assert told["graph"]["node"][0]["opType"] == "Relu"
+    made = text_graph(path)
+    assert made["graph"]["node"][0]["opType"] == "Relu"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_job_takes_from_the_store_what_another_made(tmp_path: Path) -> None:
     (tmp_path / "bin/atc").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m atc "$@"\n')
     (tmp_path / "bin/atc").chmod(0o755)
     with redis_server(tmp_path) as (url, _):
-        told = []
+        reported = []
         for name in ("first", "second"):
             folder = tmp_path / name
             folder.mkdir()
@@ -41,6 +41,6 @@ def test_the_job_takes_from_the_store_what_another_made(tmp_path: Path) -> None:
                 ["sh", str(CI / "build.sh")], cwd=folder, env=env, capture_output=True, text=True
             )
             assert done.returncode == 0, done.stderr
-            told.append(done.stdout + done.stderr)
-    assert "remote: 0 hits" in told[0]
-    assert "[INFO] 0 objects compiled" in told[1]
+            reported.append(done.stdout + done.stderr)
+    assert "remote: 0 hits" in reported[0]
+    assert "[INFO] 0 objects compiled" in reported[1]

@@ -33,7 +33,7 @@ M = COMPARE.Measured
 GOOD = M(2_000_000, 1000, 5000, 0.002)
 
 
-def test_a_comment_tells_what_changed() -> None:
+def test_a_comment_says_what_changed() -> None:
     base = {"same.onnx": GOOD, "grown.onnx": GOOD, "gone.onnx": GOOD, "broken.onnx": GOOD}
     grown, broken = M(2_200_000, 1000, 4000, 0.002), M(error="E1: no")
     head = {"same.onnx": M(2_000_100, 1000, 5000, 0.002), "new.onnx": GOOD, "grown.onnx": grown,
@@ -84,11 +84,11 @@ def test_the_command_line_measures_and_compares(tmp_path: Path) -> None:
     measuring = [*words, "measure", "--repeats=1", "--output=head.json", "models/*.onnx", "--",
                  "--target=c99"]  # fmt: skip
     subprocess.run(measuring, cwd=tmp_path, check=True, env={**os.environ})
-    told = json.loads((tmp_path / "head.json").read_text())
-    good, bad = told["models/digits.onnx"], told["models/broken.onnx"]
+    reported = json.loads((tmp_path / "head.json").read_text())
+    good, bad = reported["models/digits.onnx"], reported["models/broken.onnx"]
     assert min(good["library"], good["weights"], good["arena"], good["run"]) > 0
     assert bad["error"].startswith("E1")
-    base = {**told, "models/digits.onnx": {**good, "arena": good["arena"] / 2}}
+    base = {**reported, "models/digits.onnx": {**good, "arena": good["arena"] / 2}}
     (tmp_path / "base.json").write_text(json.dumps(base))
     done = subprocess.run([*words, "comment", "base.json", "head.json", "--fail_above=50"],
                           cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip

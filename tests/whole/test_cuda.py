@@ -203,7 +203,7 @@ def test_tensors_of_other_libraries_are_taken_and_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_faults_of_tensors_on_a_device_are_told(tmp_path: Path) -> None:
+def test_faults_of_tensors_on_a_device_are_reported(tmp_path: Path) -> None:
     compiled(mixed_model(), tmp_path)
     net = load(tmp_path / "net")
     for given, words in (
@@ -269,7 +269,7 @@ def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
 def test_an_observer_sees_the_values_of_the_device(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Host and device in turns; a log tells of each call."""
+    """Host and device in turns; a log has each call."""
     monkeypatch.setenv("RUNTIME_OVERRIDE_LOG_LEVEL", "0")
     compiled(mixed_model(), tmp_path, hooks=True, runtime_log=True)
     source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")
@@ -293,9 +293,9 @@ def test_an_observer_sees_the_values_of_the_device(
     np.testing.assert_allclose(left @ w, product, rtol=1e-5)
     np.testing.assert_array_equal(product, y)
     assert len(seen) == 2 * len({op for op, _ in seen})
-    told = capfd.readouterr().err
-    assert "MatMul of node" in told
-    assert "net: run: " in told
+    reported = capfd.readouterr().err
+    assert "MatMul of node" in reported
+    assert "net: run: " in reported
 
 
 def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
     ],
     ids=["checks", "imitated", "unknown"],
 )
-def test_what_can_not_be_had_yet_is_told(
+def test_what_can_not_be_had_yet_is_reported(
     options: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(AtcError, match=words.replace("(", "\\(")):

@@ -179,7 +179,7 @@ def test_tensors_of_other_shapes_stay_on_the_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_results_whose_size_the_values_tell_are_cut_on_the_device(tmp_path: Path) -> None:
+def test_results_whose_size_the_values_determine_are_cut_on_the_device(tmp_path: Path) -> None:
     n = Net()
     found = n("Compress", n("Exp", "x"), "keep", axis=0)
     case = Case(

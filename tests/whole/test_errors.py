@@ -160,7 +160,7 @@ def test_a_wrong_input_shape(
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make sure that nothing is compiled: what can't be written is told before the work."""
+    """Make sure that nothing is compiled: what can't be written is reported before the work."""
     monkeypatch.setattr(writing, "build_library", lambda *a, **k: pytest.fail("compiled"))
 
 
@@ -259,7 +259,7 @@ NAMING = {
 
 
 @pytest.mark.parametrize("name", NAMING)
-def test_what_the_system_refuses_is_told_in_words(
+def test_what_the_system_refuses_is_reported_in_words(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Folders, and files that aren't there: even root meets them."""
@@ -276,7 +276,7 @@ def test_what_the_system_refuses_is_told_in_words(
     assert any(text in err.lower() for text in ("is a directory", "no such file", "no library"))
 
 
-def test_a_configuration_file_that_cannot_be_read_is_told_in_words(
+def test_a_configuration_file_that_cannot_be_read_is_reported_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATC_CONFIG", str(tmp_path))

@@ -106,8 +106,8 @@ def test_tokens_after_a_prompt(prompt: int, llama: Compilation) -> None:
 def test_auto_takes_the_caches_and_says_so(llama: Compilation) -> None:
     assert llama.program.inputs == ("input_ids", "attention_mask", "position_ids")
     assert llama.program.outputs == ("logits",)
-    (told,) = llama.warnings
-    assert told.startswith("--state=auto took past_key_values.0.key -> present.0.key, ")
+    (reported,) = llama.warnings
+    assert reported.startswith("--state=auto took past_key_values.0.key -> present.0.key, ")
 
 
 def test_nothing_but_the_caches_is_as_long_as_they_may_become(llama: Compilation) -> None:

@@ -73,11 +73,11 @@ def test_the_portable_tier_keeps_signs_denormals_and_nan() -> None:
 def test_the_page_names_the_bounds_that_the_functions_have() -> None:
     if not PAGE.exists():
         pytest.skip("the checkout's documentation isn't here")
-    told = dict(re.findall(r"\| `(v_\w+)` \| ([\d.]+)(?: \||, )", PAGE.read_text("utf-8")))
+    reported = dict(re.findall(r"\| `(v_\w+)` \| ([\d.]+)(?: \||, )", PAGE.read_text("utf-8")))
     text = verbatim("simd/math.h")
     found = re.findall(r"Max ([\d.]+) ulp[^*]*\*/\nstatic inline vf32 (v_\w+)\(", text)
-    assert told == {name: bound for bound, name in found}
-    assert all(float(bound) <= 4 for bound in told.values())
+    assert reported == {name: bound for bound, name in found}
+    assert all(float(bound) <= 4 for bound in reported.values())
 
 
 @pytest.mark.parametrize("target", ["c99", "host"])

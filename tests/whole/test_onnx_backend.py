@@ -102,7 +102,7 @@ def test_inputs_that_do_not_fit_are_errors() -> None:
         rep.run([[X]])
 
 
-def test_is_compatible_tells_what_is_not_covered() -> None:
+def test_is_compatible_says_what_is_not_covered() -> None:
     assert backend.is_compatible(affine_model())
     assert backend.is_compatible(dynamic_model())
     assert not backend.is_compatible(affine_model(), "CUDA")

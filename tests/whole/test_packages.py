@@ -62,8 +62,8 @@ def test_an_installed_wheel_passes_the_smoke_tests(built: Path, tmp_path: Path) 
     (site / "others.pth").write_text(f"{others}\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
     run = [str(python), "-c", "import atc; print(atc.__file__)"]
-    told = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True)
-    assert told.stdout.startswith(str(site)), told.stderr
+    reported = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert reported.stdout.startswith(str(site)), reported.stderr
     done = subprocess.run(
         [str(python), "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
          "--pyargs", "atc.smoke"],

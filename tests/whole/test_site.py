@@ -80,9 +80,9 @@ def test_the_page_about_c_names_what_headers_declare() -> None:
         (ROOT / f"templates/project/{name}.h.j2").read_text() for name in ("net", "sequences")
     )
     declared = set(re.findall(r"API [^;(]*?\{\{ name \}\}_(\w+)\(", header))
-    told = set(re.findall(r"`digits_(\w+)`", (DOCS / "c.md").read_text("utf-8")))
+    reported = set(re.findall(r"`digits_(\w+)`", (DOCS / "c.md").read_text("utf-8")))
     assert declared
-    assert told == declared
+    assert reported == declared
 
 
 # ----------------------------------------------------------------------------- what was measured
@@ -99,9 +99,9 @@ def test_the_table_of_speeds_has_the_charts_numbers() -> None:
     rows = re.findall(
         r"^\| (\S.*?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \*\*([\d.]+)\*\*", text, re.M
     )
-    told = [{"model": m, "atc": float(a), "onnxruntime": float(o), "openvino": float(v)}
+    reported = [{"model": m, "atc": float(a), "onnxruntime": float(o), "openvino": float(v)}
             for m, a, o, v, _ in rows]  # fmt: skip
-    assert told == stored["rows"]
+    assert reported == stored["rows"]
     for model, ours, *others, ratio in rows:
         best = min(map(float, others)) / float(ours)
         assert best == pytest.approx(float(ratio), rel=0.02), model

@@ -150,7 +150,7 @@ NO_FEATURES = "not a file of as many numbers as the encoder takes"
         (("features.f32",), "features.f32: a token of the prompt isn't known"),  # Whisper's own
     ],
 )  # fmt: skip
-def test_what_went_wrong_is_told(words: tuple[object, ...], problem: str, toy: Path) -> None:
+def test_what_went_wrong_is_reported(words: tuple[object, ...], problem: str, toy: Path) -> None:
     done = transcribe(toy, *words)
     assert (done.returncode, done.stderr) == (1, f"{problem}\n")
 
@@ -213,6 +213,6 @@ def test_features_of_a_file(tmp_path: Path) -> None:
     assert np.array_equal(written, log_mel.log_mel(samples / 32768))
     done = subprocess.run([*script, tmp_path / "44100.wav", tmp_path / "g"], capture_output=True,
                           text=True, check=False)  # fmt: skip
-    told = f"{tmp_path / '44100.wav'}: not one channel, 16 bits and 16 kHz\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    reported = f"{tmp_path / '44100.wav'}: not one channel, 16 bits and 16 kHz\n"
+    assert (done.returncode, done.stderr) == (1, reported)
     assert not (tmp_path / "g").exists()

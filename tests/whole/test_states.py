@@ -361,7 +361,7 @@ def named(given: str, computed: str) -> Case:
 
 
 @pytest.mark.slow
-def test_states_are_told_of_or_taken_when_asked_for(tmp_path: Path) -> None:
+def test_states_are_reported_or_taken_when_asked_for(tmp_path: Path) -> None:
     model = named("h0", "hn").write(tmp_path)
     plain = atc.compile(model, tmp_path / "plain")
     assert plain.program.inputs == ("x", "h0")

@@ -125,7 +125,7 @@ def test_other_sounds_are_refused(
     assert done.stderr == f"{path}: not PCM of one channel, 16 bits and 16 kHz\n"
 
 
-def test_what_is_no_sound_is_told(vad: Path) -> None:
+def test_what_is_no_sound_is_reported(vad: Path) -> None:
     done = find_speech(vad, "none.wav", "0.wav")
     assert (done.returncode, done.stderr) == (1, "none.wav: can't be opened\n")
     assert done.stdout.startswith("0.wav: ")

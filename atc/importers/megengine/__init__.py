@@ -1,6 +1,6 @@
 """Translate MegEngine dumps (.mge) to ONNX.
 
-`reader` tells the containers apart and reads them into the plain values of `dump`; `translate`
+`reader` recognizes the containers and reads them into the plain values of `dump`; `translate`
 turns those into a model, one rule of `ops_*` per operator type, through `builder`, which infers
 shapes and folds shape arithmetic on the way.
 """

@@ -1,4 +1,4 @@
-"""Packed channel layouts: unpacked before an operator, packed again after it.
+"""Packed channel layouts: unpacked before an operator, repacked after it.
 
 NCHW44 and NCHW88 keep channels in blocks of 4 or 8: data (N, C/k, H, W, k), dense weights
 (O/k, I/k, kh, kw, k of I, k of O) or, where the input isn't packed, (O/k, kh, kw, I, k of O),

@@ -1,4 +1,4 @@
-"""Read the container of a dump: tell the formats apart, and read FBS_V2."""
+"""Read the container of a dump: recognize its format, and read FBS_V2."""
 
 from __future__ import annotations
 

@@ -226,10 +226,10 @@ def box_iou(s: NodeContext) -> Tensor:
         for side in (left, right)
     ]
     union = b.op("Sub", b.op("Add", *areas), inside)
-    apart = b.op("LessOrEqual", inside, 0)
+    disjoint = b.op("LessOrEqual", inside, 0)
     zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
-    overlap = b.op("Div", inside, b.op("Where", apart, one, union))
-    result = b.op("Where", apart, zero, overlap)
+    overlap = b.op("Div", inside, b.op("Where", disjoint, one, union))
+    result = b.op("Where", disjoint, zero, overlap)
     return b.reshape(result, [*x.shape[:-1], *y.shape[:-1]])
 
 

@@ -48,7 +48,7 @@ class If(Op):
 
 @dataclass(frozen=True)
 class Loop(Op):
-    """Run a graph again and again.  ONNX Loop-21, Scan-21.
+    """Run a graph repeatedly.  ONNX Loop-21, Scan-21.
 
     Operands: the number of iterations (INT64), whether there is any (BOOL), either absent, then the
     initial `states`. `trips` is the most iterations, -1 where unknown. The body is given

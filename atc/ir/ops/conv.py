@@ -99,7 +99,7 @@ class ConvFilterGradient(Op):
     group: int
 
     def blocked(self, type_: TensorType) -> bool:
-        """Tell whether an operand has its channels in blocks."""
+        """Return whether an operand has its channels in blocks."""
         return len(type_.shape) > self.window.rank + 2
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:

@@ -235,10 +235,10 @@ def _operands(ctx: LoweringContext) -> list[str]:
         return [_packed(ctx, ctx.input(0), i) for i in range(3)]
     parts: list[str | None] = [ctx.input(0), None, None]
     biases = _bias_parts(ctx)
-    apart: list[str] = []
+    unpacked: list[str] = []
     if ctx.has(1) and len(ctx.shape(1)) == 5:  # [batch, steps, heads, 2, size]
         ctx.require(not biases[1], "a bias of packed operands")
-        apart = [_packed(ctx, ctx.input(1), i) for i in range(2)]
+        unpacked = [_packed(ctx, ctx.input(1), i) for i in range(2)]
     else:
         parts[1:] = [ctx.input(1), ctx.input(2)]
     result = []
@@ -251,7 +251,7 @@ def _operands(ctx: LoweringContext) -> list[str]:
         if bias:
             x = compute(ctx, lambda v, c: call("Add", v, c), x, bias)
         result.append(split_heads(ctx, x, heads))
-    return [*result, *apart]
+    return [*result, *unpacked]
 
 
 def _bias_parts(ctx: LoweringContext) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lowerings of onnxruntime's own float operators: what its optimizer fuses is taken apart again."""
+"""Lowerings of onnxruntime's own float operators: decompose what its optimizer has fused."""
 
 from __future__ import annotations
 

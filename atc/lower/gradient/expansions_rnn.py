@@ -159,7 +159,7 @@ class _Side:
 
 
 def _functions(place: Place, directions: int) -> list[list[Function]]:
-    """Return each direction's functions; `atc.lower.rnn` tells how parameters are handed out."""
+    """Return each direction's functions; `atc.lower.rnn` says how parameters are handed out."""
     at, defaults = place.at, KINDS[place.node.op_type].functions
     names = at.strs("activations") or defaults * directions
     alphas, betas = (iter(at.floats(f"activation_{w}") or []) for w in ("alpha", "beta"))

@@ -71,8 +71,8 @@ def _radial(ctx: LoweringContext, x: str, vectors: Array, gamma: float) -> str:
     views = (View((features, 0, 1)), View((0, features, 1)))
     squares, shape = call("Mul", gap, gap), (rows, len(vectors))
     op = Reduce("Sum", shape, (features,), squares, views, identity_epilogue(_REAL))
-    apart = b.emit1(op, [x, _constant(ctx, vectors)], TensorType(_REAL, shape))
-    return b.map(lambda d: call("Exp", call("Mul", d, like(d, -gamma))), apart)
+    squared_distances = b.emit1(op, [x, _constant(ctx, vectors)], TensorType(_REAL, shape))
+    return b.map(lambda d: call("Exp", call("Mul", d, like(d, -gamma))), squared_distances)
 
 
 def _table(ctx: LoweringContext, numbers: Floats, rows: int, what: str) -> Floats:
@@ -153,7 +153,7 @@ class _Pairs:
 
 
 def _pairs(ctx: LoweringContext, classes: int) -> _Pairs:
-    """Take the lists apart, in which class j's vectors have a weight against each other class."""
+    """Split the lists in which class j's vectors have a weight against each other class."""
     counts = ctx.ints("vectors_per_class") or []
     ctx.require(len(counts) == classes > 1, f"{len(counts)} numbers of vectors, {classes} labels")
     ctx.require(min(counts) >= 0, f"vectors_per_class {counts}")

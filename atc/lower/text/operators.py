@@ -130,7 +130,7 @@ def _recased(ctx: LoweringContext, words: str, how: str) -> str:
 
 
 def _is_turkic(ctx: LoweringContext) -> bool:
-    """Tell whether the locale's capital i has a dot, as in Turkish."""
+    """Return whether the locale's capital i has a dot, as in Turkish."""
     return ctx.str("locale").replace("-", "_").split("_")[0].lower() in ("tr", "az")
 
 

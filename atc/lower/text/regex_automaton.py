@@ -99,9 +99,9 @@ class _Places:
 
     def _repeat(self, node: Repeat, end: int) -> int:
         if node.most < 0:
-            again = self.add()
-            self.free[again] += [("", end), ("", self.build(node.part, again))]
-            end = again
+            loop = self.add()
+            self.free[loop] += [("", end), ("", self.build(node.part, loop))]
+            end = loop
         else:
             last = end
             for _ in range(node.most - node.least):
@@ -167,7 +167,7 @@ def _holds(assertion: str, before: str, after: str) -> bool:
 
 
 def _classes(places: _Places) -> list[int]:
-    """Return the class of each byte: bytes that no move and no assertion tells apart share one."""
+    """Return the class of each byte; what no move and no assertion distinguishes shares one."""
     cuts = {0, 256, _NEWLINE, _NEWLINE + 1}
     for low, high in WORD:
         cuts |= {low, high + 1}

@@ -10,7 +10,7 @@ LAST = 0x10FFFF
 """The last code point."""
 
 Ranges = tuple[tuple[int, int], ...]
-"""Code points, as ranges with both ends in, ascending and apart."""
+"""Code points, as ranges with both ends in, ascending and disjoint."""
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:

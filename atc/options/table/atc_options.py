@@ -249,7 +249,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "a level that NAME_set_log_level or RUNTIME_OVERRIDE_LOG_LEVEL says also runs (1) and "
             "kernel calls (0)", "0|1", switch, False),
     Setting("record_computing_path", "Debugging", "errors at a node, and faults that a library "
-            "compiled with --sanity_check finds, tell the chain of nodes that computed what it "
+            "compiled with --sanity_check finds, name the chain of nodes that computed what it "
             "reads", "0|1", switch, False),
     Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
             "need", "0|1", switch, False),
@@ -318,7 +318,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "computed in; blocks must be as wide as the target's vectors; on GPUs bytes alone may "
             "lie in blocks, of 4 or 32 channels, chwn4 has the images of a batch before those, and "
             "auto is nchw", "|".join(_LAYOUTS), choice(_LAYOUTS), "auto",
-            documentation="The report tells what each of them is estimated to cost, by measured "
+            documentation="The report shows what each of them is estimated to cost, by measured "
             "times where there are some."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
             switch, False, system="ATC", row="A-22"),
@@ -352,23 +352,23 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             False, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
-    Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
+    Setting("recompute", "Optimisation", "which values may be recomputed instead of kept, "
             "where that lowers the memory that the network needs: none, cheap ones (elementwise) "
             "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
-            documentation="Results have the same bits. --log=info tells the nodes."),
+            documentation="Results have the same bits. --log=info lists the nodes."),
     Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
-            "and the optimizer's state of --mode=train (0: any): no more is computed again than "
-            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0,
+            "and the optimizer's state of --mode=train (0: any): no more is recomputed than that "
+            "takes, and a network that needs more is an error", "BYTES", integer(0), 0,
             documentation="Without --recompute only the order of nodes may change. A smaller "
-            "budget never costs less work than a larger one. --log=info tells what is computed "
-            "again, how much work that is, and what no plan can be below."),
+            "budget never costs less work than a larger one. --log=info says what is "
+            "recomputed, how much work that is, and what no plan can be below."),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
-            "computed again", "BYTES", integer(0), 0),
+            "recomputed", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
             integer(0), 0),
-    Setting("recompute_tries", "Optimisation", "rules by which the search chooses what is computed "
-            "again, each of which leads to plans of its own", "N", integer(0, 10_000), 10,
+    Setting("recompute_tries", "Optimisation", "rules by which the search chooses what is "
+            "recomputed, each of which leads to plans of its own", "N", integer(0, 10_000), 10,
             documentation="The best of all their plans counts. Of more than 600 nodes fewer rules "
             "are tried, of more than 3,000 one."),
     Setting("recompute_rounds", "Optimisation", "rounds of a genetic search that crosses and "
@@ -376,7 +376,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="More rounds take longer and never need more memory."),
     Setting("recompute_pool", "Optimisation", "rules that are alive in the genetic search", "N",
             integer(0, 10_000), 20),
-    Setting("recompute_workers", "Optimisation", "threads of the search for what is computed again "
+    Setting("recompute_workers", "Optimisation", "threads of the search for what is recomputed "
             "(0: half of the cores); the plan doesn't depend on them", "N", integer(0, 4096), 0),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
@@ -392,7 +392,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Each program is carried there, has --fast_run_timeout, and is removed. "
             "qemu alone is the target's own emulator, as local is where there is need of one."),
     # ---- debugging ---------------------------------------------------------------------------
-    Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
+    Setting("log", "Debugging", "what to report on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",
             documentation="debug shows every pass with node counts and times, every command that "
             "is started, and a traceback on failure."),

@@ -206,7 +206,7 @@ _OWN = (
     # ---- debugging ---------------------------------------------------------------------------
     _debug("model_info", meaning="print a table of inputs and outputs before and after the runs",
            values="0|1", parse=switch, default=False, row="L-53"),
-    _debug("verbose", meaning="tell everything on standard error", values="0|1", parse=switch,
+    _debug("verbose", meaning="report every step on standard error", values="0|1", parse=switch,
            default=False, row="L-54"),
     _debug("disable_assert_throw", meaning="go on where an output isn't what a dump's own test "
            "case expects", values="0|1", parse=switch, default=False, row="L-55"),

@@ -134,7 +134,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           gives={"log": _LEVELS.__getitem__}),
     _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR", parse=integer(0),
              needs="sanity_check", meaning="when a library compiled with --sanity_check runs, it "
-             "tells on standard error of each kernel call that writes or reads this variable: "
+             "logs on standard error each kernel call that writes or reads this variable: "
              "checksum, last word, whether it is unchanged",
              documentation="VAR is the variable's number in dumps of load_and_run; the outputs' "
              "are output_variables of the report. A library without checks doesn't look at it."),
@@ -169,7 +169,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              meaning="population of the genetic search for recomputation, as --recompute_pool",
              gives={"recompute_pool": _same}),
     _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", parse=integer(0),
-             default="0", meaning="memory below which nothing is computed again, as "
+             default="0", meaning="memory below which nothing is recomputed, as "
              "--recompute_until", gives={"recompute_until": lambda mb: mb << 20}),
     _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
              parse=integer(1, 4 * (os.cpu_count() or 1)),
@@ -183,7 +183,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
           meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",
-          meaning="tensors may be dropped and computed again, as --recompute=all",
+          meaning="tensors may be dropped and recomputed, as --recompute=all",
           gives={"recompute": lambda on: "all" if on else "none"}),
     _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", parse=integer(0),
              default="1048576", meaning="the smallest tensors to drop, as --recompute_minimum",
@@ -212,7 +212,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           "they end the process where they are, for a debugger",
           documentation="The running network's Python module reads it."),
     _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", parse=switch, default="0",
-          meaning="errors tell how what a node reads was computed, as --record_computing_path",
+          meaning="errors say how what a node reads was computed, as --record_computing_path",
           gives={"record_computing_path": _same}),
     _once("MEGENGINE_EXECUTION_STRATEGY", row="M-28", values="|".join(_STRATEGIES),
           parse=strategy, default="HEURISTIC", meaning="how kernels are chosen: estimated "
@@ -226,7 +226,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           meaning="seconds that measuring one candidate kernel may take, 0: no limit",
           gives={"fast_run_timeout": _same}),
     _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1", parse=present, default="0",
-          meaning="load_and_run --profile tells only of what waits for another stream: copies, "
+          meaning="load_and_run --profile shows only what waits for another stream: copies, "
           "and on a GPU the calls that the host computes beside it"),
     _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="the folder of nvcc, where neither "
           "NVCC nor CUDA_HOME says another one"),
@@ -257,7 +257,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
             kind="feature", system="MegEngine", row="M-38"),
     _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",
-          meaning="how often a tensor may be computed again",
+          meaning="how often a tensor may be recomputed",
           accepted="as often as the budget takes"),
     _once("MEGENGINE_DISABLE_MEMORY_FORWARDING", values="0|1", default="0",
           meaning="operators don't forward memory",

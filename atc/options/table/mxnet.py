@@ -18,7 +18,7 @@ _once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable
 _dynamic = partial(_once, read="dynamic")
 
 
-def _apart(bulk: bool) -> bool | None:
+def _profile_unless_bulk(bulk: bool) -> bool | None:
     return None if bulk else True
 
 
@@ -91,10 +91,10 @@ MXNET: tuple[Setting, ...] = (
              meaning="0: each kernel call runs and is timed by itself, as --profile and "
              "--optimization_switch=take_turns:off; 1: nothing is between the calls, and some run "
              "in bulk, by stripes of rows",
-             gives={"profile": _apart, "optimization_switch": _no_turns}),
+             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_turns}),
     _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",
              meaning="the same: a training step is compiled as any other graph",
-             gives={"profile": _apart, "optimization_switch": _no_turns}),
+             gives={"profile": _profile_unless_bulk, "optimization_switch": _no_turns}),
     _dynamic("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", row="X-19", values="N", default="15",
              meaning="nodes of a part of the training graph",
              accepted="a compiled step is one sequence of calls"),
@@ -115,14 +115,14 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_ENABLE_GPU_P2P", row="X-27", values="0|1", default="1",
           meaning="GPUs copy from each other", accepted=_KVSTORE),
     _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", parse=switch, default="0",
-             meaning="activations are computed again in the backward pass, as --recompute=cheap",
+             meaning="activations are recomputed in the backward pass, as --recompute=cheap",
              gives={"recompute": lambda on: "cheap" if on else None}),
     _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
           meaning="networks are compiled with --profile; when one was loaded, profile.json "
           "is written as the process ends, for the viewer of Chrome traces",
           gives={"profile": lambda on: on or None}),
     _once("MXNET_PROFILER_MODE", row="X-30", values="0...15", parse=integer(0, 15), default="0",
-          meaning="what profile.json tells of: 0 the model's operators only, else also copies and "
+          meaning="what profile.json contains: 0 the model's operators only, else also copies and "
           "other calls that are no operator's", documentation="MXNet 2 has made a mask of bits of "
           "it, of which all above 0 mean the same here."),
     _dynamic("MXNET_CUDNN_AUTOTUNE_DEFAULT", row="X-31", values="0|1|2", parse=integer(0, 2),

@@ -33,7 +33,7 @@ PRODUCTS: tuple[Setting, ...] = (
     Setting("io", "Output", "where inputs and outputs lie: in the caller's memory, or in the "
             "arena, where other values take their room while they aren't needed", "caller|arena",
             choice(("caller", "arena")), "caller",
-            documentation="<name>_input and <name>_output tell the places. A run overwrites its "
+            documentation="<name>_input and <name>_output return the places. A run overwrites its "
             "inputs; it takes other memory, too."),
     Setting("input_type", "Output", "take inputs that the model quantizes at once as 8-bit "
             "integers of the same scale; of the other sign than the model's they are 128 more or "

@@ -73,7 +73,7 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     if not dense_taps:
         return node
     if known is None and set(w.kernel) == {1} and not any(w.pads) and x.size:
-        return _apart(state, node, op)
+        return _of_single_taps(state, node, op)
     axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
     taps = [a.reach[1] - a.reach[0] + 1 for a in axes]
     if prod(taps) * prod(w.strides) > WASTE * prod(w.kernel) or not x.size:
@@ -109,7 +109,7 @@ def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     return replace(node, op=conv, inputs=(node.inputs[0], flipped, *node.inputs[2:]))
 
 
-def _apart(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
+def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     """Return a transposed convolution of single taps: results of a Conv with zeros between them."""
     w, y = state.types[node.inputs[1]], state.types[node.outputs[0]]
     strides, outer, ones = op.window.strides, y.shape[:2], (1,) * op.window.rank

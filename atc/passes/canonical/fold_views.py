@@ -104,7 +104,7 @@ def _refine_reduce(
     op: Reduce, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
 ) -> tuple[Reduce, tuple[View, ...]] | None:
     kept, own, last = len(op.shape), len(op.views), len(op.views) + len(op.coordinates)
-    marker = View((*[0] * kept, *[1] * len(op.reduced)))  # tells kept loops from reduced ones
+    marker = View((*[0] * kept, *[1] * len(op.reduced)))  # marks kept loops 0, reduced ones 1
     extra = tuple(View((*v.strides, *[0] * len(op.reduced)), v.offset) for v in op.epilogue.views)
     composed = compose_refining(
         (*op.shape, *op.reduced), (*op.views, *op.coordinates, *extra, marker), index,

@@ -48,7 +48,7 @@ def _near_convolution(state: Rewriting, source: str, result: str) -> bool:
 
 
 def _turns(there: Map, back: Map, shape: Sequence[int]) -> bool:
-    """Tell whether one puts the channels of [N, C, *spatial] last, the other brings them back."""
+    """Return whether one puts the channels of [N, C, *spatial] last, the other brings them back."""
     n, c, pixels = shape[0], shape[1], prod(shape[2:])
     image = c * pixels
     return (

@@ -31,10 +31,10 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
         case MatMul() | Conv():
             first = 2 if isinstance(op, MatMul) else op.operands
             loops = op.loops if isinstance(op, MatMul) else state.types[node.outputs[0]].shape
-            apart = [v.strides[-1] not in (0, 1) for v in op.epilogue.views]
-            if not any(apart) or _depth(state, node) < DEPTH:
+            strided = [v.strides[-1] not in (0, 1) for v in op.epilogue.views]
+            if not any(strided) or _depth(state, node) < DEPTH:
                 return node
-            names, views = _moved(state, node, first, op.epilogue.views, loops, apart)
+            names, views = _moved(state, node, first, op.epilogue.views, loops, strided)
             epilogue = replace(op.epilogue, views=views)
             return replace(node, op=replace(op, epilogue=epilogue), inputs=names)
         case Map() if not op.is_movement and not op.coordinates:
@@ -47,13 +47,13 @@ def _straight_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
     """Return a Map over long loops, after its operands that lie otherwise were moved."""
     if not op.shape or not all(op.shape) or _follow(op.shape, op.views, width):
         return node
-    apart = [_turned(v, op.shape, width) for v in op.views]
+    strided = [_turned(v, op.shape, width) for v in op.views]
     if cost(op.expr) >= COSTLY:
-        apart = [_fills(v, op.shape) and not v.is_dense(op.shape) for v in op.views]
-    after = [dense(op.shape) if a else v for a, v in zip(apart, op.views, strict=True)]
-    if not any(apart) or not _follow(*simplify_loops(op.shape, after), width):
+        strided = [_fills(v, op.shape) and not v.is_dense(op.shape) for v in op.views]
+    after = [dense(op.shape) if a else v for a, v in zip(strided, op.views, strict=True)]
+    if not any(strided) or not _follow(*simplify_loops(op.shape, after), width):
         return node
-    names, views = _moved(state, node, 0, op.views, op.shape, apart)
+    names, views = _moved(state, node, 0, op.views, op.shape, strided)
     loops, views = simplify_loops(op.shape, views)
     return replace(node, op=replace(op, shape=loops, views=views), inputs=names)
 
@@ -65,7 +65,7 @@ def _follow(loops: Sequence[int], views: Sequence[View], width: int) -> bool:
 
 
 def _fills(view: View, shape: Sequence[int]) -> bool:
-    """Return whether no loop reads the same again."""
+    """Return whether no loop reads the same elements repeatedly."""
     return all(s != 0 or n == 1 for s, n in zip(view.strides, shape, strict=True))
 
 
@@ -94,12 +94,12 @@ def _turned(view: View, shape: Sequence[int], width: int) -> bool:
 
 def _moved(
     state: Rewriting, node: Node, first: int, views: Sequence[View], loops: Sequence[int],
-    apart: Sequence[bool],
+    strided: Sequence[bool],
 ) -> tuple[tuple[str, ...], tuple[View, ...]]:  # fmt: skip
-    """Return operands and views of which those `apart` are copied in the order of the loops."""
+    """Return operands and views of which those `strided` are copied in the order of the loops."""
     names, kept = list(node.inputs), list(views)
     for k, view in enumerate(views):
-        if not apart[k]:
+        if not strided[k]:
             continue
         array = state.constant(names[first + k])
         if array is None:

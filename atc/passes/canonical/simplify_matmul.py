@@ -185,5 +185,5 @@ def merged(op: MatMul) -> MatMul:
 
 
 def _continue_rows(rows: Sequence[Sequence[int]], m: int) -> bool:
-    """Tell whether the last batch continues the rows, for A and the epilogue's operands."""
+    """Return whether the last batch continues the rows, for A and the epilogue's operands."""
     return m == 1 or all(s[-3] == m * s[-2] for s in rows)

@@ -21,11 +21,11 @@ from atc.passes.rewriting import Rewriting, rewrite
 
 def sink_transposes(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """Compute what lies between two transposes in the order before the first."""
-    wanted = _turned_again(graph)
+    wanted = _transposed_later(graph)
     return rewrite(graph, partial(_sink, wanted), outer) if wanted else graph
 
 
-def _turned_again(graph: Graph) -> frozenset[str]:
+def _transposed_later(graph: Graph) -> frozenset[str]:
     """Return what is transposed somewhere behind elementwise nodes, joins and frames."""
     found: set[str] = set()
     for node in reversed(graph.nodes):

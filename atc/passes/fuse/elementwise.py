@@ -19,8 +19,8 @@ MAX_COST = 120
 """Of a fused expression: beyond it, registers spill and recomputation isn't worth it."""
 MAX_OPERANDS = 8
 CHEAP = 2
-"""Cost up to which an expression may be computed again for each broadcast read."""
-AGAIN = 6
+"""Cost up to which an expression may be recomputed for each broadcast read."""
+DUPLICATED = 6
 """Cost up to which a long-lived or large value is computed by each of its readers."""
 FAR = 32
 """Nodes between the first and the last reader from which on a value is long-lived."""
@@ -81,7 +81,7 @@ def inline_cheap(graph: Graph, outer: Mapping[str, Array]) -> Graph:
 def _computed_by_readers(graph: Graph, node: Node, steps: Sequence[int]) -> bool:
     """Return whether a Map's result, read at these steps, is one that the readers may compute."""
     op, (name, *_) = node.op, node.outputs
-    if not isinstance(op, Map) or name in graph.ends or not 1 <= cost(op.expr) <= AGAIN:
+    if not isinstance(op, Map) or name in graph.ends or not 1 <= cost(op.expr) <= DUPLICATED:
         return False
     type_ = graph.types[name]
     if is_dynamic(type_.size) or not type_.dtype.is_float:
@@ -103,8 +103,8 @@ def _inline(
         return None  # a table is read fastest byte after byte
     name = node.inputs[index]
     loops = (*op.shape, *(op.reduced if isinstance(op, Reduce) else ()))
-    again = name in wanted and prod(loops) <= prod(inner.shape)
-    if not again and not _worthwhile(state, op, inner, name):
+    by_readers = name in wanted and prod(loops) <= prod(inner.shape)
+    if not by_readers and not _worthwhile(state, op, inner, name):
         return None
     if cost(op.expr) + cost(inner.expr) > 2 * MAX_COST:
         return None  # hopeless, even if half of it is shared
@@ -130,7 +130,7 @@ def _worthwhile(state: Rewriting, op: Map | Reduce, inner: Map, name: str) -> bo
     loops = (*op.shape, *(op.reduced if isinstance(op, Reduce) else ()))
     cheap = cost(inner.expr) <= CHEAP and len(inputs_of(inner.expr)) <= 1
     if prod(loops) > prod(inner.shape) and not cheap:
-        return False  # broadcast: every element would be computed again and again
+        return False  # broadcast: every element would be computed many times
     return state.only_reader(name) or (cheap and isinstance(inner.expr, Input))
 
 

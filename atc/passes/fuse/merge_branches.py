@@ -127,7 +127,7 @@ class _Merging:
     def _pays(
         self, nodes: Sequence[Node], op: ConvBlocked, arrays: Sequence[Array], y: TensorType
     ) -> bool:
-        """Tell whether one convolution, and copies for readers that join, cost less."""
+        """Return whether one convolution, and copies for readers that join, cost less."""
         x = self.types[nodes[0].inputs[0]]
         known = (False, *[True] * len(arrays))
         one = self._cost(Task(op, (x, *map(type_of, arrays)), (y,), known))

@@ -2,7 +2,7 @@
 
 `forms.py` and its families say what a node may become, `costs.py` what that takes, `choice.py`
 makes of both a problem for `solver.py`, `apply.py` rewrites the graph by its solution, and
-`report.py` tells what the alternatives would have cost.
+`report.py` has what the alternatives would have cost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layouts:
 
     wanted: str = AUTO
     price: Price = no_price
-    tell: Callable[[LayoutReport], None] = lambda report: None
+    report: Callable[[LayoutReport], None] = lambda found: None
     margin: float = 1.5
     """Forms that cost up to so many times the best one are reported as near-optimal."""
     bytes_last: bool = False
@@ -64,7 +64,7 @@ def choose_layouts(
     }
     solved[AUTO] = _solved(found, kept, tuple(solved.values()))
     chosen = solved[layouts.wanted]
-    layouts.tell(
+    layouts.report(
         LayoutReport(
             layouts.wanted, chosen.exact,
             {name: total(found, s.forms, s.cost) for name, s in solved.items()},

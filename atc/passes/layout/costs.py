@@ -39,7 +39,7 @@ RATE = 24.0
 ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 0.8, 1.4
 """Of a plain convolution without vectors: cycles that each tap takes per row, products per cycle in
 a row. Products per cycle of others as a part of a vector."""
-PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD, PLAIN_APART = 4.4, 0.7, 1.0, 0.7
+PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD, PLAIN_STRIDED = 4.4, 0.7, 1.0, 0.7
 """Of one with them: least cycles of a tap per row, those per vector of results and of operands, and
 per number that a stride takes out of its neighbours."""
 PASSES = 3.0
@@ -125,8 +125,8 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
     cycles = max(PLAIN_ROW, PLAIN_VECTOR * each * vectors, PLAIN_LOAD * vectors)
     turned = sum(v.strides[-1] not in (0, 1) for v in op.epilogue.views)
     x = task.inputs[0]
-    apart = 0 if x is None or op.window.strides[-1] == 1 else x.size
-    return rows * op.group * cycles + GATHERED * turned * y.size + PLAIN_APART * apart
+    strided = 0 if x is None or op.window.strides[-1] == 1 else x.size
+    return rows * op.group * cycles + GATHERED * turned * y.size + PLAIN_STRIDED * strided
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
@@ -154,8 +154,8 @@ def _loops(op: Map | Reduce, task: Task, width: int) -> float:
         lines.append(len(op.shape) - 1)
     if any(d >= 0 and _in_step(read, loops, d, width) for d in lines) and _is_float(task):
         return count * (0.5 + work) / width * (1 + 0.25 * len(read))
-    apart = sum(v.strides[-1] not in (0, 1) for v in read if v.strides)
-    return count * (SCALAR + work + GATHERED * apart)
+    strided = sum(v.strides[-1] not in (0, 1) for v in read if v.strides)
+    return count * (SCALAR + work + GATHERED * strided)
 
 
 def _is_float(task: Task) -> bool:

@@ -25,7 +25,7 @@ def map_forms(scene: Scene, node: Node, op: Map, layout: Layout) -> Iterator[For
         return
     found = compose_refining(shape, [dense(shape)], 0, op.shape, op.views)
     if found is None or found[0][:2] != shape[:2]:
-        return  # channels are taken apart, as in a shuffle
+        return  # channels are split, as in a shuffle
     loops, _, plain = found
     read = operands(scene, layout, node.inputs, plain, loops)
     if read is None:

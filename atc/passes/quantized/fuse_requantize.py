@@ -1,6 +1,6 @@
 """Brings expressions over integers into the form that vector kernels compute.
 
-What is quantized and dequantized again stays in float, between the same bounds; a division by a
+What is quantized and then dequantized stays in float, between the same bounds; a division by a
 scale goes into the scales it is divided from, in float64 and rounded once.
 """
 

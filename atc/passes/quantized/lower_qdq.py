@@ -97,10 +97,10 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
     if not known or op.coordinates:
         return node
     own = known.get(0)
-    again = quantizes(op.expr)
+    requantized = quantizes(op.expr)
     dense = op.views[0].offset == 0 and op.views[0].is_dense(op.shape)
     whole = prod(op.shape) == state.types[node.inputs[0]].size
-    if own is not None and again == own.numbers and len(node.inputs) == 1 and dense and whole:
+    if own is not None and requantized == own.numbers and len(node.inputs) == 1 and dense and whole:
         return Node(Reshape(), (own.source,), node.outputs, merge_origin(own.node, node))
     types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
     expr = substitute(op.expr, lambda k: known[k].expr(k) if k in known else Input(types[k], k))
@@ -183,8 +183,8 @@ def _in_bytes(
     n = len(parts)
     joined = TensorType(x.dtype, (x.shape[0], n * x.shape[1], *x.shape[2:]))
     concat = Concat(x.shape[0], (prod(x.shape[1:]),) * n)
-    again = state.emit(concat, [source] * n, joined, node, "q")
-    return again, np.concatenate(parts, 1).astype(np.int8)
+    repeated = state.emit(concat, [source] * n, joined, node, "q")
+    return repeated, np.concatenate(parts, 1).astype(np.int8)
 
 
 def _per_filter(scale: Array, filters: int) -> Vector | None:

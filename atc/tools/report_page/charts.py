@@ -51,7 +51,7 @@ def layer_rows(page: Page) -> tuple[Row, ...]:
 
 @dataclass(frozen=True)
 class Dot:
-    """A candidate: its place from 0 to 1 and what the mouse tells; failed ones have no time."""
+    """A candidate: its place from 0 to 1 and the text under the mouse; failed ones have no time."""
 
     at: float
     chosen: bool

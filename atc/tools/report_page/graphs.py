@@ -23,8 +23,8 @@ class Box:
     """A node as it is drawn; `x` and `y` are its left upper corner.
 
     `kind` is a class of the style sheet. `heat` is the root of the node's part of the hottest one's
-    time, so that small parts can be told apart. `group` are the steps that it stands for or became
-    part of.
+    time, so that small parts differ, too. `group` are the steps that it stands for or became part
+    of.
     """
 
     key: str
@@ -105,7 +105,7 @@ def kernel_picture(page: Page) -> Picture | None:
 
 
 def step_tip(step: Step) -> str:
-    """Return what is told of a kernel call under the mouse."""
+    """Return the text for a kernel call under the mouse."""
     lines = [step.title, f"{step.record['op']}, call {step.number}", step.record["kernel"]]
     lines.append(f"{', '.join(t or '-' for t in step.record['operands'])} → "
                  f"{', '.join(step.record['results'])}")  # fmt: skip

@@ -201,7 +201,7 @@ def _weight(net: _Net, k: int) -> float:
 
 
 def _spread(row: Sequence[int], net: _Net, wanted: Sequence[float]) -> list[float]:
-    """Return middles next to the wanted ones, in order and apart: least squares, pooled."""
+    """Return middles next to the wanted ones, in order and separate: least squares, pooled."""
     offsets, at = [], 0.0
     for i, k in enumerate(row):
         if i:

@@ -29,7 +29,7 @@ def percent(part: float | None, digits: int = 1) -> str:
 
 
 def short(name: str, limit: int) -> str:
-    """Return a name in one line, its middle cut out where it is too long: the ends tell most."""
+    """Return a name in one line, its middle cut out where it is too long: the ends say most."""
     text = one_line(name, 4000)
     if len(text) <= limit:
         return text

@@ -113,8 +113,8 @@ class Panels:
     def passing(self, each: float, blocks: int, from_panels: bool) -> float:
         """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
         weights = self.panels * self.panel_bytes
-        again = 0 if from_panels or weights <= RESIDENT else blocks
-        return max(self.panels * blocks * each, again * weights / STREAM) + weights / FIRST
+        reread = 0 if from_panels or weights <= RESIDENT else blocks
+        return max(self.panels * blocks * each, reread * weights / STREAM) + weights / FIRST
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class ConvTiles(
         return fits and not geometry(w, 1).plain
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[TilesParams]:
-        """Both orders; tall blocks where all pixels are two of 32 and taps meet them again."""
+        """Both orders; tall blocks where all pixels are two of 32 and several taps read them."""
         tall = self.cut(w, TilesParams(rb=0, tall=True)).flat.rows
         shapes = [False, True] if 32 < tall <= 64 else [False]
         sets: list[TilesParams] = [TilesParams(rb=rb, tall=t) for t in shapes for rb in (0, 1)]

@@ -17,7 +17,7 @@ FIRST = 5.25
 """Bytes of packed weights per cycle of what a pass over them takes longer than from that cache."""
 RESIDENT, STREAM = 300_000, 4.0
 """Bytes of weights that stay in that cache while the other operand goes by; bytes per cycle where
-they come from beyond it again."""
+they come from beyond it repeatedly."""
 SPILLED = 4.0
 """Bytes per cycle of an operand beyond that cache that is read in short pieces."""
 FINISHED, MOVED = 5.0, 20.0

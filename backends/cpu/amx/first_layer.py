@@ -106,7 +106,7 @@ class FirstTiles(Kernel[ConvBlocked, FirstParams]):
     def scratch(self, w: Workload[ConvBlocked], params: FirstParams, target: Target) -> int:
         """Reserve a band of pixels, two blocks of sums, and a row of padding."""
         window = self.window(w, params)
-        return window.parts * window.apart + 2 * 4 * TILE + self._border(w, window)
+        return window.parts * window.lower_offset + 2 * 4 * TILE + self._border(w, window)
 
     def _border(self, w: Workload[ConvBlocked], window: Window) -> int:
         """Bytes of a row of padding in place of one of x."""
@@ -125,7 +125,8 @@ class FirstTiles(Kernel[ConvBlocked, FirstParams]):
         by_panels = params.rb == 0
         asked = by_panels and window.panels > 1
         lines = -(-window.step_bytes // LINE // window.blocks()) if asked else 0
-        step = Step(product_of(w), self.parts, window.tall, window.stride, lines, window.apart)
+        lower = window.lower_offset
+        step = Step(product_of(w), self.parts, window.tall, window.stride, lines, lower)
         return {
             "c": window, "g": window.g, "epilogue": epilogue, "by_panels": by_panels,
             "step": step_lines(step), "element": w.input(0).dtype.c, "lines": lines,

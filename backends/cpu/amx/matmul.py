@@ -2,7 +2,7 @@
 
 A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs,
 B when compiling where it is constant. bf16x3 leaves out the product of both lower halves and sums
-the small products first; where a result isn't finite, its row is computed again in plain float, for
+the small products first; where a result isn't finite, its row is recomputed in plain float, for
 halves of an infinity times halves of a number make NaN. A block's epilogue waits until the next
 block's products run beside it.
 
@@ -114,8 +114,8 @@ class MatMulAmx(Kernel[MatMul]):
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         packed = shape.panels * shape.steps * shape.step * 4
         if mode == "packed":
-            again = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
-            cycles += packed / FIRST + again * packed / STREAM
+            reread = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
+            cycles += packed / FIRST + reread * packed / STREAM
         else:
             cycles += shape.panels * shape.steps * panel_cycles(mode, self.planes)
             cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
@@ -294,15 +294,15 @@ class _Text:
     def _names(self) -> list[str]:
         """Variables of a call that the epilogue and the exact rows read, under the same names."""
         outer = [v for v in self.finish.places if v in self.finish.outer]
-        again = ["all_a", "all_b"] * (self.planes == 2)
-        return [*again, *outer, "all_y", *self.finish.extras]
+        exact = ["all_a", "all_b"] * (self.planes == 2)
+        return [*exact, *outer, "all_y", *self.finish.extras]
 
     @property
     def _parameters(self) -> list[str]:
         outer = [v for v in self.finish.places if v in self.finish.outer]
-        again = ["const float *all_a", "const float *all_b"] * (self.planes == 2)
+        exact = ["const float *all_a", "const float *all_b"] * (self.planes == 2)
         _, memory = self.finish.parameters
-        return [*again, *(f"ptrdiff_t {v}" for v in outer), "float *all_y", *memory[1:]]
+        return [*exact, *(f"ptrdiff_t {v}" for v in outer), "float *all_y", *memory[1:]]
 
     @property
     def given(self) -> str:

@@ -99,8 +99,8 @@ class MatMulAmxBytes(Kernel[MatMul]):
         step = 4 * PRODUCT + SIDE * 64 / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         large = shape.packed > l2_share(target.machine)
-        again = sum(b.count for b in shape.blocks) - 1 if large else 0
-        cycles += shape.packed / FIRST + again * shape.packed / STREAM
+        reread = sum(b.count for b in shape.blocks) - 1 if large else 0
+        cycles += shape.packed / FIRST + reread * shape.packed / STREAM
         cycles += op.m * shape.steps * COPIED + far_cycles(target.machine, op.m * op.k)
         return COMPARED * prod(op.batch) * (cycles + 600.0)
 

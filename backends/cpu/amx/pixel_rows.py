@@ -2,7 +2,7 @@
 
 Pixels are columns of `deep` rows of x times all channels, as a line of the window meets them one
 after the other. Results are rows of a flat plane: 16 of them are a tile, across the ends of rows.
-Rows of x that are a stride apart lie in planes of their own, so that a line of the window is always
+Rows of x that are a stride apart lie in separate planes, so that a line of the window is always
 as far behind the place of a result.
 """
 
@@ -151,7 +151,7 @@ class Window(Panels):
         return lines * self.pitch * self.stride
 
     @property
-    def apart(self) -> int:
+    def lower_offset(self) -> int:
         """Bytes from the upper halves to the lower ones."""
         return len(self.phases) * self.plane
 
@@ -216,9 +216,9 @@ class Window(Panels):
         return self.passing(each, self.blocks(), self.whole) + self.making(machine)
 
     def making(self, machine: Machine) -> float:
-        """Estimate the cycles to make the pixels, and to bring them near for each panel again."""
+        """Estimate the cycles to make the pixels, and to bring them near anew for each panel."""
         vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
-        pixels = self.parts * self.apart
+        pixels = self.parts * self.lower_offset
         passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)
         spilled = self.whole and pixels + passing > l2_share(machine)
         return self.made() * vector + (pixels * self.panels / SPILLED if spilled else 0)

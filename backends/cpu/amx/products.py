@@ -22,7 +22,7 @@ class Product(str):
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
 
-    `lines` of the next panel are prefetched; lower parts lie `apart` bytes behind upper ones.
+    `lines` of the next panel are prefetched; lower parts lie `lower_offset` bytes later.
     """
 
     dot: str
@@ -30,7 +30,7 @@ class Step:
     tall: bool
     pixel: int
     lines: int
-    apart: int = 64
+    lower_offset: int = 64
 
     def weights(self, tile: int, k: int) -> str:
         """Return the load of the k-th tile of the step's weights."""
@@ -38,7 +38,7 @@ class Step:
 
     def pixels(self, tile: int, k: int, part: int = 0) -> str:
         """Return the load of the k-th 16 pixels."""
-        at = 16 * k * self.pixel + self.apart * part
+        at = 16 * k * self.pixel + self.lower_offset * part
         return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
 
     def product(self, total: int, a: int, b: int) -> Product:

@@ -74,7 +74,7 @@ class RecurrentAmx(RecurrentTogether[GroupParams]):
     def cuts(
         self, w: Workload[Recurrent], params: GroupParams, target: Target, threads: int
     ) -> Sequence[GroupParams]:
-        """Into directions, groups of units, or rows where no tile is cut apart."""
+        """Into directions, groups of units, or rows where no tile is split."""
         found = super().cuts(w, params, target, threads)
         return sorted(found, key=lambda p: self._spare(w, p, target))
 

@@ -342,10 +342,10 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
-    """Return a factor for what is read again from beyond L2: inputs, or weights."""
+    """Return a factor for what is reread from beyond L2: inputs, or weights."""
     weights = g.mb * g.block * g.depth * 4
-    again = len(panels(g.mb, nv)) > 1 and w.input(0).nbytes > machine.l2.size // 2
-    pays = again and weights <= BESIDE * machine.l2.size
+    reread = len(panels(g.mb, nv)) > 1 and w.input(0).nbytes > machine.l2.size // 2
+    pays = reread and weights <= BESIDE * machine.l2.size
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
@@ -363,8 +363,8 @@ def _row_blocks(machine: Machine, g: Geometry, p: int, nv: int) -> list[int]:
     if len(panels(g.mb, nv)) == 1 or weights > machine.l2.size:
         return [0]
     rows = tile_rows(g, p)
-    apart = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
-    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * apart
+    segments = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
+    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * segments
     count = -(-g.rows.out // (max(1, int(INPUT * machine.l2.size) // of_tile) * rows))
     return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
 

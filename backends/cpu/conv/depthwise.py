@@ -1,4 +1,4 @@
-"""Windows that keep channels apart, in channel blocks: depthwise convolution and pooling.
+"""Windows of separate channels, in channel blocks: depthwise convolution and pooling.
 
 A tile of outputs is unrolled whole: every input vector is loaded once and given to all the outputs
 that it concerns. Tiles at the borders simply lack the taps that meet padding.
@@ -348,7 +348,7 @@ def as_stored(dtype: DType) -> Epilogue:
 
 
 def _inside_pads(op: Pool, w: Workload[Pool]) -> bool:
-    """Tell whether every window lies inside the padded input: all average as many elements."""
+    """Return whether every window lies inside the padded input: all average as many elements."""
     g = channelwise(w)
     return all(
         (a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad < a.size + end

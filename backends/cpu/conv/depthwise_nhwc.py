@@ -49,7 +49,7 @@ def _in_blocks(type_: TensorType, wide: int) -> TensorType:
 
 
 class _ChannelsLast(Kernel[WindowedT, LoopParams]):
-    """A kernel of channel blocks, told that its blocks lie beside each other in every pixel."""
+    """A kernel of channel blocks whose blocks lie beside each other in every pixel."""
 
     bitwise_reproducible = True
 

@@ -46,7 +46,7 @@ class Cut:
     filters: int
     channels: int
     plain: bool
-    """Whether the channels of x lie apart."""
+    """Whether the channels of x are strided."""
     images: int
     rows: int
     parts: int

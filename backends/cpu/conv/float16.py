@@ -31,7 +31,7 @@ from atc.ir.ops import ConvBlocked
 BAND = 2 / 3
 """Part of the first-level cache that a band of rows may take, if the weights stay in the second."""
 LARGE = 1 / 4
-"""Part of the second-level cache that one may take whose rows are read again, by the next band, or
+"""Part of the second-level cache that one may take whose rows are reread, by the next band, or
 that meets more weights."""
 WIDENING = 2.0
 """Cycles to widen a vector of x and store it."""
@@ -96,16 +96,16 @@ class ConvFloat16(ConvDirect):
         }
 
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
-        """Estimate cycles: of the tiles, of widening, and of weights that come again."""
+        """Estimate cycles: of the tiles, of widening, and of weights that are reread."""
         machine, g = target.machine, _banded(w, params)
         widening = stored_weights(w).widening(target)
         tiles = image_cycles(machine, g, params.p, params.nv, g.depth, widening)
         bands = -(-g.rows.out // (params.rb or g.rows.out))
         weights = g.supers * g.mb * g.block * g.depth * 4
-        again = (bands - 1) * weights / machine.far_rate
+        reread = (bands - 1) * weights / machine.far_rate
         rows = bands * g.x_rows if params.rb else g.rows.size
         read = g.supers * g.icb * rows * g.cols.size
-        far = again if weights > BESIDE * machine.l2.size else 0.0
+        far = reread if weights > BESIDE * machine.l2.size else 0.0
         return g.batch * (g.supers * tiles + read * WIDENING + far)
 
 

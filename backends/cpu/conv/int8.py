@@ -5,7 +5,7 @@ one word, by vectors of four weights a lane. Signed bytes are read as unsigned o
 that and the zero point add to every sum is taken off where the sums start.
 
 Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
-word, then those of the odd ones, which meet the word's bytes taken apart once for all vectors.
+word, then those of the odd ones, which meet the word's bytes, unpacked once for all vectors.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def unsigned_zero(w: Workload[ConvBlocked]) -> int:
 
 
 def splits(target: Target) -> bool:
-    """Return whether words are taken apart: where four products are many instructions."""
+    """Return whether words are unpacked: where four products are many instructions."""
     return not target.features & DOT_FEATURES
 
 
-def apart(target: Target) -> bool:
+def deinterleaved(target: Target) -> bool:
     """Return whether the weights of a pair lie in the halves of a vector, not side by side.
 
     NEON multiplies four numbers of 16 bits by one and adds the products to four sums.
@@ -77,7 +77,7 @@ def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     if words.size == WORD:
         return packed
     pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
-    order = (0, 3, 2, 1) if apart(target) else (0, 3, 1, 2)
+    order = (0, 3, 2, 1) if deinterleaved(target) else (0, 3, 1, 2)
     return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
 
 
@@ -161,7 +161,7 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     started, halves = unsigned_zero(w) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
-    dot = "v_dot4" if not halves else "neon_dot2" if apart(target) else "v_dot2"
+    dot = "v_dot4" if not halves else "neon_dot2" if deinterleaved(target) else "v_dot2"
     return {
         **words.values(), "element": w.input(0).dtype.c, "halves": halves,
         "weight": "int16_t" if halves else "int8_t", "dot": dot,

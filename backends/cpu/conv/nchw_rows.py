@@ -37,7 +37,7 @@ UNROLLED = 160
 """Multiply-adds of a line of taps that are written one by one."""
 VECTORS = (6, 4, 3, 2, 8, 12, 1)
 COPIED, APART, UNALIGNED = 8.0, 1.4, 1.7
-"""Floats copied per cycle, and taken apart by a stride; loads that a vector off the cache lines
+"""Floats copied per cycle, and deinterleaved by a stride; loads that a vector off the cache lines
 counts for."""
 SLACK = 1.2
 """What a tile takes beyond the estimate: loops and what the caches deliver late."""

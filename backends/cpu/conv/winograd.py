@@ -348,8 +348,8 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     total = 0.0
     raw = raw_filters(g, params)
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
-    again = filters if filters > machine.l2.size / 2 and not raw else 0.0
-    rate = FAR if again else NEAR
+    reread = filters if filters > machine.l2.size / 2 and not raw else 0.0
+    rate = FAR if reread else NEAR
     for count in tiles.blocks:
         cuts = cut_columns(Axis(count, count), p)
         widths = panels(g.mb, nv)
@@ -361,7 +361,7 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
             for c in cuts
         ]
         products = n * sum(costs[vectors] for costs in tiles_of for vectors in widths)
-        total += max(products, again / (STREAM * machine.memory))
+        total += max(products, reread / (STREAM * machine.memory))
         into, back = TRANSFORMS[m]
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)

@@ -111,8 +111,8 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         mr, nr, phases = params.mr, params.nr, params.phases
         machine, size = target.machine, target.vector_bytes
         far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
-        again = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2
-        late_a = FAR * size / (machine.far_rate if again else machine.l2.rate)
+        reread = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2
+        late_a = FAR * size / (machine.far_rate if reread else machine.l2.rate)
         late_b = FAR * size / machine.l2.rate
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):

@@ -115,7 +115,7 @@ class NormalizePixels(_Normalize):
 
 
 def _flattened(epilogue: Epilogue, shape: Sequence[int]) -> tuple[Epilogue, tuple[int, ...]]:
-    """Return an epilogue over [N, B, *spatial, b] with those axes of pixels that it needs apart."""
+    """Return an epilogue over [N, B, *spatial, b] that keeps the axes of pixels it needs."""
     batch, blocks, *pixels, block = shape
     kept = [pixels.pop()]
     steps = [[v.strides[-2]] for v in epilogue.views]

@@ -87,10 +87,10 @@ def cuts(
     each = threads // sides
     rows = _parts(op.batch, each)
     units = _parts(-(-op.hidden // step), each)
-    apart, together = CutParams(sides=sides, rows=rows), CutParams(sides=sides, units=units)
+    by_rows, by_units = CutParams(sides=sides, rows=rows), CutParams(sides=sides, units=units)
     kept = weights.nbytes // directions <= machine.l2.size // 2  # from step to step
     near = rows == each and kept
-    ordered = [apart, together] if near or each == 1 else [together, apart]
+    ordered = [by_rows, by_units] if near or each == 1 else [by_units, by_rows]
     return [*ordered, CutParams(sides=directions)]
 
 
@@ -122,7 +122,7 @@ class Product:
 def products(op: Recurrent, units: int, width: int = COLUMNS) -> list[Product]:
     """Return the products of one step for so many units.
 
-    The last gate's is apart where a reset h enters it.
+    The last gate's is separate where a reset h enters it.
     """
     if op.cells[0].reset is None:
         return [Product("h", 0, op.gates, 0, 0)]

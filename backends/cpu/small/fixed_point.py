@@ -115,7 +115,7 @@ class FixedPoint:
 def fixed_point(expr: Expr, bounds: Callable[[Expr], Interval | None]) -> FixedPoint | None:
     """Return an expression that becomes a byte in fixed point; None where it isn't of the kind.
 
-    `bounds` tells between which numbers an atom lies; None where an expression is no atom.
+    `bounds` gives the range of an atom; None where an expression is no atom.
     """
     found = rounded_byte(expr)
     if found is None or found.value.dtype is not DType.FLOAT:

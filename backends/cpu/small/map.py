@@ -1,4 +1,4 @@
-"""Elementwise arithmetic of bytes, rounded to bytes again, in fixed point, and tables of bytes."""
+"""Elementwise arithmetic of bytes in fixed point, rounded back to bytes, and tables of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums that become bytes again: the common epilogue is a call, any other one its expression."""
+"""Sums requantized to bytes: the common epilogue is a call, any other one its expression."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_02_03_weights_and_formats(folder: Path, tmp_path: Path) -> None:
     assert options(folder, framework=5).framework == "5"
 
 
-def test_a_02_weights_of_a_model_that_takes_none_are_told(folder: Path, tmp_path: Path) -> None:
+def test_a_02_weights_of_a_model_that_takes_none_are_reported(folder: Path, tmp_path: Path) -> None:
     mge = tmp_path / "n.mge"
     mge.write_bytes(write_v2(small()))
     weight = written(tmp_path / "w.params", "")
@@ -200,18 +200,18 @@ def test_a_02_weights_of_a_model_that_takes_none_are_told(folder: Path, tmp_path
         warnings: list[str] = []
         own = options(folder, model=model, weight=weight)
         read_model(resolve_request(own), Diagnostics(warn=warnings.append))
-        (told,) = [w for w in warnings if "--weight" in w]
-        assert told == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
+        (reported,) = [w for w in warnings if "--weight" in w]
+        assert reported == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
         read_model(resolve_request(options(folder, model=model)), Diagnostics(warn=pytest.fail))
 
 
-def test_a_04_27_the_output_folder_and_what_is_told_of_it(base: Compilation) -> None:
+def test_a_04_27_the_output_folder_and_what_is_reported_of_it(base: Compilation) -> None:
     files = set(content(base.folder))
     assert {"libbase.so", "include/base.h", "base.report.json", "src/base.c"} <= files
-    told = dict(re.findall(r"^(\w+) +(.*)$", model_info(base), re.MULTILINE))
-    assert {"arena", "weights", "kernels", "target", "versions"} <= set(told)
-    assert told["target"] == "c99"
-    assert told["arena"].startswith(f"{base.arena.plan.size} bytes")
+    reported = dict(re.findall(r"^(\w+) +(.*)$", model_info(base), re.MULTILINE))
+    assert {"arena", "weights", "kernels", "target", "versions"} <= set(reported)
+    assert reported["target"] == "c99"
+    assert reported["arena"].startswith(f"{base.arena.plan.size} bytes")
 
 
 def test_a_05_06_modes(base: Compilation, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

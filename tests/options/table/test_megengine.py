@@ -206,7 +206,7 @@ def test_m_04_level_of_a_networks_own_log(
     assert list(dict.fromkeys(lines)) == sorted(expected, key=lines.index)
 
 
-def test_m_04_shapes_out_of_range_are_told(tmp_path: Path) -> None:
+def test_m_04_shapes_out_of_range_are_reported(tmp_path: Path) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
     chosen = options({}, model, target="c99", runtime_log="1", input_shape="x:1~3,4")
@@ -226,7 +226,7 @@ def test_m_04_shapes_out_of_range_are_told(tmp_path: Path) -> None:
     assert said.startswith("[ERROR] net: set_input_shapes: a shape is out of its range")
 
 
-def test_m_04_a_wrong_level_is_told(logging: Path) -> None:
+def test_m_04_a_wrong_level_is_reported(logging: Path) -> None:
     environ = {**os.environ, "RUNTIME_OVERRIDE_LOG_LEVEL": "7"}
     command = [sys.executable, "-P", "-c", "import sys; from atc.runtime.load import load; "
                "load(sys.argv[1])", str(logging)]  # fmt: skip
@@ -248,7 +248,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_model(replace(chosen, output=folder / "out/net")).folder
 
 
-def told_of(folder: Path, value: str) -> list[str]:
+def logged_calls(folder: Path, value: str) -> list[str]:
     """Return what a process says on standard error that runs a library twice."""
     code = ("import atc, numpy as np, sys; net = atc.load(sys.argv[1]); x = np.float32([[1, 2, 3]])"
             "; net(x); net(x)")  # fmt: skip
@@ -262,7 +262,7 @@ def told_of(folder: Path, value: str) -> list[str]:
 def test_m_05_one_variable_is_watched(checked: Path) -> None:
     report = json.loads((checked / "net.report.json").read_text())
     numbers = dict(zip(report["outputs"], report["output_variables"], strict=True))
-    lines = told_of(checked, str(numbers["y"]))
+    lines = logged_calls(checked, str(numbers["y"]))
     assert len(lines) == 4
     assert lines[:2] == lines[2:]
     written, read = lines[:2]
@@ -272,14 +272,14 @@ def test_m_05_one_variable_is_watched(checked: Path) -> None:
     assert written.endswith(f"last word {last:08x}")
     assert "'y' read by node 'the softmax' (" in read
     assert read.endswith(f"last word {last:08x}, unchanged")
-    (line, _) = told_of(checked, str(numbers["z"]))
+    (line, _) = logged_calls(checked, str(numbers["z"]))
     assert "'z' written by node 'the softmax' (" in line
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["", "99", "one", "1x"])
-def test_m_05_other_values_tell_nothing(checked: Path, value: str) -> None:
-    assert told_of(checked, value) == []
+def test_m_05_other_values_log_nothing(checked: Path, value: str) -> None:
+    assert logged_calls(checked, value) == []
 
 
 def test_m_05_without_checks_there_is_a_warning() -> None:
@@ -460,7 +460,7 @@ def test_m_24_a_fault_is_located(level: str, named: bool, tmp_path: Path) -> Non
         options({"MEGENGINE_INTERP_ASYNC_LEVEL": "3"})
 
 
-def test_m_27_errors_tell_the_computing_path(tmp_path: Path) -> None:
+def test_m_27_errors_name_the_computing_path(tmp_path: Path) -> None:
     nodes = [helper.make_node("Exp", ["x"], ["e"], "the exponential"),
              helper.make_node("Transpose", ["e"], ["t"], "turned"),
              helper.make_node("Neg", ["w"], ["n"], "the negative"),
@@ -477,7 +477,7 @@ def test_m_27_errors_tell_the_computing_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_m_27_faults_of_a_run_tell_it_too(tmp_path: Path) -> None:
+def test_m_27_faults_of_a_run_name_it_too(tmp_path: Path) -> None:
     nodes = [helper.make_node("CumSum", ["x", "axis"], ["s"], "the sum"),
              helper.make_node("Softmax", ["s"], ["p"], "the softmax"),
              helper.make_node("Log", ["p"], ["l"], "the logarithm"),
@@ -485,12 +485,12 @@ def test_m_27_faults_of_a_run_tell_it_too(tmp_path: Path) -> None:
     axis = numpy_helper.from_array(np.array(1, np.int64), "axis")
     model = save(nodes, {"x": [1, 3]}, {"y": [1, 3]}, tmp_path / "m.onnx", [axis])
     environ = {"MEGENGINE_RECORD_COMPUTING_PATH": "1"}
-    for given, told in ((environ, True), ({}, False)):
+    for given, reported in ((environ, True), ({}, False)):
         chosen = options(given, model, target="c99", sanity_check="inf")
         done = compile_model(replace(chosen, output=tmp_path / "net"))
         with pytest.raises(RuntimeError, match="the logarithm") as caught:
             load(done.folder)(np.array([[0, 200, 0]], np.float32))
-        assert str(caught.value).endswith("; computed by x -> the sum") is told
+        assert str(caught.value).endswith("; computed by x -> the sum") is reported
 
 
 @pytest.fixture(scope="module")
@@ -525,11 +525,11 @@ def test_m_24_where_errors_of_queued_calls_are_raised(
     level: str, seen: str, logarithm: Path
 ) -> None:
     code = (
-        "def told(x):\n"
+        "def failure(x):\n"
         "    try: future = net.submit(x)\n"
         "    except Exception as e: return type(e).__name__ + ' at once'\n"
         "    return type(future.exception()).__name__\n"
-        "print(told(good[:1]), told(bad), sep=', ')"
+        "print(failure(good[:1]), failure(bad), sep=', ')"
     )
     done = asked(logarithm, code, MEGENGINE_INTERP_ASYNC_LEVEL=level)
     assert done.stdout == f"{seen}\n", done.stderr

@@ -332,9 +332,9 @@ def profile_of(cwd: Path, folder: Path, code: str, **environ: str) -> list[dict[
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     path = cwd / "profile.json"
-    told = path.exists()
-    assert told == ("was compiled without --profile" not in done.stderr)
-    found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"] if told else []
+    reported = path.exists()
+    assert reported == ("was compiled without --profile" not in done.stderr)
+    found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"] if reported else []
     path.unlink(missing_ok=True)
     return found
 
@@ -348,14 +348,14 @@ def test_x_29_a_profile_of_loaded_networks(profiled: Path, tmp_path: Path) -> No
     assert {e["args"]["runs"] for e in bound} == {2}
 
 
-def test_x_29_a_network_without_times_is_told(tmp_path: Path) -> None:
+def test_x_29_a_network_without_times_is_reported(tmp_path: Path) -> None:
     chosen = options({}, conv_net(tmp_path / "m.onnx"), target="c99", jobs="2")
     folder = compile_model(replace(chosen, output=tmp_path / "net")).folder
     assert profile_of(tmp_path, folder, "a(x)") == []
 
 
 @pytest.mark.slow
-def test_x_29_a_tool_s_own_runs_are_not_told(profiled: Path) -> None:
+def test_x_29_a_tool_s_own_runs_are_not_reported(profiled: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "atc", "verify", "--model=m.onnx", f"--library={profiled}"],
         capture_output=True, text=True, cwd=profiled.parent,
@@ -374,11 +374,11 @@ def test_x_30_the_model_s_operators_or_all(tmp_path: Path) -> None:
     model = save(nodes, {"x": shape}, {"l": shape, "same": shape}, tmp_path / "m.onnx")
     chosen = options({"MXNET_PROFILER_AUTOSTART": "1"}, model, target="c99", jobs="2")
     folder = compile_model(replace(chosen, output=tmp_path / "net")).folder
-    told = {}
+    reported = {}
     for mode in ("", "1"):
         events = profile_of(tmp_path, folder, "a(x)", MXNET_PROFILER_MODE=mode)
-        told[mode] = sorted(e["args"]["nodes"] for e in events)
-    assert told == {"": ["logarithm"], "1": ["copy", "logarithm"]}
+        reported[mode] = sorted(e["args"]["nodes"] for e in events)
+    assert reported == {"": ["logarithm"], "1": ["copy", "logarithm"]}
     with pytest.raises(OptionError, match=r"E10013.*MXNET_PROFILER_MODE"):
         options({"MXNET_PROFILER_MODE": "16"})
 

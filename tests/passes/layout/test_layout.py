@@ -271,7 +271,7 @@ def test_channels_last_keep_results() -> None:
 @pytest.mark.parametrize("name", list(NETS))
 def test_no_single_layout_is_estimated_to_cost_less(name: str) -> None:
     diagnostics: list[LayoutReport] = []
-    run_passes(compile_graph(build(name)), width=WIDTH, layouts=Layouts(tell=diagnostics.append))
+    run_passes(compile_graph(build(name)), width=WIDTH, layouts=Layouts(report=diagnostics.append))
     (report,) = diagnostics
     assert set(report.totals) == {"nchw", "nhwc", "nchw8c", "auto"}
     assert report.totals["auto"].cycles == min(t.cycles for t in report.totals.values())

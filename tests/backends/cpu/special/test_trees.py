@@ -104,7 +104,7 @@ def test_equals_onnxruntime(name: str, target: str) -> None:
      ("GT", False), ("MIN", False), ("missing", False),
      ("some missing", False), ("some missing, plain", True), ("not equal", True)],
 )  # fmt: skip
-def test_vectors_are_chosen_where_they_can_tell(name: str, portable: bool) -> None:
+def test_vectors_are_chosen_where_they_can_decide(name: str, portable: bool) -> None:
     case = CASES[name]
     graph = run_passes(compile_graph(pinned(case.model, case.feeds)))
     chosen = select(graph, get_target("x86-64-avx2")).values()
