@@ -1,4 +1,4 @@
-"""Ahead-of-time compiler from neural network graphs to standalone C."""
+"""Ahead-of-time compiler from neural network graphs to standalone C and CUDA."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any, ParamSpec, TypeVar, cast
 
 from atc.accuracy.compare import Verification
+from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
@@ -197,8 +198,13 @@ def compile(
     return compile_holding(Held(), keywords)
 
 
-def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
-    """Compile as `compile` does; `held` is what the caller keeps from run to run."""
+def compile_holding(
+    held: Held, keywords: Mapping[str, Any], before: Blob = NO_WEIGHTS
+) -> Compilation:
+    """Compile as `compile` does; `held` is what the caller keeps from run to run.
+
+    `before` are the weights of other networks, in a library of several.
+    """
     resolved = resolve(keywords, "compile", program=True)
     values: dict[str, Any] = resolved.values
     if values["mode"] or values["singleop"]:
@@ -210,7 +216,7 @@ def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
     options, listen = make_options(values), diagnostics_of(str(values["log"]))
     if values["verify"]:
         check_device(options)
-    decisions = Decisions(held=held)
+    decisions = Decisions(held=held, before=before)
     with with_progress(listen) as shown:
         report = values["check_report"]
         done = compile_or_report(options, resolved.environ, shown, report, decisions)

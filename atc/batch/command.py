@@ -18,7 +18,7 @@ from atc.backends.targets import get_target
 from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, read_matrix
 from atc.batch.run import Event, run_matrix
-from atc.batch.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
+from atc.build.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
 from atc.cache import open_cache
 from atc.codegen.weights import NO_WEIGHTS
 from atc.compile import compile_model

@@ -10,10 +10,12 @@ from typing import Any
 import onnx
 
 from atc.api import compile_holding
+from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.files.temporary import temporary_folder
 from atc.names import network_identifier
 from atc.options.table import OPTIONS
 from atc.pipeline.held import Held
+from atc.pipeline.pipeline import Compilation
 from atc.runtime.load import open_network
 from atc.runtime.network import Network
 from atc.tracing.errors import ArgumentError
@@ -53,9 +55,15 @@ def _network(model: bytes, name: str, options: Options, held: Held) -> Network:
         return open_network(output)  # the system keeps what it has loaded
 
 
-def write_library(model: bytes, output: Path, options: Options, held: Held = Held()) -> None:  # noqa: B008
-    """Compile the bytes of an ONNX model into the folder `output`. Raises AtcError."""
+def write_library(
+    model: bytes, output: Path, options: Options, held: Held = Held(),  # noqa: B008
+    before: Blob = NO_WEIGHTS,
+) -> Compilation:  # fmt: skip
+    """Compile the bytes of an ONNX model into the folder `output`. Raises AtcError.
+
+    `before` are the weights of other networks, in a library of several.
+    """
     with temporary_folder("model") as folder:
         path = Path(folder, f"{network_identifier(output.name)}.onnx")
         path.write_bytes(model)
-        compile_holding(held, {"model": path, "output": output, **dict(options)})
+        return compile_holding(held, {"model": path, "output": output, **dict(options)}, before)

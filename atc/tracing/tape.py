@@ -14,6 +14,7 @@ import numpy as np
 from atc.tracing.errors import TracingError, place
 from atc.tracing.networks import Options, network_of, options_of
 from atc.tracing.recording import Array, Recording
+from atc.tracing.segments import Segments
 
 if TYPE_CHECKING:
     from atc.tracing.parameter import Parameter
@@ -40,6 +41,8 @@ class Tape:
     excluded: bool = False
     """Whether a part of the function was left to Python."""
     ended: bool = False
+    segments: Segments | None = None
+    """What `exclude_from_trace` has cut the function into."""
     differentiating: int = 0
     grads: dict[int, tuple[Parameter, Tensor | None]] = field(default_factory=dict)
     """The gradients of parameters as they were when the function began."""
@@ -134,7 +137,7 @@ class Tape:
         waiting = [t for t in alive if t.array is None]
         changed = list(self.updates.values())
         values = [t.value for t in waiting] + [self.value(new) for _, new in changed]
-        arrays = self.run(values)
+        arrays = self.run(values, self.segments)
         for tensor, array in zip(waiting, arrays, strict=False):
             tensor.array = array
         for (tensor, _), array in zip(changed, arrays[len(waiting) :], strict=True):
@@ -143,8 +146,11 @@ class Tape:
             tensor.tape = None
         self.restart()
 
-    def run(self, values: Sequence[str]) -> list[Array]:
-        """Compute values from the present values of what the recording has read."""
+    def run(self, values: Sequence[str], segments: Segments | None = None) -> list[Array]:
+        """Compute values from the present values of what the recording has read.
+
+        What computes them is one of the `segments`, if there are any.
+        """
         distinct = list(dict.fromkeys(values))
         found: dict[str, Array] = {}
         for value in distinct:
@@ -156,7 +162,10 @@ class Tape:
             inputs = [i for i in self.recording.inputs if i in self.recording.used(wanted)]
             names = {f"out{k}": v for k, v in enumerate(wanted)}
             model = self.recording.model("segment", inputs, names)
-            network = network_of(model, self.options)
+            if segments is None:
+                network = network_of(model, self.options)
+            else:
+                network = segments.network(model)
             given = {i: self.sources[i].array for i in inputs}
             found.update(zip(wanted, network.run(given).values(), strict=True))
         return [np.array(found[v]) for v in values]

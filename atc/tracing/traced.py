@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -18,47 +17,15 @@ from atc.exporters.megengine import to_megengine
 from atc.pipeline.held import Held
 from atc.runtime.network import Network
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
-from atc.tracing.errors import ArgumentError, OperandError, TracingError, place
+from atc.tracing.errors import ArgumentError, OperandError, TracingError
 from atc.tracing.networks import Options, network_of, write_library
 from atc.tracing.parameter import Parameter
 from atc.tracing.recording import Array
+from atc.tracing.segments import Segments
 from atc.tracing.tape import Tape, options_for, reset_traced, set_traced, traced_tape
 from atc.tracing.tensor import Tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-
-
-def is_tracing() -> bool:
-    """Return whether a function is traced now."""
-    return traced_tape() is not None
-
-
-@contextmanager
-def exclude_from_trace() -> Iterator[None]:
-    """Leave what is in the block to Python, which runs it in every call of the traced function.
-
-    The trace is cut there: what comes before and what comes behind are compiled networks of their
-    own, and tensors have values in the block.
-    """
-    tape = traced_tape()
-    if tape is None:
-        yield
-        return
-    if tape.constants:
-        raise TracingError(
-            "exclude_from_trace in a function with capture_as_const", where=place(),
-            hint="what Python does can't be dumped; leave one of them out",
-        )  # fmt: skip
-    if tape.differentiating:
-        raise TracingError("exclude_from_trace where gradients are recorded", where=place(),
-                           hint="leave the `with` block of the GradManager before")  # fmt: skip
-    tape.excluded = True
-    tape.finish()
-    token = set_traced(None)
-    try:
-        yield
-    finally:
-        reset_traced(token)
 
 
 @dataclass
@@ -146,6 +113,7 @@ class Traced:
         self._warned = False
         self._held: dict[int, Any] = {}
         self._signature = inspect.signature(function)
+        self._segments = Segments(self._name, options)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the function returns."""
@@ -219,17 +187,24 @@ class Traced:
         if not self._runs:
             return None
         given = [tape.sources[i.name].array for i in entry.model.graph.input]
-        entry.network = network_of(entry.model, self._options, entry.held())
+        if tape.excluded:
+            entry.network = self._segments.network(entry.model, entry.held())
+        else:
+            entry.network = network_of(entry.model, self._options, entry.held())
         found = dict(zip(_outputs(entry.model), entry.network.run(
             dict(zip([t.name for t in entry.network.inputs], given, strict=True))
         ).values(), strict=True))  # fmt: skip
-        return entry.ran(found)
+        result = entry.ran(found)
+        if tape.excluded:
+            self._segments.join()
+        return result
 
     def record(
         self, arrays: Mapping[str, Array], keywords: Mapping[str, Any]
     ) -> tuple[Tape, Entry]:
         """Run the function's own text with a tape that records; returns that and the trace."""
-        tape = Tape(self._name, self._symbolic, self._constants, self._options, self._warned)
+        tape = Tape(self._name, self._symbolic, self._constants, self._options, self._warned,
+                    segments=self._segments)  # fmt: skip
         inputs = {name: _outer(array) for name, array in arrays.items()}
         for name, tensor in inputs.items():
             tape.placeholder(tensor, name)
@@ -313,6 +288,11 @@ class Traced:
         if entry.network is None:
             entry.network = network_of(entry.model, self._options, entry.held())
         return entry.network
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks of all calls that `exclude_from_trace` has cut; else the latest call's."""
+        return self._segments.networks if self._excluded else (self.network,)
 
     def model(
         self, arg_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None

@@ -15,8 +15,8 @@ from projects import STRICT, affine_model, cmake, reference, require, run_exampl
 import atc
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
-from atc.batch.sdk import make_sdk, weights_of
 from atc.build.place_in import place_in
+from atc.build.sdk import make_sdk, weights_of
 from atc.cli.main import main
 from atc.codegen.weights import Blob
 from atc.errors import InternalError

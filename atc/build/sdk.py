@@ -1,4 +1,6 @@
-"""One library of several networks, `--sdk=NAME`: equal kernels and equal weights stand in it once.
+"""One library of several networks: equal kernels and equal weights stand in it once.
+
+`atc batch --sdk=NAME` makes one, and a traced function with `exclude_from_trace`.
 
 A kernel's name is a digest of its text, so that equal files of two projects are one file. Where
 networks have constants in common, each is compiled once more with the weights of those before it

@@ -1,0 +1,127 @@
+"""What `exclude_from_trace` cuts a function into: networks that are functions of one library."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+
+import onnx
+
+from atc.backends.compiler import Compiler, shared_library
+from atc.build.sdk import make_sdk
+from atc.codegen.weights import NO_WEIGHTS
+from atc.errors import AtcError, one_line
+from atc.files.temporary import temporary_folder
+from atc.names import LIMIT, network_identifier
+from atc.pipeline.caches import operator_cache
+from atc.pipeline.held import Held
+from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import Request
+from atc.runtime.load import open_network
+from atc.runtime.network import Network
+from atc.tracing.networks import Options, network_of, write_library
+
+MOST = 32
+"""Networks in a library: a function that needs new ones in each call would never have all."""
+
+
+class Segments:
+    """The networks of a function that Python runs a part of.
+
+    Each is compiled when a call comes to it, as Python waits for what it computes. Once the call is
+    over, `join` makes them functions of one library, with equal kernels and constants once:
+    NAME_0, NAME_1, ... of a function NAME. On GPUs, for several targets and beyond MOST they stay
+    libraries of their own.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self._name = network_identifier(name)
+        self._options = options
+        self._networks: dict[tuple[bytes, Held], Network] = {}
+        self._folders: list[Path] = []
+        """Of the networks, in their order."""
+        self._before = NO_WEIGHTS
+        self._made_with: tuple[Request, Compiler] | None = None
+        self._joined = 0
+        self._apart = False
+        self._place: Path | None = None
+        self._lock = Lock()
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks, in the order in which calls first came to them, MOST of them."""
+        return tuple(self._networks.values())
+
+    def network(self, model: onnx.ModelProto, held: Held = Held()) -> Network:  # noqa: B008
+        """Compile a model, or return the network of an equal one. Raises AtcError."""
+        key = (model.SerializeToString(deterministic=True), held)
+        with self._lock:
+            if key not in self._networks and len(self._networks) < MOST:
+                self._networks[key] = (
+                    network_of(model, self._options, held) if self._apart
+                    else self._compiled(*key)
+                )  # fmt: skip
+            found = self._networks.get(key)
+        return network_of(model, self._options, held) if found is None else found
+
+    def _compiled(self, model: bytes, held: Held) -> Network:
+        folder = self._folder() / f"{self._name[: LIMIT - 4].rstrip('_')}_{len(self._folders)}"
+        done = write_library(model, folder, self._options, held, self._before)
+        network = open_network(folder)
+        self._folders.append(folder)
+        self._before, self._apart = done.emission.blob, not _can_be_joined(done)
+        self._made_with = done.request, done.compiler
+        return network
+
+    def _folder(self) -> Path:
+        """Return where the networks' projects are, as long as the function is there."""
+        if self._place is None:
+            stack = ExitStack()
+            self._place = stack.enter_context(temporary_folder("segments"))
+            weakref.finalize(self, stack.close)
+        return self._place
+
+    def join(self) -> None:
+        """Make one library of all networks, and load it, if there are new ones.
+
+        Where that fails a warning says why, and each stays a library of its own.
+        """
+        with self._lock:
+            if self._apart or self._joined == len(self._folders) or len(self._folders) == 1:
+                return
+            try:
+                networks = self._loaded_at_once()
+            except (AtcError, OSError) as error:
+                self._apart = True
+                warnings.warn(
+                    one_line(f"{self._name}: its segments stay libraries of their own: {error}"),
+                    stacklevel=4,
+                )
+                return
+            self._networks = dict(zip(self._networks, networks, strict=True))
+            self._joined = len(networks)
+
+    def _loaded_at_once(self) -> list[Network]:
+        assert self._made_with is not None
+        request, compiler = self._made_with
+        with (
+            temporary_folder("trace") as place,
+            operator_cache(request, lambda text: None) as cache,
+        ):
+            sdk = make_sdk(
+                place / self._name, self._folders, request.target, compiler, cache, 0,
+                request.options.compiler_flags,
+            )  # fmt: skip
+            library = sdk.folder / shared_library(compiler, self._name)
+            return [Network(library, name) for name in sdk.networks]
+
+
+def _can_be_joined(done: Compilation) -> bool:
+    """Return whether a library of several networks has all that this one's has."""
+    options = done.options
+    own = options.c_opr_lib or options.op_debug_level or options.external_weight
+    one_cpu = len(done.request.targets) == 1 and not done.target.device and not done.target.bare
+    return one_cpu and done.compiler.elf and not own
