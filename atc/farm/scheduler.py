@@ -27,6 +27,8 @@ from atc.farm.worker import Order, compile_order, order_of
 
 STALL = 60.0
 """Seconds without any object after which the rest is compiled here."""
+AT_ONCE = 1.0
+"""Seconds that a finished object may take from a worker, once one has kept us waiting."""
 CONNECTING = 10.0
 """Seconds that a scheduler may take to answer at all."""
 SAMPLE = 50
@@ -193,6 +195,11 @@ class _Work:
     trouble: str = ""
     stalled: bool = False
     futures: list[Any] = field(default_factory=list)
+    patience: float = field(init=False)
+    """Seconds that a result which is done may take to arrive."""
+
+    def __post_init__(self) -> None:
+        self.patience = self.stall
 
     def report(self, text: str) -> None:
         self.trouble = self.trouble or text
@@ -223,9 +230,13 @@ class _Work:
 
     def _take(self, k: int, future: Any) -> None:
         try:
-            maker, data = future.result()
+            maker, data = future.result(timeout=self.patience)
             if not (isinstance(maker, str) and isinstance(data, bytes)):
                 raise AtcError("a worker returned no object")
+        except TimeoutError:  # it lies on a worker that has stopped; others' come at once
+            self.report(f"didn't return {self.orders[k].source} within {self.patience:g} s")
+            self.patience = min(self.patience, AT_ONCE)
+            return
         except Exception as error:
             reason = getattr(error, "message", "") or str(error) or type(error).__name__
             self.report(f"didn't compile {self.orders[k].source}: {one_line(reason, 200)}")

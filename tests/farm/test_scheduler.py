@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from networks import pooled_net
@@ -221,6 +222,36 @@ def test_one_measurement_at_a_time_for_each_device(cluster: str, tmp_path: Path)
         with ThreadPoolExecutor(4) as pool:
             counts = list(pool.map(lambda _: farm.run(parcel, "board"), range(4)))
     assert max(int(done.stdout) for done in counts) <= 2
+
+
+class Kept:
+    """A future whose result lies on a worker that has stopped since; `waits` are for results."""
+
+    waits: ClassVar[list[float]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def result(self, timeout: float | None = None) -> object:
+        assert timeout is not None
+        self.waits.append(timeout)
+        raise TimeoutError
+
+    def done(self) -> bool:
+        return True
+
+
+def test_a_result_that_never_arrives_is_not_waited_for_without_end(
+    cluster: str, jobs: list[RemoteJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = Reported()
+    monkeypatch.setattr(distributed.Client, "submit", lambda *_, **__: Kept())
+    with Scheduler(cluster, reported.append, stall=20) as farm:
+        assert farm.compile(jobs, reported.progress) == [None] * len(jobs)
+    assert Kept.waits[0] == 20
+    assert max(Kept.waits[1:]) <= 1
+    (warning,) = reported
+    assert "didn't return src/f.c within 20 s" in warning
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ FACTS: Mapping[str, Sequence[Case]] = {
              floats(3.3895e38, INF, -INF, 2**-133, 256, dtype=BF16), to=16),
         case("Add", [floats(3.3e38, 2**-133, dtype=BF16)] * 2, floats(INF, 2**-132, dtype=BF16)),
     ],
-    "NaN stays NaN and an infinity an infinity in both, also when they are widened again.": [
+    "NaN stays NaN and an infinity an infinity in both, also when they are widened back.": [
         case("Cast", [SPECIAL], SPECIAL.astype(F16), to=10),
         case("Cast", [SPECIAL], SPECIAL.astype(BF16), to=16),
         case("Cast", [SPECIAL.astype(F16)], SPECIAL, to=1),
@@ -225,7 +225,7 @@ PRODUCTS = {
     "is.",
     "small": "In bf16x3 numbers below 2^-110 lose bits, as their lower halves are denormals.",
     "special": "NaN stays NaN and an infinity an infinity; in bf16x3 what overflows only when it "
-    "is rounded stays finite, too: rows of results with NaN or an infinity are summed again in "
+    "is rounded stays finite, too: rows of results with NaN or an infinity are summed once more in "
     "float32.",
     "large": "In bf16 an operand that rounds past 3.3895e38 is an infinity.",
 }
