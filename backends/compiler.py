@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shlex
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,22 @@ LOADS = "-ldl"
 """For networks that open libraries: needed by C libraries that have a separate library for that."""
 OPEN_ENDED = "-Wl,-z,undefs"
 """Lets a library have symbols that the program defines which loads it."""
+
+
+@functools.cache
+def linker_words(answer: bytes) -> tuple[str, ...]:
+    """Return the words of the linker's command in GCC's answer to `-###`, without its name.
+
+    There are none where GCC starts something else, too. The plugin for objects that are optimised
+    when linked stays, without the name of a file that GCC deletes; it fails where there are such
+    objects, for it misses GCC's variables.
+    """
+    said = answer.decode(errors="replace").splitlines()
+    lines = [line for line in said if line.startswith(" ")]
+    first, *words = shlex.split(lines[0]) if len(lines) == 1 else [""]
+    if Path(first).name != "collect2" or any(w.startswith(("-flto", "-fuse-ld")) for w in words):
+        return ()
+    return tuple(w for w in words if not w.startswith("-plugin-opt=-fresolution="))
 
 
 def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:

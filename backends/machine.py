@@ -33,11 +33,9 @@ class Machine:
     """A core, its caches and its memory, called by archspec's name of the microarchitecture.
 
     `datapath` is the width of its arithmetic units in bytes: an instruction on wider vectors takes
-    a unit several times. `fmas`, `loads` and `stores` are started per cycle on vectors of at most
-    that width. `fma_latency` are the cycles from one multiply-add to the next on the same sum,
-    forwarding included. `divide` and `sqrt` are the cycles of a vector of floats of that width,
-    `gather` those of each element. `l3` has size 0 where there is none. `memory` is in bytes per
-    cycle of one core.
+    a unit several times. `fmas` and `loads` are started per cycle on vectors of at most that width.
+    `fma_latency` are the cycles from one multiply-add to the next on the same sum, forwarding
+    included. `l3` has size 0 where there is none. `memory` is in bytes per cycle of one core.
 
     Of a microcontroller the first level is its fast RAM (or its cache, if it has one), the second
     all of its RAM, and memory is the flash that holds code and weights.
@@ -48,14 +46,10 @@ class Machine:
     fmas: float
     fma_latency: float
     loads: float
-    stores: float
     l1: Cache
     l2: Cache
     l3: Cache
     memory: float
-    divide: float = 5.0
-    sqrt: float = 6.0
-    gather: float = 1.5
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 
@@ -128,7 +122,8 @@ def _fields(data: object, kind: type, what: str) -> dict[str, Any]:
         got = sorted(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
         raise OptionError(
             f"{what} has the fields {', '.join(sorted(names))}, not {one_line(str(got), 100)}",
-            hint="start from what atc machine --json prints",
+            hint="start from what atc machine --json prints; measure a kept one again: atc machine "
+            "--measure",
         )
     return dict(data)
 

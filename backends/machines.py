@@ -4,8 +4,7 @@ The numbers are from AMD's, Intel's and Arm's software optimization guides, Agne
 tables and uops.info (latencies, rates), and from published measurements of caches and memory. Those
 of Zen 5 were fitted to measured kernels, and so were Sapphire Rapids' L3 and memory; other caches'
 rates are the same part of what vendors give as the most. A third-level cache counts as one core
-finds it while the others rest, memory for servers at some 3 GHz and desktops at 4 to 5. A gather of
-eight floats takes Zen 3 8 cycles by uops.info, 9 by Agner Fog's tables; newer ones count like it.
+finds it while the others rest, memory for servers at some 3 GHz and desktops at 4 to 5.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ NONE = Cache(0, 0.0, 0.0)
 
 
 def _zen(
-    name: str, datapath: int, l1: int, l2: Cache, l3: Cache, memory: float, latency: float = 4.0,
-    gather: float = 1.0,
-) -> Machine:  # fmt: skip
+    name: str, datapath: int, l1: int, l2: Cache, l3: Cache, memory: float, latency: float = 4.0
+) -> Machine:
     near = Cache(l1 * KIB, 2.0 * datapath, 7.0 if datapath < 64 else 8.0)
     return Machine(
-        name, datapath, fmas=2.0, fma_latency=latency, loads=2.0, stores=1.0, l1=near, l2=l2,
-        l3=l3, memory=memory, divide=3.5 if datapath < 64 else 5.0, sqrt=5.0,
-        gather=gather,
+        name, datapath, fmas=2.0, fma_latency=latency, loads=2.0, l1=near, l2=l2, l3=l3,
+        memory=memory,
     )  # fmt: skip
 
 
@@ -38,31 +35,29 @@ def _core(
 ) -> Machine:  # fmt: skip
     near = Cache(l1 * KIB, 2.0 * datapath, 7.0)
     return Machine(
-        name, datapath, fmas=2.0, fma_latency=latency, loads=loads, stores=1.0, l1=near, l2=l2,
-        l3=l3, memory=memory, divide=5.0 if datapath < 64 else 10.0,
-        sqrt=6.0 if datapath < 64 else 12.0, gather=1.0,
+        name, datapath, fmas=2.0, fma_latency=latency, loads=loads, l1=near, l2=l2, l3=l3,
+        memory=memory,
     )  # fmt: skip
 
 
 def _arm(
     name: str, l1: int, l2: Cache, l3: Cache, memory: float, *, fmas: float, latency: float,
-    loads: float, stores: float = 1.0, datapath: int = 16, divide: float = 7.0,
+    loads: float, datapath: int = 16,
 ) -> Machine:  # fmt: skip
     near = Cache(l1 * KIB, loads * datapath, 4.0)
     return Machine(
-        name, datapath, fmas=fmas, fma_latency=latency, loads=loads, stores=stores, l1=near, l2=l2,
-        l3=l3, memory=memory, divide=divide, sqrt=divide, gather=1.0,
+        name, datapath, fmas=fmas, fma_latency=latency, loads=loads, l1=near, l2=l2, l3=l3,
+        memory=memory,
     )  # fmt: skip
 
 
 def _microcontroller(
     name: str, l1: Cache, ram: int, flash: float, *, fmas: float, latency: float, loads: float,
-    datapath: int = 4, divide: float = 14.0,
+    datapath: int = 4,
 ) -> Machine:  # fmt: skip
     return Machine(
-        name, datapath, fmas=fmas, fma_latency=latency, loads=loads, stores=loads, l1=l1,
-        l2=Cache(ram * KIB, 4.0, 2.0), l3=NONE, memory=flash, divide=divide, sqrt=divide,
-        gather=2.0,
+        name, datapath, fmas=fmas, fma_latency=latency, loads=loads, l1=l1,
+        l2=Cache(ram * KIB, 4.0, 2.0), l3=NONE, memory=flash,
     )  # fmt: skip
 
 
@@ -73,8 +68,7 @@ def _sram(size: int) -> Cache:
 
 _RECORDS = (
     # AMD
-    _zen("zen2", 32, 32, Cache(512 * KIB, 16.0, 12.0), Cache(16 * MIB, 12.0, 39.0), 6.0, 5.0,
-         gather=2.5),
+    _zen("zen2", 32, 32, Cache(512 * KIB, 16.0, 12.0), Cache(16 * MIB, 12.0, 39.0), 6.0, 5.0),
     _zen("zen3", 32, 32, Cache(512 * KIB, 20.0, 12.0), Cache(32 * MIB, 16.0, 46.0), 7.0),
     _zen("zen4", 32, 32, Cache(MIB, 20.0, 14.0), Cache(32 * MIB, 16.0, 50.0), 9.0),
     _zen("zen5", 64, 48, Cache(MIB, 32.0, 14.0), Cache(32 * MIB, 24.0, 50.0), 10.0),
@@ -90,26 +84,24 @@ _RECORDS = (
     _core("gracemont", 16, 32, Cache(MIB // 2, 12.0, 17.0), Cache(3 * MIB, 8.0, 75.0), 6.0, 6.0),
     # Arm
     _arm("cortex_a53", 32, Cache(MIB // 4, 4.0, 15.0), NONE, 2.0, fmas=2.0, latency=4.0, loads=1.0,
-         datapath=8, divide=14.0),
-    _arm("cortex_a72", 32, Cache(MIB // 2, 8.0, 18.0), NONE, 3.0, fmas=2.0, latency=3.0, loads=1.0,
-         divide=14.0),
+         datapath=8),
+    _arm("cortex_a72", 32, Cache(MIB // 2, 8.0, 18.0), NONE, 3.0, fmas=2.0, latency=3.0, loads=1.0),
     _arm("cortex_a76", 64, Cache(MIB // 2, 16.0, 9.0), Cache(2 * MIB, 10.0, 35.0), 5.0, fmas=2.0,
          latency=2.0, loads=2.0),
     _arm("neoverse_n1", 64, Cache(MIB, 16.0, 11.0), Cache(MIB, 8.0, 60.0), 6.0, fmas=2.0,
          latency=2.0, loads=2.0),
     _arm("neoverse_v1", 64, Cache(MIB, 24.0, 11.0), Cache(MIB, 10.0, 70.0), 8.0, fmas=4.0,
-         latency=2.0, loads=3.0, stores=2.0),
+         latency=2.0, loads=3.0),
     _arm("neoverse_v2", 64, Cache(2 * MIB, 24.0, 10.0), Cache(3 * MIB, 12.0, 75.0), 8.0, fmas=4.0,
-         latency=2.0, loads=3.0, stores=2.0),
+         latency=2.0, loads=3.0),
     # Apple: the P cores; four of them share the second-level cache, the system one is behind it
     _arm("m1", 128, Cache(3 * MIB, 24.0, 16.0), Cache(8 * MIB, 16.0, 90.0), 16.0, fmas=4.0,
-         latency=4.0, loads=3.0, stores=2.0),
+         latency=4.0, loads=3.0),
     # Microcontrollers, at the clock of a common chip: RP2040, STM32F103, F446, H743, RP2350, and
     # Corstone-300's and -310's M55 and M85; ESP32-C3. Floats in software take some 50 cycles.
     _microcontroller("cortex_m0plus", _sram(264), 264, 1.0, fmas=0.01, latency=100.0,
-                     loads=0.5, divide=200.0),
-    _microcontroller("cortex_m3", _sram(20), 20, 2.0, fmas=0.02, latency=50.0, loads=0.7,
-                     divide=150.0),
+                     loads=0.5),
+    _microcontroller("cortex_m3", _sram(20), 20, 2.0, fmas=0.02, latency=50.0, loads=0.7),
     _microcontroller("cortex_m4", _sram(128), 128, 2.0, fmas=0.5, latency=3.0, loads=0.7),
     _microcontroller("cortex_m7", Cache(16 * KIB, 8.0, 2.0), 512, 2.0, fmas=1.0, latency=3.0,
                      loads=2.0),
@@ -118,11 +110,10 @@ _RECORDS = (
                      latency=4.0, loads=1.0, datapath=8),
     _microcontroller("cortex_m85", Cache(32 * KIB, 8.0, 2.0), 2048, 2.0, fmas=1.0,
                      latency=4.0, loads=2.0, datapath=8),
-    _microcontroller("esp32c3", _sram(400), 400, 1.0, fmas=0.01, latency=100.0, loads=0.7,
-                     divide=200.0),
+    _microcontroller("esp32c3", _sram(400), 400, 1.0, fmas=0.01, latency=100.0, loads=0.7),
     # SpacemiT X60: the first processor on boards with 256-bit vectors of RISC-V
     _arm("spacemit_x60", 32, Cache(MIB // 2, 8.0, 20.0), NONE, 2.0, fmas=2.0, latency=4.0,
-         loads=1.0, divide=14.0),
+         loads=1.0),
 )  # fmt: skip
 
 MACHINES: Mapping[str, Machine] = {m.name: m for m in _RECORDS}

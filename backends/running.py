@@ -40,3 +40,12 @@ def end_group(leader: int) -> None:
     """End a process and its children (a compiler driver's passes, say)."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
+
+
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Signals that end a program by a fault of its own."""
+
+
+def crashed(status: int) -> bool:
+    """Whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
+    return -status in _CRASHES or status - 128 in _CRASHES

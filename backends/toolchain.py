@@ -11,12 +11,11 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,8 +25,9 @@ from atc.backends.compiler import (
     PATIENCE,
     Compiler,
     link_flags,
+    linker_words,
 )
-from atc.backends.running import Running, end_group
+from atc.backends.running import Running, crashed, end_group
 from atc.backends.target import host_arch
 from atc.errors import ToolchainError, one_line, reason_of, way_out
 
@@ -121,19 +121,10 @@ def ask_program(
     return _answers[key]
 
 
-_SAID_BY = ("PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+_SAID_BY = ("PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH")
 """Variables on which a compiler's answers depend."""
 _answers: dict[tuple[object, ...], Finished] = {}
 """By command and by the file that runs: five processes of each compilation would say the same."""
-
-
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
-"""Signals that end a program by a fault of its own."""
-
-
-def _crashed(status: int) -> bool:
-    """Whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
-    return -status in _CRASHES or status - 128 in _CRASHES
 
 
 def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
@@ -142,18 +133,26 @@ def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: L
     A tool that crashes is run once more: nvcc 13.0 does now and then, on what it compiles at other
     times.
     """
-    try:
-        done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
-        if _crashed(done.status):
-            done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
-    except TimedOut as error:
-        raise timeout_error(error, argv, where) from None
+    done = _ran(compiler, argv, cwd, where, log)
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
     said = [line for line in lines if re.search("error:|undefined|multiple definition", line)]
     reason = next((line for line in (*said, *lines) if line), f"exit status {done.status}")
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
+
+
+def _ran(
+    compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log
+) -> Finished:  # fmt: skip
+    """Return what became of a step of the build."""
+    try:
+        done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
+        if crashed(done.status):
+            done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
+    except TimedOut as error:
+        raise timeout_error(error, argv, where) from None
+    return done
 
 
 def timeout_error(error: TimedOut, argv: Sequence[str], where: str = "") -> ToolchainError:
@@ -275,15 +274,54 @@ def link_shared(
     Of the flags only those of `link_flags` are passed on.
     """
     kept = link_flags(flags)
-    shape = ["-shared"]
-    if compiler.elf:
-        shape += [f"-Wl,-soname,{output}", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
-        # Sanitizers leave their runtime's symbols to the program.
-        if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
-            shape.append("-Wl,-z,defs")
-    command = (*compiler.argv, *kept, *shape, "-o", output, *objects, *_libraries(flags))
-    _tool(compiler, command, cwd.resolve(), output, log)
+
+    def words(name: str) -> Iterator[str]:
+        yield from (*kept, "-shared")
+        if compiler.elf:
+            yield from (f"-Wl,-soname,{name}", "-Wl,--build-id=none", "-Wl,-z,noexecstack")
+            # Sanitizers leave their runtime's symbols to the program.
+            if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
+                yield "-Wl,-z,defs"
+
+    _link(compiler, words, objects, _libraries(flags), output, cwd.resolve(), log)
     return cwd / output
+
+
+_LINKED, _OBJECT = "linked", "object.o"  # names in the question how GCC links
+
+
+def _link(
+    compiler: Compiler, flags: Callable[[str], Iterable[str]], objects: Sequence[str],
+    libraries: Sequence[str], output: str, cwd: Path, log: Log,
+) -> None:  # fmt: skip
+    """Link objects, by the linker itself where GCC says how: its drivers take as long as that.
+
+    `flags` are asked for the output's name. What fails so is the compiler's to do, and its words
+    are the error's.
+    """
+
+    def command(output: str, objects: Sequence[str], *more: str) -> tuple[str, ...]:
+        return (*compiler.argv, *more, *flags(output), "-o", output, *objects, *libraries)
+
+    own = _linker(compiler, command(_LINKED, [_OBJECT], "-###"), log)
+    if own is not None:
+        names = {_LINKED: [output], _OBJECT: objects}
+        words = tuple(name for word in own for name in names.get(word, [word]))
+        if _ran(compiler, words, cwd, output, log).status == 0:
+            return
+    _tool(compiler, command(output, objects), cwd, output, log)
+
+
+def _linker(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[str, ...] | None:
+    """Return the linker's command as GCC answers; None where there is more to it."""
+    if compiler.kind != "gcc" or not compiler.elf:
+        return None
+    try:
+        answer = ask_program(question, compiler.timeout, log=log)
+    except TimedOut:
+        return None
+    linker, words = _companion(compiler, "ld", log), linker_words(answer.stderr)
+    return (linker, *words) if linker and words and answer.status == 0 else None
 
 
 def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -343,8 +381,9 @@ def archive_static(
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
         words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
-        join = (*words, *flags, "-r", "-nostdlib", "-o", whole, *objects)
-        _tool(compiler, join, folder, output, log)
+        driver = replace(compiler, argv=tuple(words))
+        join = (*flags, "-r", "-nostdlib")
+        _link(driver, lambda output: join, objects, (), whole, folder, log)
         _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]
     (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from atc.errors import InternalError, one_line
 
@@ -35,6 +36,10 @@ class Key:
 
     def digest(self) -> str:
         """Return the SHA-256 of `encoded()` as 64 hexadecimal digits."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:  # headers are some 100 kB: look-ups and stores ask for it
         return hashlib.sha256(self.encoded()).hexdigest()
 
     def text(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from c_compiler import keep_headers_in, keep_results_in
+from c_compiler import compiler_version, keep_headers_in, keep_results_in
 from default_run import compile_quickly, repeats, select_cases
 
 os.environ.pop("ATC_CACHE_KEY", None)
@@ -46,9 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CONFIG_HOME"] = folder.name
         os.environ["ATC_CONFIG"] = os.devnull
         if "not slow" in str(config.getoption("markexpr")):
-            compile_quickly(Path(folder.name))
-            if config.pluginmanager.has_plugin("cacheprovider") and config.cache is not None:
-                keep_results_in(config.cache.mkdir("compiled"))
+            cache = config.cache if config.pluginmanager.has_plugin("cacheprovider") else None
+            if cache is not None:
+                keep_results_in(cache.mkdir("compiled"))
+                if config.getoption("cacheclear"):  # each worker empties the folder once more
+                    cache = None
+            version = compiler_version("cc") if shutil.which("cc") else b""
+            compile_quickly(Path(folder.name), cache.mkdir("kernels") if cache else None, version)
         config.add_cleanup(folder.cleanup)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir
 
 from atc.accuracy.compare import TOLERANCE, run_reference, subject_of
+from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
@@ -22,6 +23,7 @@ from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
 
 _ROUNDINGS = 16  # as many errors of one rounding are no mistake
+_LARGEST = 1 << 28  # bytes of constants of a model that is evaluated in float64, too
 
 
 def selftested(inner: Compile) -> Compile:
@@ -64,13 +66,41 @@ def expected_of(request: Request) -> Expected:
     for _ in range(1 if states else 0):
         _, found = run_reference(model, [*names, *following], {**feeds, **carried})
         carried = dict(zip(states, map(np.asarray, found[len(names) :]), strict=True))
-    values = _values(model, [*names, *following], {**feeds, **carried})
+    feeds |= carried
+    values = _values(model, [*names, *following], feeds)
     outputs = [values.get(name) for name in names]
     if any(output is None or isinstance(output, list | dict) for output in outputs):
         raise OptionError("a network of sequences has no self-test", where="--selftest")
     tolerance = max(TOLERANCE, _ROUNDINGS * subject.epsilon)
     arrays = {name: each for name, each in values.items() if isinstance(each, np.ndarray)}
-    return Expected(golden_of([arrays[name] for name in names], tolerance), arrays, tolerance)
+    errors = _errors(model, arrays, feeds)
+    golden = golden_of([arrays[n] for n in names], tolerance, [errors.get(n, 0.0) for n in names])
+    return Expected(golden, arrays, tolerance, errors)
+
+
+def _errors(
+    model: onnx_ir.Model, values: Mapping[str, Array], feeds: Mapping[str, Array]
+) -> dict[str, float]:
+    """Return the largest error of each of the reference's floats, as float64 shows it.
+
+    A sigmoid of -12 is known to an error of 1, not of itself. There are none where float64 can't
+    evaluate the model, or where it rounds to integers: another byte is no error.
+    """
+    constants = sum(v.const_value.nbytes for v in model.graph.initializers.values()
+                    if v.const_value is not None)  # fmt: skip
+    if constants > _LARGEST or any(node.op_type in INTEGER_OPS for node in model.graph):
+        return {}
+    names = [name for name, each in values.items() if each.dtype.kind == "f"]
+    try:
+        exact = dict(zip(names, run_in_double(model, names, feeds)[1], strict=True))
+    except UnsupportedError:
+        return {}
+    errors = {}
+    for name, value in exact.items():
+        if isinstance(value, np.ndarray) and value.shape == values[name].shape:
+            error = float(np.abs(value - values[name]).max(initial=0))
+            errors[name] = error if np.isfinite(error) else 0.0
+    return errors
 
 
 def _values(

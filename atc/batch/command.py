@@ -16,7 +16,7 @@ from atc import __version__
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
 from atc.batch.journal import Journal, Outcome, changes
-from atc.batch.matrix import Matrix, Row, read_matrix
+from atc.batch.matrix import Matrix, Row, folder_name, read_matrix
 from atc.batch.run import Event, run_matrix
 from atc.build.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
 from atc.cache import open_cache
@@ -48,7 +48,7 @@ class Batch:
         lines = [f"{good} of {len(self.outcomes)} rows are compiled, details are in {self.page}"]
         lines += [
             f"{sdk.folder}: {len(sdk.networks)} networks, {sdk.distinct} kernels instead of "
-            f"{sdk.kernels}, {sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}"
+            f"{sdk.kernels}, {sdk.weights:,} bytes of weights instead of {sdk.separate_weights:,}"
             for sdk in self.sdks
         ]  # fmt: skip
         return "".join(f"{line}\n" for line in lines)
@@ -65,6 +65,8 @@ def run_batch(
 ) -> Batch:  # fmt: skip
     """Compile a matrix; `values` are the command's options. Raises AtcError."""
     matrix = read_matrix(path)
+    if values["sdk"]:
+        folder_name(values["sdk"], "--sdk")
     begin(matrix)
     journal = Journal(matrix.output)
     before = dict(journal.last)
@@ -131,11 +133,11 @@ def _sdks(matrix: Matrix, outcomes: Sequence[Outcome], name: str) -> Iterator[Sd
 
 def _sdk(rows: Sequence[Row], name: str) -> Sdk:
     folders, output = [row.output for row in rows], rows[0].output.parent / name
-    apart = sum(len(weights_of(folder)) for folder in folders)
+    separate_weights = sum(len(weights_of(folder)) for folder in folders)
     if not have_constants_in_common(folders):
-        return _joined(rows[0], folders, output, apart)
+        return _joined(rows[0], folders, output, separate_weights)
     with temporary_folder("sdk") as place:
-        return _joined(rows[0], _chained(rows, place), output, apart)
+        return _joined(rows[0], _chained(rows, place), output, separate_weights)
 
 
 def _chained(rows: Sequence[Row], place: Path) -> list[Path]:
@@ -155,7 +157,7 @@ def _options(row: Row, output: Path) -> tuple[Options, Mapping[str, str]]:
     return make_options(settled.values), settled.environ
 
 
-def _joined(first: Row, folders: Sequence[Path], output: Path, apart: int) -> Sdk:
+def _joined(first: Row, folders: Sequence[Path], output: Path, separate_weights: int) -> Sdk:
     """Make a library of networks that were compiled into these folders."""
     options, environ = _options(first, first.output)
     target = get_target(options.target, "target", options.machine)
@@ -167,4 +169,7 @@ def _joined(first: Row, folders: Sequence[Path], output: Path, apart: int) -> Sd
         options.op_compiler_cache_mode, options.op_compiler_cache_dir, target.name,
         versions=versions, environ=environ, warn=lambda text: None,
     ) as cache:  # fmt: skip
-        return make_sdk(output, folders, target, compiler, cache, apart, options.compiler_flags)
+        return make_sdk(
+            output, folders, target, compiler, cache, separate_weights, options.compiler_flags,
+            strip=options.strip,
+        )  # fmt: skip

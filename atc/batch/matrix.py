@@ -90,13 +90,14 @@ def read_matrix(path: Path) -> Matrix:
     for model in models:
         _only(model, _MODEL, path, "a [[model]]")
         file = here / _text(model, "path", path)
-        name = _named(_text(model, "name", path, file.stem.removesuffix("-symbol")), path)
+        name = folder_name(_text(model, "name", path, file.stem.removesuffix("-symbol")), path)
         own = {**everywhere, **_options(model, here, path)}
         for target in _targets({"targets": ["host"], **data, **model}, path):
             for variant in variants:
                 _only(variant, _VARIANT, path, "a [[variant]]")
                 kind = _text(variant, "name", path, "")
-                place = output / _named(target, path) / (_named(kind, path) if kind else "")
+                place = output / folder_name(target, path)
+                place = place / folder_name(kind, path) if kind else place
                 options = {**own, **_options(variant, here, path)}
                 label = ", ".join(filter(None, (name, target, kind)))
                 rows.append(Row(label, file, place / name, target, kind, options))
@@ -145,10 +146,11 @@ def _text(table: Mapping[str, Any], name: str, path: Path, default: str | None =
     return value
 
 
-def _named(name: str, path: Path) -> str:
-    """Return a name that becomes a folder's."""
+def folder_name(name: str, where: object) -> str:
+    """Return a name that becomes a folder's; raise OptionError, which says where it is, if not."""
     if not name or name in (".", "..") or "/" in name or not name.isprintable() or len(name) > 200:
-        raise _wrong(path, f"'{one_line(name, 60)}' can't name a folder")
+        raise OptionError(f"'{one_line(name, 60)}' can't name a folder", where=str(where),
+                          hint="give another name, without slashes")  # fmt: skip
     return name
 
 

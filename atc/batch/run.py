@@ -5,6 +5,7 @@ A process that is killed or crashes costs its row; the others go on, and so does
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import queue
@@ -24,6 +25,9 @@ from atc.errors import AtcError, one_line
 
 LEAVING = 5.0
 """Seconds that a process may take to end its compilers."""
+
+COLLECTED = 50_000
+"""Objects more than before at which a process looks for cycles: a row makes some 100,000."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ def serve(pipe: Connection) -> None:
     """Compile the rows that come by a pipe, until None does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     signal.signal(signal.SIGTERM, _interrupt)
+    gc.freeze()
+    gc.set_threshold(COLLECTED)
     with suppress(EOFError, KeyboardInterrupt):
         while (order := pipe.recv()) is not None:
             pipe.send(compile_row(*order))

@@ -11,7 +11,6 @@ from atc.backends.kernel_source import KernelSource
 from atc.backends.nvcc import nvcc_flags
 from atc.backends.target import Target
 from atc.build.library import BuildContext, Unit, compile_units
-from atc.build.output_folder import write_files
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import gpu_files
 
@@ -38,8 +37,6 @@ def compile_cubins(
 ) -> bytes:  # fmt: skip
     """Return the cubins of kernels in one piece, in their order."""
     units = [Unit(k.path, k.symbol, _HEADERS) for k in kernels]
-    paths = dict.fromkeys(p for unit in units for p in (unit.path, *unit.includes))
-    write_files(cwd, {path: files[path] for path in paths})
     context = replace(context, compiler=nvcc, flags=nvcc_flags(context.target.device))
     compile_units(cwd, files, units, context)
     return pack_cubins([(cwd / f"{unit.path}.o").read_bytes() for unit in units])

@@ -138,9 +138,9 @@ def build_library(
 
     Where there is no operating system that loads the first there is the second alone.
     The flags of `context` name include folders relative to the tree. `progress` gets (done, total)
-    objects. With `repeatable`, the commands that the log hears of make the same once more. Without
-    `data_in_archive` data is in the shared library alone. Raises ToolchainError with the compiler's
-    words.
+    objects. With `repeatable`, all sources lie in the folder, and the commands that the log hears
+    of make the same once more. Without `data_in_archive` data is in the shared library alone.
+    Raises ToolchainError with the compiler's words.
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
@@ -152,7 +152,9 @@ def build_library(
         sources = _sources(files, units)
         texts = {path: content for path, content in sources.items() if isinstance(content, bytes)}
         blob = None if repeatable else _large_blob(sources, data)
-        write_files(cwd, texts if blob else sources)
+        # Others are written when they are compiled.
+        needed = sources if repeatable else _sources(files, [u for u in units if not u.cacheable])
+        write_files(cwd, {p: c for p, c in needed.items() if blob is None or p in texts})
         with compiling_threads(context.compiler.running, 1) as pool:
             assembling = pool.submit(_assemble, cwd, texts, data, blob, context)
             # No tool reads a large blob: it is written while they work, if it is wanted.
@@ -306,6 +308,7 @@ def compile_units(
     """Put the object of each unit beside its source in `cwd`, from the cache where it has it.
 
     Returns how many were compiled and, of those, the objects that may be kept, by source path.
+    Sources that are compiled here, and `files` has, are written there.
     """
     keys = {u: _key(files, u, context) for u in units if u.cacheable}
     missing = _take_cached(cwd, units, keys, context.cache)
@@ -318,6 +321,8 @@ def compile_units(
             cwd, files, missing, context, context.farm, lambda n: progress(cached + n, total)
         )
         done += len(missing) - len(left)
+    paths = {path: None for unit in left for path in (unit.path, *unit.includes)}
+    write_files(cwd, {path: files[path] for path in paths if path in files})
     with _vocabulary_parsed(cwd, left, context) as flags:
         jobs = [Job(context.compiler, flags[unit], unit.path, cwd) for unit in left]
         compile_many(
@@ -370,19 +375,20 @@ def _compile_elsewhere(
     farm: Farm, progress: Callable[[int], None],
 ) -> list[Unit]:  # fmt: skip
     """Put the objects that others compile beside their sources; return the units left over."""
+    far = [unit for unit in units if files.keys() >= {unit.path, *unit.includes}]
     jobs = [
         RemoteJob(
             context.compiler, _flags(unit, context), unit.path,
             {path: files[path] for path in (unit.path, *unit.includes)},
         )
-        for unit in units
+        for unit in far
     ]  # fmt: skip
-    left = []
-    for unit, data in zip(units, farm.compile(jobs, progress), strict=True):
+    left = [unit for unit in units if unit not in far]  # those of data, for others than ELF
+    for unit, data in zip(far, farm.compile(jobs, progress), strict=True):
         if data is None:
             left.append(unit)
         else:
-            (cwd / f"{unit.path}.o").write_bytes(data)
+            write_files(cwd, {f"{unit.path}.o": data})
     return left
 
 
@@ -419,12 +425,13 @@ def _take_cached(
     cwd: Path, units: Sequence[Unit], keys: Mapping[Unit, Key], cache: ObjectCache
 ) -> list[Unit]:
     """Write the objects that the cache has beside their sources; return the units it lacks."""
-    missing = []
+    missing, objects = [], {}
     cache.prefetch(key for unit, key in keys.items() if not unit.bypass)
     for unit in units:
         data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
         if data is None:
             missing.append(unit)
         else:
-            (cwd / f"{unit.path}.o").write_bytes(data)
+            objects[f"{unit.path}.o"] = data
+    write_files(cwd, objects)
     return missing

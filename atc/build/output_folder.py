@@ -189,9 +189,12 @@ def _checked(path: str) -> PurePosixPath:
 def write_files(folder: Path, files: Mapping[str, Content | Path]) -> None:
     """Write files below a folder, which may be new; a path stands for the file there."""
     folder.mkdir(exist_ok=True)
+    made = {folder}
     for path, data in files.items():
         destination = folder / _checked(path)
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        if destination.parent not in made:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            made.add(destination.parent)
         match data:
             case bytes():
                 destination.write_bytes(data)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import LOADS, THREADS, Compiler
+from atc.backends.compiler import LOADS, STRIP, THREADS, Compiler, shared_library
 from atc.backends.target import Target
 from atc.backends.toolchain import Log, no_log
 from atc.build.library import (
@@ -30,6 +30,7 @@ from atc.build.library import (
     work_folder,
 )
 from atc.build.output_folder import network_name, write_tree
+from atc.codegen.weights import included_weights
 from atc.errors import OptionError
 
 LEAST = 1024
@@ -45,25 +46,11 @@ _HEADER = """\
 
 #endif
 """
-_WEIGHTS = """\
-/* The constants of {names}, little-endian. */
-  .section .rodata.{first}_weights,"a",%progbits
-  .balign 64
-{symbols}
-  .incbin "{first}_weights.bin"
-  .balign 8
-  .section .note.GNU-stack,"",%progbits
-"""
-_SYMBOL = """\
-  .globl {name}_weights_data
-  .hidden {name}_weights_data
-  .type {name}_weights_data, %object
-{name}_weights_data:"""
 
 
 @dataclass(frozen=True)
 class Sdk:
-    """A library of several networks: its folder, and how many kernels the networks have, and it."""
+    """A library of several networks: its folder, the kernels of the networks and its own."""
 
     folder: Path
     networks: tuple[str, ...]
@@ -71,18 +58,20 @@ class Sdk:
     distinct: int
     library: int
     weights: int
-    weights_apart: int
+    separate_weights: int
     """Bytes of the weights in it, and in the networks' own libraries together."""
 
 
 def make_sdk(
     output: Path, projects: Sequence[Path], target: Target, compiler: Compiler,
-    cache: ObjectCache, apart: int, flags: tuple[str, ...] = (), log: Log = no_log,
+    cache: ObjectCache, separate_weights: int, flags: tuple[str, ...] = (), log: Log = no_log,
+    *, strip: bool = False,
 ) -> Sdk:  # fmt: skip
     """Write the library of these networks' output folders into the folder `output`.
 
-    `apart` are the bytes of weights that they have each on its own. Raises OptionError where their
-    files contradict each other, as with other options.
+    With `strip` it has no symbols that loading it doesn't need. `separate_weights` are the bytes
+    of weights of the networks' separate libraries. Raises OptionError if their files contradict
+    each other, as with other options.
     """
     name = network_name(output)
     names = tuple(network_name(project) for project in projects)
@@ -102,8 +91,9 @@ def make_sdk(
             origin.setdefault(path, project)
             kernels += path.startswith("src/kernels/")
     sources = [path for path in files if path.endswith(".c")]
+    networks = {f"src/{each}.c" for each in names}
     distinct = sum(path.startswith("src/kernels/") for path in sources)
-    weights = _weights(projects, names)
+    weights = _weights(projects, names, target.alignment)
     held = sum(len(data) for path, data in weights.items() if path.endswith(".bin"))
     files[f"include/{name}.h"] = _header(name, names).encode()
     text = b"".join(files[path] for path in sources)
@@ -112,20 +102,28 @@ def make_sdk(
     context = BuildContext(
         target, compiler, (*library_flags(compiler, target), *own), cache, os.cpu_count() or 1, log
     )
-    units = [Unit(path, PurePosixPath(path).stem, _includes(path, files)) for path in sources]
+    units = [
+        Unit(
+            path, PurePosixPath(path).stem, _includes(path, files),
+            flags=(STRIP,) * (strip and path in networks),
+        )
+        for path in sources
+    ]  # fmt: skip
     for path in (p for p in weights if p.endswith(".S")):
         included = (path.removesuffix(".S") + ".bin",)
         units.append(Unit(path, PurePosixPath(path).stem, included, cacheable=False))
     with work_folder() as cwd:
         made, _ = build_library(cwd, {**files, **weights}, units, name, context)
         write_tree({**files, **weights, **made}, output)
-    size = (output / f"lib{name}.so").stat().st_size
-    return Sdk(output, names, kernels, distinct, size, held, apart)
+    shared = shared_library(compiler, name)
+    size = (output / (shared if shared in made else f"lib{name}.a")).stat().st_size
+    return Sdk(output, names, kernels, distinct, size, held, separate_weights)
 
 
 def _sources(project: Path) -> dict[str, bytes]:
     """Return the sources and headers of a project by path."""
     found = [*project.glob("src/**/*.[ch]"), *project.glob("include/*.h")]
+    found += project.glob("*_weights.c")  # of targets whose assembler includes no files
     if not found or (project / "targets").is_dir() or list(project.glob("src/**/*.cu")):
         raise OptionError(
             f"{project} is no project that a library is made of", where="--sdk",
@@ -134,7 +132,9 @@ def _sources(project: Path) -> dict[str, bytes]:
     return {p.relative_to(project).as_posix(): p.read_bytes() for p in sorted(found)}
 
 
-def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]:
+def _weights(
+    projects: Sequence[Path], names: Sequence[str], alignment: int
+) -> dict[str, bytes]:
     """Return the constants of the networks, and what includes them.
 
     Constants that others begin with lie in those.
@@ -156,13 +156,13 @@ def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]
             groups.append((blobs[name], [name]))
         else:
             users.append(name)
-    files = {}
+    files: dict[str, bytes] = {}
     for blob, unsorted in groups:
         users = [name for name in names if name in unsorted]
-        symbols = "\n".join(_SYMBOL.format(name=name) for name in users)
-        text = _WEIGHTS.format(names=", ".join(users), first=users[0], symbols=symbols)
-        files[f"{users[0]}_weights.bin"] = blob
-        files[f"{users[0]}_weights.S"] = text.encode()
+        first, *others = users
+        file = f"{first}_weights.bin"
+        text = included_weights(first, file, alignment=alignment, others=others)
+        files |= {file: blob, f"{first}_weights.S": text.encode()}
     return files
 
 

@@ -1,5 +1,5 @@
 """Write the text of the C project of a planned program; no I/O.
 
-Takes `Program` and `Arena`, gives an `Emission`: a mapping of paths to bytes. May import `memory`,
-`program`, `backends`, `runtime` and what is below them, and values of `options`.
+Takes `Program` and `Arena`, returns an `Emission`: a mapping of paths to bytes. May import
+`memory`, `program`, `backends`, `runtime` and the levels below them, and values of `options`.
 """

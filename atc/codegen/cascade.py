@@ -1,4 +1,4 @@
-"""Writes a cascade: the loop over its stripes, with a table of the rows of each call."""
+"""Write a cascade: the loop over its stripes, with a table of the rows of each call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from atc.ir.graph import TensorType
 from atc.program.steps import Call, CascadeLoop
 
 _COLUMNS = ("begin", "end", "x_first", "y_first")
-"""The columns of the table, as kernels name their parameters."""
+"""The columns of the table, named like the kernels' parameters."""
 
 
 def row_arguments(call: Call, number: int) -> list[str]:
-    """Return the last arguments of the call `number` of a loop: the rows that it computes."""
+    """Return the last arguments of call `number` of a loop: the rows that it computes."""
     names = stripe_names(call.choice.candidate.params)
     return [f"r[{number}][{_COLUMNS.index(name)}]" for name in names]
 
@@ -40,7 +40,7 @@ def cascade_loop(
 
 
 def _moved(type_: TensorType, k: int, size: int) -> str:
-    """Return which rows of result `k` are moved, those that the next call reads, too."""
+    """Return the C of the rows of result `k` that are moved as the next call reads them, too."""
     row = type_.nbytes // prod(type_.shape[:3])
     begin, first, before = f"r[{k}][0]", f"r[{k}][3]", f"r[{k - size}][3]"
     planes = f"{prod(type_.shape[:2])}, {type_.shape[2] * row}, {row}"

@@ -1,4 +1,4 @@
-"""The file of kernels that nvcc has compiled, as the network's own source reads it."""
+"""The file of compiled CUDA kernels (cubins) that the network's source includes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import struct
 from collections.abc import Sequence
 
 ALIGNMENT = 64
-"""Bytes at which cubins begin."""
+"""The alignment of cubins in bytes."""
 
 
 def pack_cubins(cubins: Sequence[bytes]) -> bytes:
-    """Return cubins in one piece: first 64-bit offsets of each from the begin of it all."""
+    """Return the concatenated cubins after 64-bit offsets of each from the begin of the file."""
     head = -(-8 * len(cubins) // ALIGNMENT) * ALIGNMENT
     offsets, body = [], b""
     for cubin in cubins:

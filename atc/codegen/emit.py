@@ -150,7 +150,8 @@ def emit(
     if any(map(uses_device, programs)):
         plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
         gpu = make_gpu(
-            plans, kernels, name, emulated, profile, hooks, log, gpu_copy_streams
+            plans, kernels, name, emulated, profile, hooks, checks is not None, log,
+            gpu_copy_streams,
         )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
     hosted = gpu is None or gpu.hybrid

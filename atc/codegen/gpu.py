@@ -8,6 +8,7 @@ from functools import partial
 
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
+from atc.codegen.copies import Copies, copies_of
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
 from atc.codegen.uses import Uses, extent_text, plus
@@ -51,6 +52,8 @@ class GpuRun:
     """Whether the host computes with values of its own."""
     streams: int
     """Those beside the run's own that branches run on, or copies."""
+    inputs: Copies
+    """Those of the inputs that checks look at."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,14 @@ class Plan:
 
 def make_gpu(
     plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
-    timed: bool = False, observed: bool = False, logged: bool = False, copy_streams: int = 1,
+    timed: bool = False, observed: bool = False, checked: bool = False, logged: bool = False,
+    copy_streams: int = 1,
 ) -> Gpu:  # fmt: skip
     """Write the calls of programs some of whose steps a GPU runs.
 
     With `timed` it times each, with `observed` their values are copied for an observer, with
-    `logged` each is announced in the log: none of them is part of a graph then.
+    `checked` for checks around each, with `logged` each is announced in the log: none of them is
+    part of a graph then.
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
     Inputs and outputs are copied on at most `copy_streams`.
     """
@@ -120,8 +125,8 @@ def make_gpu(
         several = "run_ranges" if plan.program.dims else f"run_shape{k}"
         function = several if len(plans) > 1 else "run_on_gpu"
         write = partial(
-            make_schedule, plan.program, plan.arena, plan.weights, network, timed, observed, False,
-            logged,
+            make_schedule, plan.program, plan.arena, plan.weights, network, timed, observed,
+            checked, logged,
         )  # fmt: skip
         runs.append(_make_run(plan, launched, segments, function, write, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
@@ -149,16 +154,18 @@ def _make_run(
         outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
     moved = {m.home for side in resident.before for m in side if not m.to_device}
-    hosted_calls = calls(s for s in program.steps if not on_device(s))
+    hosted_calls = [*calls(s for s in program.steps if not on_device(s))]
     touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
+    guarded = plan.arena.guard > 0 and bool(hosted_calls)
     ports = (*program.inputs, *program.output_homes)
     inputs = [m for moves in hosted.before for m in moves if m.home in program.inputs]
     copied = max(len(inputs), len(hosted.after))
     forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
     return GpuRun(
         function, schedule, 1 + max((s.index for s in program.dims), default=-1),
-        tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena,
+        tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena or guarded,
         max((min(copied, copy_streams), 1, *(len(s.branches) for s in forks))) - 1,
+        copies_of([most(program.types[i].nbytes) for i in program.inputs]),
     )  # fmt: skip
 
 
@@ -239,7 +246,7 @@ class _GpuWriter(StepWriter):
 
     def _segment(self, launched: Sequence[Call | Fork]) -> Iterator[str]:
         """Yield what queues launches with nothing between them: several are replayed as a graph."""
-        if len([*calls(launched)]) < 2 or self.timed or self.observed or self.logged:
+        if len([*calls(launched)]) < 2 or self.looks:
             for call in calls(launched):
                 yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
             return
@@ -271,6 +278,11 @@ class _GpuWriter(StepWriter):
                 yield from self._launch(call, "return 0;", stream)
         yield f"if (!gpu_join(gpu, stream, {others})) return 0;"
 
+    @property
+    def looks(self) -> bool:
+        """Whether something is to be done around each launch."""
+        return self.timed or self.observed or self.checked or self.logged
+
     def _launch(self, call: Call, failed: str, stream: str = "stream") -> Iterator[str]:
         if self.logged:
             yield self._log(call)
@@ -280,7 +292,8 @@ class _GpuWriter(StepWriter):
         yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
         at = [self._device(a) for a in call.arguments]
         lines = self._launched(call, at, failed, stream)
-        yield from self._shown(call, at, lines, failed) if self.observed else lines
+        looked_at = self.observed or self.checked
+        yield from self._shown(call, at, lines, failed) if looked_at else lines
         self.called += 1
 
     def _launched(
@@ -314,19 +327,29 @@ class _GpuWriter(StepWriter):
     def _shown(
         self, call: Call, at: Sequence[str], lines: Iterator[str], failed: str
     ) -> Iterator[str]:
-        """Yield a call's lines between two looks of the observer."""
+        """Yield a call's lines between two looks of the observer, or of the checks."""
         types = [self.program.types[name] for name in call.arguments]
         types[len(types) - len(call.node.outputs) :] = call.choice.workload.outputs
+        copies = copies_of([most(t.nbytes) for t in types])
         values = ", ".join(
-            f"{{{place}, {self._within(t.nbytes)}, {most(t.nbytes)}}}"
-            for place, t in zip(at, types, strict=True)
+            f"{{{where}, {self._within(t.nbytes)}, {begin}}}"
+            for where, t, begin in zip(at, types, copies.begins, strict=True)
         )
         yield "{"
         yield f"  const gpu_value values[] = {{{values}}};"
-        seen = f"values, {len(call.arguments)}"
-        yield f"  if (!show(ctx, stream, {self.called}, 0, {seen})) {failed}"
+        seen = f"values, {len(types)}, {copies.room}"
+        passed = f"if (checked != {self.upper}_OK) return checked;"
+        if self.observed:
+            yield f"  if (!show(ctx, stream, {self.called}, 0, {seen})) {failed}"
+        if self.checked:
+            yield f"  int checked = enter_there(ctx, stream, {self.called}, {seen});"
+            yield f"  {passed}"
         yield from (f"  {line}" for line in lines)
-        yield f"  if (!show(ctx, stream, {self.called}, 1, {seen})) {failed}"
+        if self.checked:
+            yield f"  checked = leave_there(ctx, stream, {self.called}, {seen});"
+            yield f"  {passed}"
+        if self.observed:
+            yield f"  if (!show(ctx, stream, {self.called}, 1, {seen})) {failed}"
         yield "}"
 
     def _device(self, value: str) -> str:

@@ -12,10 +12,10 @@ from atc.names import c_string
 from atc.program.steps import Call, Program, calls
 
 _LONGEST = 1000
-"""Characters of a name; with 4 bytes each still a string that C99 compilers take."""
+"""The most characters of a name; with 4 bytes each, still a string that C99 compilers accept."""
 
 _Key = tuple[str, TensorType]
-"""What a value is known by: a part of a result has the result's name and the part's type."""
+"""The key of a value: a part of a result has the result's name and the part's type."""
 
 INPUT, WEIGHT, INTERNAL, OUTPUT = range(4)
 """Where a value lives: the codes of the generated enum."""
@@ -23,7 +23,7 @@ INPUT, WEIGHT, INTERNAL, OUTPUT = range(4)
 
 @dataclass(frozen=True)
 class ObservedValue:
-    """A value as kernel calls see it. `name` is a C string."""
+    """A value as kernel calls have it. `name` is a C string."""
 
     name: str
     type: TensorType
@@ -72,10 +72,10 @@ def observed(program: Program) -> Observed:
 def output_numbers(program: Program) -> tuple[int, ...]:
     """Return the number of each output among the values, as `observed` counts them.
 
-    Of an output that has another name or shape where it is written it is that value's number.
+    An output that is written under another name or in another shape has the number of that value.
     """
     numbers: dict[_Key, int] = {}
-    written: dict[str, int] = {}  # by where it lives, the latest one
+    written: dict[str, int] = {}  # by home, the latest one
     for call in calls(program.steps):
         for value in _values(program, call):
             numbers.setdefault(value, len(numbers))

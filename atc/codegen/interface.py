@@ -11,7 +11,7 @@ from atc.ir.graph import DType, TensorType
 from atc.names import c_string, comment
 
 MAX_LITERAL = 4095
-"""Characters of a string that every C99 compiler takes."""
+"""Characters of a string that every C99 compiler accepts."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Port:
     table: str
     used: bool = True
     extents: tuple[int, ...] = ()
-    """The shape as it is known when compiling; `type` has the largest."""
+    """The shape as it is known at compile time; `type` has the largest."""
     ends: tuple[tuple[int, int], ...] = ()
     """With shape profiles: the smallest and the largest of each extent."""
 
     @property
     def label(self) -> str:
-        """The model's own name, as it may stand in a comment."""
+        """The model's own name, safe for a comment."""
         return comment(self.name)
 
     @property
@@ -53,19 +53,19 @@ class Port:
 
     @property
     def parameter(self) -> str:
-        """The C declaration of the pointer, less `const`."""
+        """The C declaration of the pointer, without `const`."""
         return f"{self.dtype.c} *{self.c_name}"
 
     @property
     def has_elements(self) -> str:
-        """C over a context: whether a run's shape has elements; "" if it always has."""
+        """The C of whether a run's shape has elements, over a context; "" if it always has."""
         may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
         given = (plain(n) for n in may_be_zero if not is_data_dependent(n) and not self.ends)
         return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
 
     @property
     def long_name(self) -> Sequence[int]:
-        """The name's bytes where it's too long for a C string, else nothing."""
+        """The name's bytes if it is too long for a C string, else nothing."""
         data = self.name.encode("utf-8", "replace")
         return data if len(data) > MAX_LITERAL else b""
 

@@ -1,4 +1,4 @@
-"""Prefaulting: what `init` touches, as a system may map a page only at its first use."""
+"""Prefaulting: the pages that `init` touches, as a system may map one only at its first use."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ PAGE = 4096
 """Bytes between touches: no system has smaller pages."""
 
 MOST = 64 << 20
-"""Bytes of an arena that are touched where its size is only a bound of what runs need."""
+"""The most bytes of an arena that are touched if its size is only a bound of what runs need."""
 
 _GAP = 16 * PAGE
-"""Bytes that nobody reads between two stretches which make them two."""
+"""Unread bytes from which two ranges are not merged."""
 
 
 def prefault_ranges(
     programs: Sequence[Program], places: Sequence[Mapping[str, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the stretches of the weights, [begin, end), that every run of any program reads.
+    """Return the ranges of the weights, [begin, end), that every run of any program reads.
 
-    Nothing is said of what branches and gathers read: a table of embeddings need not be in memory
-    for a few of its rows. Nothing either of weights that take less than two pages.
+    Those that branches and gathers read are left out: an embedding table need not be in memory for
+    a few of its rows. So are weights of less than two pages.
     """
     sets = [_read(p, at) for p, at in zip(programs, places, strict=True)]
     merged: list[tuple[int, int]] = []
@@ -36,7 +36,7 @@ def prefault_ranges(
 
 
 def _read(program: Program, offsets: Mapping[str, int]) -> set[tuple[int, int]]:
-    """Return where the constants lie that are read whole."""
+    """Return the ranges of the constants that are read as a whole."""
     names = {
         name for call in _certain(program.steps) if not isinstance(call.node.op, Gather)
         for name in call.arguments if name in offsets
@@ -45,7 +45,7 @@ def _read(program: Program, offsets: Mapping[str, int]) -> set[tuple[int, int]]:
 
 
 def _certain(steps: Sequence[Step]) -> list[Call]:
-    """Return the calls that no branch decides on."""
+    """Return the calls that always run."""
     found: list[Call] = []
     for step in steps:
         match step:

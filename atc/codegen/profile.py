@@ -9,12 +9,12 @@ from atc.names import c_string
 from atc.program.steps import Program, calls
 
 _LONGEST = 1000
-"""Characters of the nodes' names; with 4 bytes each still a string that C99 compilers take."""
+"""Most characters of the nodes' names; with 4 bytes each, C99 compilers still accept them."""
 
 
 @dataclass(frozen=True)
 class ProfiledCall:
-    """A kernel call: C strings of the nodes that it computes and of the kernel; what it does."""
+    """A kernel call: C strings of its nodes and its kernel, its operations and bytes."""
 
     nodes: str
     op: str

@@ -1,9 +1,9 @@
-"""Checked builds: what a library looks after, before and after each kernel call.
+"""Checked builds: what a library verifies before and after each kernel call.
 
-Memory that no value lives in is filled with poison before a call and has to hold it afterwards;
-values that a call doesn't write have to keep their checksum; results hold no NaN, no infinity and
-nothing beyond a limit. Buffers have guard zones, so that there is such memory beside each of them.
-For one value, by its number, each call that writes or reads it is logged on standard error.
+Memory that no value lives in is filled with poison before a call and has to be unchanged after it;
+values that a call doesn't write have to keep their checksums; results must have no NaN, no infinity
+and nothing beyond a limit. Buffers have guard zones, so that there is such memory beside each of
+them. For one value, by its number, each call that writes or reads it is logged on standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GUARD = 64
 """Bytes of a guard zone on either side of a buffer."""
 
 _LONGEST = 200
-"""Characters of a name: several stand in a message."""
+"""The most characters of a name, as a message has several."""
 
 FLOATS: Mapping[DType, str] = {
     DType.FLOAT: "f32", DType.DOUBLE: "f64", DType.FLOAT16: "f16", DType.BFLOAT16: "bf16",
@@ -33,7 +33,7 @@ FLOATS: Mapping[DType, str] = {
 
 @dataclass(frozen=True)
 class CheckedBuffer:
-    """Bytes of the arena, less their guards, and the steps that they live for."""
+    """Bytes of the arena, without their guards, and the steps of their live range."""
 
     name: str
     offset: int
@@ -50,12 +50,12 @@ class CheckedValue:
     type: str
     size: int
     index: int = 0
-    """Its place among the results of its call, or among the inputs."""
+    """Its index among the results of its call, or among the inputs."""
 
 
 @dataclass(frozen=True)
 class CheckedStep:
-    """A kernel call: C strings, its step of the plan, the buffers and floats that it writes."""
+    """A kernel call: C strings, its step in the plan, the buffers and floats that it writes."""
 
     nodes: str
     kernel: str
@@ -78,24 +78,24 @@ class Checked:
 
     @property
     def memory(self) -> bool:
-        """Whether there is memory to look after."""
+        """Whether there is memory to check."""
         return self.what.memory and bool(self.buffers)
 
     @property
     def results(self) -> bool:
-        """Whether there are results whose numbers are looked at."""
+        """Whether there are results whose numbers are checked."""
         return self.what.numbers and any(s.values for s in self.steps)
 
     @property
     def arguments(self) -> tuple[CheckedValue, ...]:
-        """The inputs whose numbers are looked at."""
+        """The inputs whose numbers are checked."""
         return self.inputs if self.what.numbers else ()
 
 
 def checked(program: Program, arena: Arena, what: Checks) -> Checked:
     """Return the tables for a program whose arena was planned with guards.
 
-    Raises UnsupportedError for ranges of shapes, with which buffers have no fixed places.
+    Raises UnsupportedError for dynamic shapes, with which buffers have no fixed offsets.
     """
     if program.dims:
         raise UnsupportedError(
@@ -129,9 +129,9 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
 
 
 def _paths(program: Program, wanted: bool) -> Iterator[str]:
-    """Yield, for each call, how what it reads first was computed, as a C string; NULL if unwanted.
+    """Yield, for each call, how its first operand was computed, as a C string; NULL if unwanted.
 
-    It is the chain of calls from an input, each by the first of its nodes.
+    That is the chain of calls from an input, each named by the first of its nodes.
     """
     chains: list[list[str]] = []
     for call, read in zip(calls(program.steps), call_sources(program), strict=True):

@@ -29,7 +29,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that the templates say of one program."""
+    """The values of the templates for one program."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -53,9 +53,9 @@ def make_schedule(
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
-    The calls of a `timed` schedule are counted, with the time that each takes; around those of an
-    `observed` one the observer is called, around those of a `checked` one the checks are made;
-    a `logged` one logs each before it runs. `writer` writes them otherwise.
+    The calls of a `timed` schedule are counted and timed; around those of an `observed` one the
+    observer is called, around those of a `checked` one the checks are made; a `logged` one logs
+    each before it runs. `writer` replaces the default writer of steps.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)
@@ -101,7 +101,7 @@ def make_schedule(
 
 
 def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
-    """Return the offset of a value in the arena, as C where it moves with the dims.
+    """Return the offset of a value in the arena, as C if it depends on the dims.
 
     A value may begin `shift` bytes after its buffer does.
     """

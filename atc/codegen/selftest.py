@@ -25,6 +25,9 @@ from atc.program.steps import Program
 VALUES = 64
 """Numbers that a self-test compares, in all outputs together: 256 bytes."""
 
+ERRORS = 4.0
+"""The errors of the reference that another's may be, each rounding in its own way."""
+
 NODES = 1200
 """Bytes that sums and names of nodes may take."""
 
@@ -80,6 +83,8 @@ class Expected:
     """The results of the model's nodes, by their names."""
     tolerance: float = 0.0
     """The error that floats may have, as a part of the largest magnitude."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """The largest error that the reference's own values have, by their names, where it's known."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,16 @@ def _float(value: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-def golden_of(outputs: Sequence[Array], tolerance: float) -> tuple[Golden, ...]:
-    """Return what a self-test compares of a reference's outputs; OptionError for no numbers."""
+def golden_of(
+    outputs: Sequence[Array], tolerance: float, errors: Sequence[float]
+) -> tuple[Golden, ...]:
+    """Return what a self-test compares of a reference's outputs; OptionError for no numbers.
+
+    `tolerance` is a part of an output's largest magnitude, `errors` are the reference's own.
+    """
     count = max(VALUES // max(len(outputs), 1), 1)
     found = []
-    for k, output in enumerate(outputs):
+    for k, (output, error) in enumerate(zip(outputs, errors, strict=True)):
         array = np.asarray(output).ravel()
         is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
         if not is_float and array.dtype.kind not in "iub":
@@ -129,7 +139,7 @@ def golden_of(outputs: Sequence[Array], tolerance: float) -> tuple[Golden, ...]:
             )
         scale = float(np.abs(array.astype(np.float64)).max(initial=0)) or 1.0
         step = float(array.dtype.kind in "iu" and array.dtype.itemsize == 1)
-        allowed = tolerance * scale if is_float else step
+        allowed = tolerance * scale + ERRORS * error if is_float else step
         found.append(Golden(tuple(values.tolist()), stride, allowed, is_float))
     return tuple(found)
 
@@ -149,10 +159,10 @@ def node_sums(program: Program, arena: Arena, expected: Expected) -> tuple[NodeS
 
 def _node_sum(value: StepValue, expected: Expected) -> NodeSum | None:
     """Return the sum of a step's result; None where what it must be isn't known."""
-    known = next((expected.values[v] for v in value.names if v in expected.values), None)
-    values = None if known is None else _laid_out(known, value.type.shape)
+    known = next((v for v in value.names if v in expected.values), None)
+    values = None if known is None else _laid_out(expected.values[known], value.type.shape)
     dtype = value.type.dtype
-    if values is None or dtype not in _SUMMED or values.dtype != dtype.numpy:
+    if known is None or values is None or dtype not in _SUMMED or values.dtype != dtype.numpy:
         return None
     wide = values.astype(np.float64)
     most = float(np.abs(wide).max(initial=0))
@@ -161,7 +171,8 @@ def _node_sum(value: StepValue, expected: Expected) -> NodeSum | None:
     if value.buffer > 255 or value.step >> 16 or value.offset + value.type.nbytes >> 32:
         return None  # more than the table has room for
     root = sqrt(wide.size)
-    allowed = expected.tolerance * (most or 1.0) + _ROUNDING * root * float(wide.std())
+    allowed = expected.tolerance * (most or 1.0) + ERRORS * expected.errors.get(known, 0.0)
+    allowed += _ROUNDING * root * float(wide.std())
     if dtype.numpy.itemsize == 1:
         allowed = 0.5 + 1 / root  # some may be one step apart
     sum_ = float(wide @ signs(wide.size))

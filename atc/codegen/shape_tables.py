@@ -1,4 +1,4 @@
-"""Run-time tables of a network with ranges of shapes, as the templates write them.
+"""Run-time tables of a network with dynamic shapes, as the templates write them.
 
 The inputs' extents are checked and stored as a table of dims `d`; every other extent is computed
 from it. The memory plan holds for the largest shape. For smaller ones the buffers move down, in the
@@ -38,17 +38,17 @@ class Check:
 
     place: str
     symbol: int
-    """The entry of `d` that is set here, -1 where none is."""
+    """The entry of `d` that is set here, -1 if there is none."""
     low: int
     high: int
     equals: str
-    """C text of what it must equal, where it isn't the first of its symbol."""
+    """C text of what it must equal, if it isn't the first of its symbol."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """An extent that states have: an entry of `d`, C text of the most that it may be before a run,
-    and of what it is in the next one.
+    """An extent of states: an entry of `d`, C text of the most that it may be before a run, and of
+    its value in the next one.
     """
 
     symbol: int
@@ -60,7 +60,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Everything that the templates say of run-time extents."""
+    """The values of the templates for run-time extents."""
 
     count: int
     """Entries of `d`."""
@@ -70,7 +70,7 @@ class Dynamic:
     limits: tuple[tuple[int, str], ...]
     """Entries of `d` that kernels write, with the most that each may be."""
     guards: tuple[str, ...]
-    """What must be 0 of the inputs' extents."""
+    """Expressions of the inputs' extents that must be 0."""
     functions: tuple[str, ...]
     """Helper functions that the extents call."""
     sizes: tuple[str, ...]
@@ -88,7 +88,7 @@ class Dynamic:
     fixed: bool
     """Whether the inputs have one shape, and only values or states decide the rest."""
     lengths: tuple[Length, ...] = ()
-    """What states are as long as."""
+    """The extents of states."""
     follows: bool = False
     """Whether an input's extents depend on one of those lengths."""
     first: tuple[tuple[int, ...], ...] = ()
@@ -105,7 +105,7 @@ class Dynamic:
 
     @property
     def agreements(self) -> tuple[str, ...]:
-        """Lines of C that say which of the inputs' extents follow from others."""
+        """Lines of C for the inputs' extents that follow from others."""
         places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
         places |= {length.symbol: "(what the states hold)" for length in self.lengths}
         alike: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ class Dynamic:
 
 
 def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
-    """Return what is to be written of a program's run-time extents, None where it has none.
+    """Return the tables for a program's run-time extents, None if it has none.
 
     The extents that the run function `uses` may call helper functions.
     """
@@ -219,7 +219,7 @@ class Run:
 
 @dataclass(frozen=True)
 class ShapeProfiles:
-    """Everything that the templates say of shape profiles: `inputs` and `outputs` are the ranks."""
+    """The values of the templates for shape profiles: `inputs` and `outputs` are the ranks."""
 
     runs: tuple[Run, ...]
     inputs: tuple[int, ...]
@@ -237,7 +237,7 @@ class ShapeProfiles:
 def make_shape_profiles(
     plans: Sequence[tuple[Program, Arena]], network: str, hosted: bool
 ) -> ShapeProfiles:
-    """Return what is to be written of the plans of a library, which the host computes or a GPU."""
+    """Return the tables for the plans of a library, which the host or a GPU computes."""
     runs = []
     for k, (program, arena) in enumerate(plans):
         sides = [[program.types[v].shape for v in s] for s in (program.inputs, program.outputs)]

@@ -1,4 +1,4 @@
-"""The steps of a program as they are numbered, and between which of them a storage lives."""
+"""The numbered steps of a program, and the live range of each storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atc.program.steps import Program, touched, walk
 def life_of(
     program: Program, value: str, first: int, last: int, *, lasts: bool = False
 ) -> str:
-    """Return what the comment of a buffer says of it; some last from run to run."""
+    """Return the comment of a buffer; some last from run to run."""
     life = "from run to run" if lasts else f"steps {first}-{last}"
     return f"{comment(value)} {program.types[value]}, {life}"
 

@@ -1,4 +1,4 @@
-"""What is complete in memory after each step of a run, for those who look at it there."""
+"""The values that are complete in memory after each step of a run, for code that inspects them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atc.program.steps import Call, CascadeLoop, Program, Step
 class StepValue:
     """A result of a node of the model, `offset` bytes from the begin of a buffer.
 
-    `names` are what the model may call it, `type` has the order of memory. `buffer` is 0 for the
+    `names` are those that the model may have for it, `type` is as in memory. `buffer` is 0 for the
     arena, 1 and up for the outputs.
     """
 
@@ -41,7 +41,7 @@ def step_values(program: Program, arena: Arena) -> Iterator[StepValue]:
 
 
 def _last(step: Step) -> Call | None:
-    """Return the call that completes what a step leaves in memory."""
+    """Return the call that completes the result of a step."""
     match step:
         case Call(slot=None):
             return step
@@ -51,7 +51,7 @@ def _last(step: Step) -> Call | None:
 
 
 def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
-    """Return the buffer and the offset in it of a value; None where it's in neither."""
+    """Return the buffer of a value and the offset in it; None if it's in neither."""
     home, shift = program.home(name), program.shift(name)
     if home in program.output_homes:
         return 1 + program.output_homes.index(home), shift
@@ -61,7 +61,7 @@ def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
 
 
 def _names(program: Program, name: str) -> Iterator[str]:
-    """Yield the names of a value, and of those that are all of the same memory."""
+    """Yield the names of a value and of those that share all of its memory."""
     yield original(name, program.aliases)
     if program.home(name) == name:
         for other in program.storage:

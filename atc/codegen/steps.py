@@ -124,7 +124,7 @@ class StepWriter:
         else:
             nodes = node_text(step.node)[:200]
             text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
-        return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
+        return f"write_log(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
 
     def _call(self, call: Call) -> Iterator[str]:
         node = call.node
@@ -204,9 +204,10 @@ class StepWriter:
     def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
         watched = f"(const void *const[]){{{seen}}}"
-        after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
+        made = f"(const void *const[]){{{', '.join(results)}}}"
+        after = f"atc_leave(ctx, ctx->arena, {self.called}, {made})"
         return [
-            f"atc_enter(ctx, {self.called});",
+            f"atc_enter(ctx, ctx->arena, {self.called});",
             f"atc_watch(ctx, {self.called}, false, {watched});",
             *lines,
             f"atc_watch(ctx, {self.called}, true, {watched});",

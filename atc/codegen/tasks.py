@@ -16,17 +16,17 @@ class Task:
 
 
 class Table:
-    """The pointers that a task is given."""
+    """The pointers that are passed to a task."""
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
 
     def place(self, pointer: str) -> str:
-        """Return what stands for a pointer in the task."""
+        """Return the C of a pointer within the task."""
         return f"at[{self._index.setdefault(pointer, len(self._index))}]"
 
     def run(self, task: str, pieces: int) -> Iterator[str]:
-        """Yield the table and the run of all pieces of a task."""
+        """Yield the table and the call that runs all pieces of a task."""
         yield "{"
         yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
         yield f"  run_pieces(ctx, {task}, at, {pieces});"

@@ -1,4 +1,4 @@
-"""What written C uses, noted while it is written."""
+"""What generated C uses, recorded while it is written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from atc.dims import Dim
 
 @dataclass
 class Uses:
-    """What a run function and its tasks use; it grows while they are written."""
+    """What a run function and its tasks use, collected while they are written."""
 
     pointers: set[str] = field(default_factory=set)
-    """Of inputs, outputs, constants and values, by their names in C."""
+    """The pointers to inputs, outputs, constants and values, by their names in C."""
     arena: bool = False
     """Whether the arena itself is addressed, for scratch."""
     extents: dict[str, None] = field(default_factory=dict)
-    """The extents of run time, as C over the table `d`."""
+    """The run-time extents, as C over the table `d`."""
     places: bool = False
-    """Whether a buffer's place is read from the table `at` of run time."""
+    """Whether a buffer's offset is read from the run-time table `at`."""
     times: bool = False
-    """Whether the run function itself takes times."""
+    """Whether the run function itself measures times."""
     host_times: bool = False
     """Whether any time is that of a call on the processor."""
     device_times: bool = False
@@ -32,7 +32,7 @@ class Uses:
 
 
 def extent_text(uses: Uses, value: int) -> str:
-    """Return an extent as C, and note that it is used."""
+    """Return an extent as C, and record its use."""
     if not isinstance(value, Dim):
         return str(value)
     uses.extents[value.text] = None
@@ -40,5 +40,5 @@ def extent_text(uses: Uses, value: int) -> str:
 
 
 def plus(pointer: str, offset: int) -> str:
-    """Return C of an address so many elements behind a pointer."""
+    """Return the C of an address so many elements after a pointer."""
     return f"{pointer} + {offset}" if offset else pointer

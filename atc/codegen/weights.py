@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
@@ -46,18 +46,20 @@ NO_WEIGHTS = Blob(())
 
 def included_weights(
     name: str, file: str, what: str = "weights", alignment: int = 64,
-    part: tuple[int, int] | None = None,
+    part: tuple[int, int] | None = None, others: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
     `file` is looked up like a header: from the compiler's folder and the `-I` ones. Of a `part`,
-    begin and size in bytes, nothing else of it is included. 100 MB take the assembler a tenth of a
+    begin and size in bytes, nothing else of it is included. The networks `others` find the same
+    data under their own names. 100 MB take the assembler a tenth of a
     second, hence this is the form for all compilers that have it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
     return render("project/weights.S.j2", {
         "name": _checked(name), "file": file, "what": what, "alignment": alignment, "part": part,
+        "others": [*map(_checked, others)],
     })  # fmt: skip
 
 

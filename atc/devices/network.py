@@ -1,4 +1,4 @@
-"""A compiled network that runs elsewhere: under an emulator, over ssh, or over a serial line.
+"""Compiled networks that run elsewhere: under an emulator, over ssh, or over a serial line.
 
 A program around the folder's static library reads inputs from files and writes outputs to others.
 """
@@ -43,16 +43,15 @@ from atc.starter.boards import BOARDS
 from atc.starter.texts import run_texts
 
 PATIENCE = 600.0
-"""Seconds that a run may take: emulators are slow."""
+"""Time limit of a run in seconds: emulators are slow."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """How a program for a target is run: `local`, where need be under its emulator, or `ssh:HOST`.
+    """How a program for a target is run: `local`, under its emulator if needed, or `ssh:HOST`.
 
-    With `serial:DEVICE` it runs already, on a board at the other end of a serial line.
-
-    The empty runner is `local` that loads the library where it can.
+    With `serial:DEVICE` it already runs on a board at the other end of a serial line. The empty
+    runner is `local`, but loads the library in this process if it can.
     """
 
     target: Target
@@ -60,17 +59,17 @@ class Device:
 
     @property
     def host(self) -> str:
-        """The machine that ssh leads to, with its port if it has one of its own; '' for none."""
+        """The machine of ssh, with its port if one is given; '' if there is none."""
         return self.runner.partition(":")[2] if self.runner.startswith("ssh:") else ""
 
     @property
     def line(self) -> str:
-        """The serial line to a board that runs the network; '' for none."""
+        """The serial line to a board that runs the network; '' if there is none."""
         return self.runner.partition(":")[2] if self.runner.startswith("serial:") else ""
 
     @property
     def emulator(self) -> tuple[str, ...]:
-        """The words before a program that is run here: the target's own, or the user's for them."""
+        """The command line in front of a program that is run here: the target's, or the user's."""
         if self.runner.startswith("qemu:"):
             words = shlex.split(self.runner.partition(":")[2])
             return (*words, *self.target.runner[1:]) if len(words) == 1 else (*words,)
@@ -78,22 +77,22 @@ class Device:
 
     @property
     def is_native(self) -> bool:
-        """Whether this machine loads libraries for the target."""
+        """Whether this machine can load libraries for the target."""
         return self.target.arch in ("", host_arch()) and not self.target.bare
 
     @property
     def loads(self) -> bool:
-        """Whether the library is loaded here, as ever."""
+        """Whether the library is loaded in this process."""
         return not self.runner and self.is_native
 
     def check(self) -> None:
-        """Raise OptionError where nothing here can run a program for the target."""
+        """Raise OptionError if nothing here can run a program for the target."""
         name = self.target.name
         if self.line:
             line_of(self.line)
             return
         if not (self.runner in ("", "local") or self.runner.startswith("qemu:") or self.host):
-            raise OptionError(f"nothing is verified by {one_line(self.runner, 60)}",
+            raise OptionError(f"nothing can be verified by {one_line(self.runner, 60)}",
                               where="--runner", hint="use qemu, local, ssh:HOST or serial:DEVICE"
                               )  # fmt: skip
         if self.host and self.target.bare:
@@ -115,15 +114,15 @@ class Device:
 
 
 class DeviceNetwork:
-    """A network of a compiled folder, as `atc.load` gives one, that runs on a device."""
+    """A network of a compiled folder, like that of `atc.load`, that runs on a device."""
 
     def __init__(
         self, folder: Path, device: Device, environ: Mapping[str, str], log: Log = no_log
     ) -> None:
-        """Read what the folder says about its network.
+        """Read the report in the folder.
 
-        Raises ModelError for a folder of something else, and OptionError for a network that no
-        such program runs: of several shapes, sequences or strings.
+        Raises ModelError if the folder has none, and OptionError for a network that such programs
+        don't run: with several shapes, states, sequences or strings.
         """
         report = read_report(folder)
         self.name, self.build_info = str(report["name"]), str(report["build_info"])
@@ -146,7 +145,7 @@ class DeviceNetwork:
         self.results = tuple(Value(t.name, k) for k, t in enumerate(self.outputs))
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run once on inputs by name; ToolchainError has what the program said as it failed."""
+        """Run once on inputs by name; ToolchainError has the output of a program that failed."""
         if self._device.line:
             return self._over_line(inputs)
         with temporary_folder("device") as place:
@@ -169,7 +168,7 @@ class DeviceNetwork:
             return {t.name: _read(place / f"output_{k}.bin", t) for k, t in enumerate(self.outputs)}
 
     def _over_line(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run it on the board that answers at the other end of a serial line."""
+        """Run on the board at the other end of the serial line."""
         given = [np.ascontiguousarray(inputs[t.name], t.dtype).tobytes() for t in self.inputs]
         sizes = [p.type.nbytes for p in self._ports["outputs"]]
         spans = [Span(v.step, v.buffer, v.offset, v.nbytes) for v in self._values]
@@ -185,7 +184,7 @@ class DeviceNetwork:
         }
 
     def _is_of_folder(self, build_info: str) -> bool:
-        """Return whether a library's build information stands in the folder's sources."""
+        """Return whether build information is that of the folder's sources."""
         source = self._folder / "src" / f"{self.name}.c"
         return build_info != "" and c_string(build_info) in source.read_text("utf-8")
 
@@ -225,7 +224,7 @@ class DeviceNetwork:
         return run_binary(words, PATIENCE, cwd=place, log=self._log)
 
     def _by_ssh(self, place: Path, program: str) -> Finished:
-        """Send program and inputs as one archive, and take the outputs as another."""
+        """Send program and inputs as one archive, and receive the outputs as another."""
         sent = io.BytesIO()
         with tarfile.open(fileobj=sent, mode="w") as archive:
             for path in (place / program, *sorted(place.glob("*.bin"))):
@@ -261,7 +260,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def target_of(folder: Path) -> Target | None:
-    """Return the target that a folder was compiled for; None for a library's file, or several."""
+    """Return the target of a compiled folder; None for a library's file, or several targets."""
     if not folder.is_dir() or not [*folder.glob("*.report.json")]:
         return None
     name = str(read_report(folder)["target"])
@@ -270,7 +269,7 @@ def target_of(folder: Path) -> Target | None:
 
 @dataclass(frozen=True)
 class _StepValue:
-    """A node's result as a report describes it, and the file that it comes back in."""
+    """A node's result as a report describes it, and the file that the program writes it to."""
 
     node: str
     names: tuple[str, ...]
@@ -282,17 +281,17 @@ class _StepValue:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """The result's size in bytes."""
         return self.empty.nbytes
 
     @property
     def empty(self) -> Array:
-        """An array of its type, of zeros."""
+        """An array of zeros of the result's type."""
         return np.zeros(self.tensor.shape, self.tensor.dtype)
 
 
 def _step_value(number: int, described: Mapping[str, Any]) -> _StepValue:
-    """Return what a report says of a node's result."""
+    """Return a node's result as a report describes it."""
     port = _port("values", number, {**described, "name": described["node"]})
     return _StepValue(
         port.name, tuple(described["names"]), Tensor(port.name, port.type.shape, port.dtype.numpy),
@@ -301,7 +300,7 @@ def _step_value(number: int, described: Mapping[str, Any]) -> _StepValue:
 
 
 def _read(path: Path, tensor: Tensor) -> Array:
-    """Return what a program has written of a tensor; of an empty one nothing."""
+    """Return a tensor that a program has written; an empty one has no file."""
     data = path.read_bytes() if path.exists() else b""
     return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
 

@@ -18,11 +18,11 @@ from atc.errors import OptionError, ToolchainError, one_line, reason_of
 
 BAUD = 115200
 CHUNK = 512
-"""Bytes of a tensor that are sent or asked for at a time."""
+"""Bytes of a tensor that are sent or requested at a time."""
 TRIES = 3
-"""How often what has no answer, or a damaged one, is asked."""
+"""How often a request is sent if the answer is missing or damaged."""
 PATIENCE = 5.0
-"""Seconds for an answer beside those that its bytes take."""
+"""Seconds to wait for an answer, in addition to the time to transfer its bytes."""
 _MORE = 1  # <NAME>_MORE: the run isn't done yet
 RUNNING = 600.0
 """Seconds that a run may take."""
@@ -32,12 +32,12 @@ _SUM = struct.Struct("<I")
 
 
 def line_of(text: str) -> tuple[str, int]:
-    """Return device and speed of `DEVICE` or `DEVICE:BAUD`; OptionError for none."""
+    """Return device and speed of `DEVICE` or `DEVICE:BAUD`; OptionError if it is neither."""
     device, _, baud = text.rpartition(":")
     if not device or not (baud.isascii() and baud.isdigit()):
         device, baud = text, str(BAUD)
     if not device or not 0 < int(baud) < 10**8:
-        raise OptionError(f"'{one_line(text, 60)}' is no serial line", where="--runner",
+        raise OptionError(f"'{one_line(text, 60)}' is not a serial line", where="--runner",
                           hint="the form is serial:/dev/ttyACM0, or serial:/dev/ttyACM0:115200"
                           )  # fmt: skip
     return device, int(baud)
@@ -45,7 +45,7 @@ def line_of(text: str) -> tuple[str, int]:
 
 @dataclass
 class SerialLine:
-    """An open serial line, by its file descriptor, and what is sent and received over it."""
+    """An open serial line, by its file descriptor, and the requests over it."""
 
     descriptor: int
     name: str
@@ -54,7 +54,7 @@ class SerialLine:
     def ask(
         self, command: str, index: int = 0, offset: int = 0, size: int = 0, data: bytes = b""
     ) -> tuple[int, bytes]:
-        """Send a request and return the answer's status and data; ToolchainError for none."""
+        """Send a request and return the answer's status and data; ToolchainError without one."""
         request = _HEAD.pack(b"atc", ord(command), index, offset, size)
         sent = _summed(request) + (_summed(data) if data else b"")
         for _ in range(TRIES):
@@ -71,13 +71,13 @@ class SerialLine:
         )  # fmt: skip
 
     def run(self, part: int | None = None) -> int:
-        """Let the network run, or do a part of a run, and return its status."""
+        """Run the network, or a part of a run, and return its status."""
         self.ask("r") if part is None else self.ask("p", part)
         done = self._answer("d", time.monotonic() + RUNNING)
         return (self.ask("s") if done is None else done)[0]
 
     def _answer(self, command: str, until: float) -> tuple[int, bytes] | None:
-        """Return the next answer to a command; None if it is late or damaged."""
+        """Return the next answer to a command; None if it times out or is damaged."""
         met = b""
         while met != b"ATC":
             byte = self._read(1, until)
@@ -118,14 +118,16 @@ class SerialLine:
         while at < len(data):
             _, ready, _ = select.select([], [self.descriptor], [], PATIENCE)
             if not ready:
-                raise ToolchainError(f"{one_line(self.name, 60)} takes nothing", where="--runner")
+                raise ToolchainError(
+                    f"{one_line(self.name, 60)} accepts no data", where="--runner"
+                )
             try:
                 at += os.write(self.descriptor, data[at : at + 64])
             except OSError as error:
                 raise self._lost(error) from None
 
     def _drain(self) -> None:
-        """Take what is left of earlier answers."""
+        """Discard the rest of earlier answers."""
         while select.select([self.descriptor], [], [], 0)[0] and self._some(4096):
             pass
 
@@ -149,7 +151,7 @@ def open_line(text: str) -> Iterator[SerialLine]:
                           hint="run atc verify there") from None  # fmt: skip
     speed = getattr(termios, f"B{baud}", None)
     if speed is None:
-        raise OptionError(f"{baud} is no speed of serial lines here", where="--runner",
+        raise OptionError(f"{baud} is not a speed that serial lines have here", where="--runner",
                           hint=f"use {BAUD}") from None  # fmt: skip
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
@@ -163,7 +165,7 @@ def open_line(text: str) -> Iterator[SerialLine]:
             _make_raw(termios, descriptor, speed)
         except termios.error:
             raise OptionError(
-                f"{one_line(name, 60)} is no serial line", where="--runner"
+                f"{one_line(name, 60)} is not a serial line", where="--runner"
             ) from None
         yield SerialLine(descriptor, name, baud)
     finally:
@@ -171,7 +173,7 @@ def open_line(text: str) -> Iterator[SerialLine]:
 
 
 def _make_raw(termios: Any, descriptor: int, speed: int) -> None:
-    """Let bytes through as they are: eight bits, no parity, no flow control, no echo."""
+    """Pass bytes unchanged: eight bits, no parity, no flow control, no echo."""
     settings = termios.tcgetattr(descriptor)
     settings[0] = settings[1] = settings[3] = 0
     settings[2] = termios.CS8 | termios.CREAD | termios.CLOCAL
@@ -182,7 +184,7 @@ def _make_raw(termios: Any, descriptor: int, speed: int) -> None:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes that are complete after a step of a run: of the arena (buffer 0), or of an output."""
+    """Bytes of the arena (buffer 0), or of an output, that are complete after a step of a run."""
 
     step: int
     buffer: int
@@ -196,9 +198,9 @@ def run_over(
 ) -> tuple[list[bytes], list[bytes]]:  # fmt: skip
     """Run the network on the board once on inputs; returns outputs of `sizes` bytes, and `spans`.
 
-    With spans, which are in the order of their steps, it runs in parts. `known` says whether a
-    network is the one that is meant, by its build information. Raises ToolchainError for a board
-    that doesn't answer, runs another network, or whose run fails.
+    With spans, which are in the order of their steps, it runs in parts. `known` returns whether
+    build information is that of the expected network. Raises ToolchainError if the board doesn't
+    answer, runs another network, or fails.
     """
     answer = line.ask("?")[1].decode(errors="replace")
     if not known(answer):

@@ -33,15 +33,17 @@ from atc.dims.extents import (
     symbols_of,
 )
 from atc.dims.names import Extent, Named, Sum, collected, is_name, named, read_sum
+from atc.dims.nonempty import at_least_one, divides_by_zero, substituted
 from atc.dims.parse import parse_extent
 from atc.dims.text import bind_tokens, functions_in, is_open, plain
 
 __all__ = [
     "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "Named", "Range", "Sum", "Symbol",
-    "Undecided", "as_int", "bind_tokens",
+    "Undecided", "as_int", "at_least_one", "bind_tokens",
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
-    "collected", "concrete", "dim", "equals", "evaluate", "functions_in", "high",
+    "collected", "concrete", "dim", "divides_by_zero", "equals", "evaluate", "functions_in", "high",
     "is_data_dependent",
     "is_dynamic", "is_name", "is_open", "low", "maximum", "minimum", "most", "named",
-    "parse_extent", "plain", "reach", "read_sum", "symbols_of", "not_equal",
+    "parse_extent", "plain", "reach", "read_sum", "substituted",
+    "symbols_of", "not_equal",
 ]

@@ -1,4 +1,4 @@
-"""Runners carry a small program and its data to where it runs, and bring back what it printed.
+"""Runners copy a small program and its data to where it runs, and return what it printed.
 
 `local`, `qemu:PROGRAM`, `ssh:HOST`, `adb:SERIAL`, `command:WORDS`. Each has a time limit, and
 leaves nothing behind. A user's words are passed as arguments, or quoted for the shell over there.
@@ -26,21 +26,21 @@ from atc.files.temporary import temporary_folder
 from atc.options.farm import parse_runner
 
 COPYING = 60.0
-"""Seconds that carrying a program to a board, or asking it a question, may take."""
+"""Time limit in seconds for copying a program to a board, or a question to it."""
 _BAD, _KILLED = 254, 137
-"""Exit statuses: of a program that couldn't be brought there, and of one that took too long."""
+"""Exit statuses: of a program that couldn't be copied there, and of one that took too long."""
 _ASK = "uname -m; nproc; grep -m1 -E '^(model name|Hardware|uarch|CPU part)' /proc/cpuinfo"
 
 
 class Away(ToolchainError):
-    """A place where programs run can't be reached, which says nothing of the program."""
+    """The place where programs run can't be reached, which says nothing about the program."""
 
 
 class Runner(Protocol):
-    """Where measuring programs run."""
+    """A place where measuring programs run."""
 
     def machine(self) -> str:
-        """Return what identifies the machine: other times, another identity."""
+        """Return the machine's identity: machines with different times have different ones."""
 
     def run(
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
@@ -65,7 +65,7 @@ class Local:
     emulator: tuple[str, ...] = ()
     log: Log = no_log
     emulated: str = ""
-    """What the times of an emulator that the user chose are kept under."""
+    """The part of the identity that names an emulator that the user chose."""
 
     def machine(self) -> str:
         """Return the processor's name and the number of cores."""
@@ -75,7 +75,7 @@ class Local:
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
         timeout: float,
     ) -> Finished:  # fmt: skip
-        """Run a program where it lies."""
+        """Run a program in its folder."""
         argv = [*self.emulator, str(folder / program), *arguments]
         return run_binary(argv, timeout, cwd=folder, log=self.log)
 
@@ -89,13 +89,13 @@ class Board:
     """Copies files to a folder; `{files}` and `{folder}` stand for them. Without it they come on
     the shell's standard input, so that one connection does it all."""
     shell: tuple[str, ...]
-    """Runs the line of shell that follows."""
+    """Runs the shell's line that follows."""
     root: str
-    """Where folders may be made."""
+    """The folder in which others may be made."""
     log: Log = no_log
 
     def machine(self) -> str:
-        """Return what the board says of its processor."""
+        """Return what the board reports about its processor."""
         done = self._shell(_ASK, COPYING)
         answer = one_line(" ".join(done.stdout.decode("utf-8", "replace").split()), 200)
         if not answer:
@@ -106,7 +106,7 @@ class Board:
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
         timeout: float,
     ) -> Finished:  # fmt: skip
-        """Carry a program there, run it, and remove it."""
+        """Copy a program there, run it, and remove it."""
         place = f"{self.root}/atc-{uuid4().hex}"
         quoted = shlex.quote(place)
         words = shlex.join([f"./{program}", *arguments])
@@ -168,7 +168,7 @@ def _packed(folder: Path, names: Sequence[str]) -> bytes:
 class Command:
     """A command of the user's, called as `COMMAND TIMEOUT PROGRAM FILES... -- ARGUMENTS...`.
 
-    It runs the program beside the files, hands its output and exit status back, and answers
+    It runs the program beside the files, returns its output and exit status, and answers
     `COMMAND machine` with a line that identifies the machine. It is called in the files' folder.
     """
 
@@ -198,7 +198,7 @@ class Command:
 
 
 def open_runner(text: str, emulator: Sequence[str] = (), log: Log = no_log) -> Runner:
-    """Return the runner that a text names; for none, this machine, under a target's emulator."""
+    """Return the runner that a text names; by default this machine, under a target's emulator."""
     kind, _, rest = text.partition(":")
     match kind:
         case "" | "local":

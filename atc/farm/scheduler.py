@@ -28,16 +28,16 @@ from atc.farm.worker import Order, compile_order, order_of
 STALL = 60.0
 """Seconds without any object after which the rest is compiled here."""
 AT_ONCE = 1.0
-"""Seconds that a finished object may take from a worker, once one has kept us waiting."""
+"""Seconds that a finished object may take to arrive, once one has exceeded the limit."""
 CONNECTING = 10.0
-"""Seconds that a scheduler may take to answer at all."""
+"""Seconds that a scheduler may take to answer."""
 SAMPLE = 50
-"""Of a worker's objects the first and every so many are compiled here, too."""
+"""A worker's first object and every so many are compiled here, too, as a check."""
 LOCAL = "local:"
 
 
 class Scheduler:
-    """A connection to a cluster, made when there is first something to do; a context."""
+    """A connection to a cluster, made when it is first needed; a context manager."""
 
     def __init__(
         self, address: str, warn: Callable[[str], None], *, stall: float = STALL
@@ -55,7 +55,7 @@ class Scheduler:
         self.close()
 
     def close(self) -> None:
-        """Let go of the cluster; one that was made for this process ends."""
+        """Disconnect from the cluster; one that was made for this process ends."""
         with self._mutex:
             self._over = True
             for each in (self._client, self._cluster):
@@ -67,7 +67,7 @@ class Scheduler:
     def compile(
         self, jobs: Sequence[RemoteJob], progress: Callable[[int], None]
     ) -> list[bytes | None]:
-        """Return the objects of the jobs, None for those that are left to the caller."""
+        """Return the objects of the jobs; None for those that are left to the caller."""
         client = self._connected()
         if client is None:
             return [None] * len(jobs)
@@ -87,7 +87,7 @@ class Scheduler:
         return [work.objects.get(k) for k in range(len(jobs))]
 
     def measures(self, resource: str) -> bool:
-        """Return whether a worker carries a resource, such as the target's name."""
+        """Return whether a worker has a resource, such as the target's name."""
         client = self._connected()
         if client is None:
             return False
@@ -95,7 +95,7 @@ class Scheduler:
         return any(worker.get("resources", {}).get(resource, 0) >= 1 for worker in workers)
 
     def run(self, parcel: Parcel, resource: str) -> Any:
-        """Run a program on a worker that carries a resource; raises what the runner does."""
+        """Run a program on a worker that has a resource; raises what its runner does."""
         client = self._connected()
         if client is None:
             raise Away(f"the cluster {self._address} is away")
@@ -157,14 +157,14 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class ByCluster:
-    """A runner: the workers that carry a resource, one program at a time on each."""
+    """A runner: the workers that have a resource, one program at a time on each."""
 
     scheduler: Scheduler
     resource: str
     emulator: tuple[str, ...] = ()
 
     def machine(self) -> str:
-        """Return what a worker says of the machine that it measures on."""
+        """Return what a worker reports about the machine that it measures on."""
         answer = self.scheduler.run(Parcel("", {}, (), CONNECTING, self.emulator), self.resource)
         return str(answer)
 
@@ -183,7 +183,7 @@ class ByCluster:
 
 @dataclass
 class _Work:
-    """One call's orders, what has come back, and from whom."""
+    """The orders of one call, the objects received, and the workers they came from."""
 
     client: Any
     orders: Sequence[Order]
@@ -196,7 +196,7 @@ class _Work:
     stalled: bool = False
     futures: list[Any] = field(default_factory=list)
     patience: float = field(init=False)
-    """Seconds that a result which is done may take to arrive."""
+    """Seconds that a finished result may take to arrive."""
 
     def __post_init__(self) -> None:
         self.patience = self.stall
@@ -205,7 +205,7 @@ class _Work:
         self.trouble = self.trouble or text
 
     def round(self, which: Sequence[int], workers: Sequence[str] | None) -> None:
-        """Have some orders done, and take what holds."""
+        """Have some orders compiled, and keep the objects that are right."""
         arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         waiting = {}
         for k in which:
@@ -254,7 +254,7 @@ class _Work:
         self.progress(len(self.objects))
 
     def cancel(self) -> None:
-        """Have nothing more done of what isn't."""
+        """Cancel what isn't done."""
         left = [future for future in self.futures if not future.done()]
         with suppress(Exception):
             if left:
@@ -262,7 +262,7 @@ class _Work:
 
 
 def compile_here(order: Order) -> tuple[str, bytes]:
-    """Compile an order on the worker that this is called on; returns its address, too."""
+    """Compile an order on the worker that runs this; returns the worker's address, too."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -276,7 +276,7 @@ def compile_here(order: Order) -> tuple[str, bytes]:
 
 
 def open_scheduler(address: str, warn: Callable[[str], None]) -> Scheduler | None:
-    """Return the cluster at an address, None for none; nothing is asked of it yet."""
+    """Return the cluster at an address, without connecting yet; None without an address."""
     if not address:
         return None
     if find_spec("distributed") is None:

@@ -19,12 +19,12 @@ from atc.errors import ToolchainError
 from atc.files.temporary import temporary_folder
 
 POLL = 0.2
-"""Seconds between two looks at whether work is still wanted."""
+"""Seconds between checks whether work is still wanted."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A source to compile, with all that its object depends on; to be sent."""
+    """A source to compile, with all that its object depends on, in a form that can be sent."""
 
     version: str
     argv: tuple[str, ...]
@@ -49,10 +49,9 @@ def order_of(job: RemoteJob) -> Order:
 
 
 def compile_order(order: Order, wanted: Callable[[], bool] = lambda: True) -> bytes:
-    """Compile a source here and return its object; ended once it isn't wanted any more.
+    """Compile a source here and return its object; stop once it isn't wanted any more.
 
-    Raises ToolchainError where this machine's atc or compiler is another one, or the compiler
-    fails.
+    Raises ToolchainError if this machine's atc or compiler differs, or the compiler fails.
     """
     running = Running()
     compiler = Compiler(
@@ -70,7 +69,7 @@ def compile_order(order: Order, wanted: Callable[[], bool] = lambda: True) -> by
 
 @contextmanager
 def _ended_unless(wanted: Callable[[], bool], running: Running) -> Iterator[None]:
-    """End what runs as soon as nobody wants it any more."""
+    """End a running compiler as soon as its result isn't wanted any more."""
     done = Event()
 
     def watch() -> None:

@@ -131,9 +131,6 @@ def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int])
         fmas=_halves(own["fmas"]),
         fma_latency=_halves(own["fma_latency"]),
         loads=_halves(own["loads"]),
-        stores=_halves(own["stores"]),
-        divide=round(own["divide"], 1),
-        sqrt=round(own["sqrt"], 1),
         l1=Cache(l1, round(near, 1), round(_within(wide.latencies, 0, l1), 1)),
         l2=Cache(l2, round(middle * COMPUTING, 1), round(_within(wide.latencies, l1, l2), 1)),
         l3=Cache(l3, round(far * COMPUTING, 1), round(_within(wide.latencies, l2, l3), 1))

@@ -1,4 +1,4 @@
-"""Model files of every format become one thing: an `onnx_ir.Model` with static input shapes.
+"""Read model files of every format as an `onnx_ir.Model` with pinned input shapes.
 
 The only package that knows file formats. May import `dims` and `errors`.
 """
@@ -17,13 +17,13 @@ from atc.importers.foreign import refuse_foreign
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
-"""Words of `--framework` and what they mean; ATC's other numbers are not supported."""
+"""Values of `--framework` and their formats; ATC's other numbers are not supported."""
 
 
 def load_model(
     path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None
 ) -> onnx_ir.Model:
-    """Read a model file; an empty `framework` is found out from the file's first bytes.
+    """Read a model file; an empty `framework` is detected from the file's first bytes.
 
     The model's metadata entry `atc.warnings` has a line for whatever is suspicious. Raises
     AtcError, also for a file of weights that isn't there, whether or not the format has one.
@@ -78,7 +78,7 @@ def _loaded(
 
 
 def _of_tensors(shapes: Mapping[str, InputShape], path: Path) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes for a format that knows neither sequences nor optionals."""
+    """Return the shapes for a format without sequences and optionals."""
     tensors: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         if isinstance(shape, tuple):
@@ -111,10 +111,10 @@ def _head(path: Path) -> bytes:
 
 
 def _detect(path: Path, head: bytes) -> str:
-    """Return the framework that a file's first bytes speak of; ONNX has no magic of its own."""
+    """Return the framework that a file's first bytes indicate; ONNX has no magic number."""
     if head.startswith(b"ATCGRAPH"):
         return "graph"
-    # The importers have the say, but loading them takes a while: a first look saves it for ONNX.
+    # The importers decide, but loading them takes a while: a first check avoids it for ONNX.
     if b"mg" in head[:12].lower():
         from atc.importers.megengine import is_megengine
 

@@ -1,8 +1,8 @@
-"""The extents of inputs whose axes are called by names: in `--input_shape`, and in the model.
+"""The extents of inputs whose axes have names: in `--input_shape`, and in the model.
 
-Equal names are equal extents. What exporters write, such as `past_sequence_length + 1`, and what
-the option says, such as `s+p`, follows from the names in it, and an input that the option leaves
-out follows from the names of the others.
+Equal names are equal extents. Sums that exporters write, such as `past_sequence_length + 1`, and
+sums in the option, such as `s+p`, follow from the names in them, and an input that the option
+leaves out follows from the names of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Names:
     file: str
 
     def resolved(self, total: Sum, above: frozenset[str] = frozenset()) -> Sum | str:
-        """Return a sum in names of ranges alone, or a name of which nothing is known."""
+        """Return a sum over names of ranges alone, or an unknown name."""
         terms: list[tuple[str, int]] = []
         constant = total.constant
         for name, factor in total.terms:
@@ -57,7 +57,7 @@ class Names:
 def names_of(
     inputs: Iterable[onnx_ir.Value], shapes: Mapping[str, object], file: str
 ) -> Names:  # fmt: skip
-    """Return what `--input_shape` says of names: by its own ones, and by where it gives extents.
+    """Return what `--input_shape` defines: its own names, and the model's where it gives extents.
 
     Raises ModelError for a name that it gives two extents.
     """
@@ -97,11 +97,11 @@ def names_of(
 
 
 def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
-    """Give an input a shape.
+    """Set the shape of an input.
 
-    Axes of a range keep their names; `meta` holds their ranges, and of other open axes what they
+    Axes with ranges keep their names; `meta` holds their ranges, and the sums that other open axes
     follow from. Raises ModelError for an extent that doesn't follow from what is known, and for a
-    range that isn't what follows from the model's names.
+    range that contradicts the model's names.
     """
     own = [*value.shape] if value.shape is not None else [None] * len(shape)
     dims: list[int | str | None] = []
@@ -135,9 +135,9 @@ def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None
 
 
 def resolve_by_names(value: onnx_ir.Value, names: Names) -> None:
-    """Give an input the shape that follows from the names of its axes.
+    """Set the shape of an input that follows from the names of its axes.
 
-    Where not all of it does, only what is fixed is set: what is open is reported in lowering.
+    If not all extents do, only the fixed ones are set: lowering reports the open ones.
     """
     if value.shape is None or not names.known:
         return
@@ -166,7 +166,7 @@ def _followed(value: onnx_ir.Value, axis: int, extent: Sum, names: Names) -> Sum
 def _agreed(
     value: onnx_ir.Value, axis: int, text: str, extent: Range, names: Names
 ) -> Range | Sum:  # fmt: skip
-    """Return what an axis follows from by the model's own name, else its range."""
+    """Return the sum that an axis follows from by the model's own name, else its range."""
     total = _sum_of(text)
     if total is None or (total.name and not isinstance(names.known.get(text), Sum)):
         return extent
@@ -187,7 +187,7 @@ def _agreed(
 def _simplest(
     value: onnx_ir.Value, axis: int, total: Sum, names: Names
 ) -> tuple[str, int | Range | Sum]:  # fmt: skip
-    """Return the name of an axis and its extent, range, or what it follows from."""
+    """Return the name of an axis and its extent, range, or the sum that it follows from."""
     ends = names.range(total)
     if ends.low < 0:
         raise ModelError(
@@ -200,12 +200,12 @@ def _simplest(
 
 
 def _text(dim: object) -> str:
-    """Return the name that a model gives an axis, "" where it gives none."""
+    """Return the name that a model gives an axis, "" if it gives none."""
     return "" if isinstance(dim, int) else str(getattr(dim, "value", None) or "")
 
 
 def _sum_of(text: str) -> Sum | None:
-    """Return what a model's name of an axis stands for; what is no sum is a name as it is."""
+    """Return the sum that a model's name of an axis stands for; a plain name stands for itself."""
     return (read_sum(text) or named(text)) if text else None
 
 

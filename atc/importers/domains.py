@@ -1,4 +1,4 @@
-"""The domains of a model's operators: one name for the standard's own, one opset for each."""
+"""The domains of a model's operators: one name for the standard's, one opset for each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ STANDARD = "ai.onnx"
 
 
 def settle_domains(model: onnx_ir.Model, file: str) -> None:
-    """Call the standard's domain by its short name, in the model and in its functions.
+    """Replace the standard's domain by its short name, in the model and in its functions.
 
-    Raises ModelError where its two names have different opsets, or where a node is of a domain
-    that is not imported.
+    Raises ModelError if its two names have different opsets, or if a node's domain is not
+    imported.
     """
     _settle(model.opset_imports, model.graph.all_nodes(), file)
     for key, function in [*model.functions.items()]:

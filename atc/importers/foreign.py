@@ -1,6 +1,6 @@
-"""Files that hold models, but in a form that only other packages read: what they are.
+"""Recognise model files in formats that only other packages can read.
 
-They are known by their content alone, which is never run: a pickle is a program.
+They are recognised by their content alone, which is never run: a pickle is a program.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _PICKLED = {
     b"xgboost": ("XGBoost", ("xgboost", "onnxmltools")),
     b"lightgbm": ("LightGBM", ("lightgbm", "onnxmltools")),
 }
-"""Modules whose pickles are known: the package, and what converts them."""
+"""Modules whose pickles are known: the package, and its converter."""
 
 
 @dataclass(frozen=True)
 class Foreign:
     """A file of another package.
 
-    `framework` is the word of --framework that converts it, '' where nothing here does, with the
-    modules that it `needs`; `way` is how its owner writes an ONNX file, or one that is converted.
+    `framework` is the value of --framework that converts it, '' if there is none, with the modules
+    that it `needs`; `way` is how to export it to ONNX, or to a format that can be converted.
     """
 
     what: str
@@ -61,7 +61,7 @@ _KERAS = Foreign(
 
 
 def foreign_format(path: Path) -> Foreign | None:
-    """Return what a file or folder of another package is; None for all else, and for nothing."""
+    """Return what a file or folder of another package is; None for any other or a missing one."""
     try:
         if path.is_dir():
             return _SAVED if Path(path, "saved_model.pb").is_file() else None
@@ -93,7 +93,7 @@ def _zipped(path: Path) -> Foreign | None:
 
 
 def _pickled(head: bytes) -> Foreign | None:
-    """Return whose pickle it is: the first module that it names of those that are known."""
+    """Return the package of a pickle, by the first known module that it names."""
     if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         return None
     places = {head.find(module): known for module, known in _PICKLED.items() if module in head}

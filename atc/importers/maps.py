@@ -1,4 +1,4 @@
-"""Maps: those of ai.onnx.ml, which `onnx_ir` doesn't know, become tensors of keys and of values."""
+"""Maps of ai.onnx.ml, which `onnx_ir` doesn't support, become tensors of keys and of values."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from atc.errors import ModelError, UnsupportedError
 from atc.importers.sequences import replace_input, result_of
 
 MAP_KEYS = "atc.map_keys"
-"""Where the `meta` of an input that is a map keeps the type of its keys; its own is a sequence."""
+"""The `meta` key of a map input's key type; the input's own type is a sequence."""
 
 MAP_DOMAIN = "atc.map"
-"""Of the operator Map, which makes a map of keys and values."""
+"""The domain of the operator Map, which makes a map of keys and values."""
 
 
 def without_maps(graph: onnx.GraphProto, path: str, outermost: bool = True) -> dict[str, int]:
-    """Take the map types out of a graph; return the inputs that are maps with their keys' types.
+    """Remove the map types from a graph; return the inputs that are maps with their keys' types.
 
-    Such an input becomes a sequence of its values' type; what computed values are, lowering finds.
+    Such an input becomes a sequence of its values' type; lowering infers the types of results.
     """
     keys: dict[str, int] = {}
     for value in (*graph.output, *graph.value_info):
@@ -64,14 +64,14 @@ def is_map(value: onnx_ir.Value) -> bool:
 
 
 def mark_maps(model: onnx_ir.Model, keys: dict[str, int]) -> None:
-    """Note which inputs are maps."""
+    """Record which inputs are maps."""
     for value in model.graph.inputs:
         if value.name in keys:
             value.meta[MAP_KEYS] = onnx_ir.DataType(keys[value.name])
 
 
 def pin_map(model: onnx_ir.Model, value: onnx_ir.Value, shape: object, file: str) -> None:
-    """Say how many entries a map has: it becomes an input of keys and one of values."""
+    """Fix the number of a map's entries: it becomes an input of keys and one of values."""
     match shape:
         case (int(count),) if count > 0:
             pass

@@ -1,4 +1,4 @@
-"""Reads ONNX files into `onnx_ir` models, refusing what is damaged, unsafe or too new."""
+"""Read ONNX files into `onnx_ir` models; damaged, unsafe or too new ones are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
 MOST_NODES = 1 << 20
-"""Nodes that a model may have once its functions' bodies stand where they are called."""
+"""The most nodes of a model after its functions are inlined."""
 
 InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
@@ -68,17 +68,17 @@ def load_onnx(path: Path) -> onnx_ir.Model:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Return the error that others were raised from."""
+    """Return the first error in a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
-    """Return the model without functions of its own: their nodes stand where they were called.
+    """Return the model with its functions inlined.
 
     A function may import other opsets than the model: its nodes then carry the version. Raises
-    ModelError where a domain has no opset.
+    ModelError if a domain has no opset.
     """
     settle_domains(model, file)
     if not len(model.functions):
@@ -96,7 +96,7 @@ def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
 
 
 def _check_calls(model: onnx_ir.Model) -> None:
-    """Refuse functions that call functions that ... so often that no machine holds the nodes."""
+    """Refuse functions whose nested calls would expand to more nodes than MOST_NODES."""
     sizes: dict[object, int] = {}
 
     def size(nodes: Iterable[onnx_ir.Node]) -> int:
@@ -134,7 +134,7 @@ def _check_opset(opset: int, path: Path) -> None:
 
 
 def _check_names(graph: onnx.GraphProto, path: Path) -> None:
-    """Refuse names that aren't UTF-8, which protobuf gives as bytes, and names of two things."""
+    """Refuse names that aren't UTF-8, which protobuf gives as bytes, and duplicate names."""
     values = (*graph.input, *graph.output, *graph.initializer)
     _check_once("input", (v.name for v in graph.input), str(path))
     _check_once("initializer", (t.name for t in graph.initializer), str(path))
@@ -174,7 +174,7 @@ def _check_once(what: str, names: Iterable[str], where: str) -> None:
 
 
 def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
-    """Yield every tensor of the model: initializers and attributes, of subgraphs too."""
+    """Yield every tensor of the model: initializers and attributes, including subgraphs'."""
     graphs = [model.graph, *model.graph.subgraphs()]
     for graph in graphs:
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
@@ -185,16 +185,16 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
 
 
 def _take_tensors(model: onnx_ir.Model) -> None:
-    """Give the model tensors of its own, so that the file's message, which holds all, can go.
+    """Copy the model's tensors, so that the file's message, which holds them all, can be freed.
 
-    Each read of a message's numbers is another copy of them.
+    Each read of a message's numbers makes another copy of them.
     """
     taken: dict[int, tuple[object, onnx_ir.Tensor[Any]]] = {}
 
     def own(tensor: onnx_ir.TensorProtoTensor) -> onnx_ir.Tensor[Any]:
         if id(tensor) not in taken:
             made = onnx_ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name)
-            taken[id(tensor)] = tensor, made  # kept: another may have its id else
+            taken[id(tensor)] = tensor, made  # kept, or another tensor may get its id
         return taken[id(tensor)][1]
 
     for graph in (model.graph, *model.graph.subgraphs()):
@@ -208,7 +208,7 @@ def _take_tensors(model: onnx_ir.Model) -> None:
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:
-    """Set the inputs' shapes; those that aren't given, too, where they follow by names of axes.
+    """Set the inputs' shapes, also of those that aren't given but follow from names of axes.
 
     A list holds the shapes of a sequence's elements, which become inputs of their own; None leaves
     an optional without a value.

@@ -1,4 +1,4 @@
-"""Files of optimised graphs: their inputs and outputs are a model's, the rest is passed on."""
+"""Files of optimised graphs: inputs and outputs become a model's, the rest is passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atc.errors import ModelError, way_out
 
 MAGIC = b"ATCGRAPH 2\n"
 PAYLOAD = "atc.graph"
-"""The metadata property that holds the content."""
+"""The metadata property that holds the graph."""
 
 
 def load_graph(path: Path) -> onnx_ir.Model:

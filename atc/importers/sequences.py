@@ -1,4 +1,4 @@
-"""Inputs that are sequences or optionals become inputs for their tensors, joined by a node."""
+"""Replace inputs that are sequences or optionals by inputs for their tensors and a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_composite(value: onnx_ir.Value) -> bool:
 def pin_sequence(
     model: onnx_ir.Model, value: onnx_ir.Value, shapes: Sequence[tuple[int, ...]], file: str
 ) -> None:
-    """Give a sequence (or an optional one) as many elements as there are `shapes`."""
+    """Fix the elements of a sequence (or an optional one): as many as there are `shapes`."""
     kind = value.type
     if isinstance(kind, onnx_ir.OptionalType):
         kind = kind.elem_type

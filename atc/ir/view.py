@@ -6,7 +6,7 @@ flip and most reshapes are views; composing them is what makes data movement van
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import pairwise
@@ -14,7 +14,20 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Undecided, high, is_dynamic, low, maximum, minimum, not_equal, reach
+from atc.dims import (
+    Symbol,
+    Undecided,
+    at_least_one,
+    divides_by_zero,
+    high,
+    is_dynamic,
+    low,
+    maximum,
+    minimum,
+    not_equal,
+    reach,
+    substituted,
+)
 from atc.ir.graph import Array, row_major
 
 
@@ -152,7 +165,39 @@ def compose(
     by the `inner` views over `inner_shape`. Returns the operands' views over the loops `shape`, or
     the loop that must be split first (see `compose_refining`), or None when the composition is not
     affine.
+
+    Loops and the value are taken to have elements: without any, nothing is read, and every view
+    will do.
     """
+    some = at_least_one((*shape, *inner_shape))
+    if not some:
+        return _compose(shape, outer, inner_shape, inner)
+    found = _compose(
+        _each(shape, some), _renamed(outer, some),
+        _each(inner_shape, some), [_renamed(v, some) for v in inner],
+    )  # fmt: skip
+    back = {positive: symbol for symbol, positive in some.items()}
+    match found:
+        case None:
+            return None
+        case Split():
+            return Split(found.axis, substituted(found.inner, back))
+    views = tuple(_renamed(v, back) for v in found)
+    unsafe = any(divides_by_zero(n) for v in views for n in (*v.strides, v.offset))
+    return None if unsafe else views
+
+
+def _each(extents: Sequence[int], by: Mapping[Symbol, Symbol]) -> tuple[int, ...]:
+    return tuple(substituted(n, by) for n in extents)
+
+
+def _renamed(view: View, by: Mapping[Symbol, Symbol]) -> View:
+    return View(_each(view.strides, by), substituted(view.offset, by))
+
+
+def _compose(
+    shape: Sequence[int], outer: View, inner_shape: Sequence[int], inner: Sequence[View]
+) -> tuple[View, ...] | Split | None:
     base = None if 0 in inner_shape else _digits(outer.offset, inner_shape)
     if base is None:
         return None
@@ -227,9 +272,20 @@ def compose_refining(
         if not isinstance(result, Split):
             return loops, current, result
         axis, extent = result.axis, result.inner
-        loops = (*loops[:axis], loops[axis] // extent, extent, *loops[axis + 1 :])
+        count = _times(loops[axis], extent)
+        if count is None:
+            return None
+        loops = (*loops[:axis], count, extent, *loops[axis + 1 :])
         current = tuple(split_loop(v, axis, extent) for v in current)
     return None
+
+
+def _times(extent: int, inner: int) -> int | None:
+    """Return how often `inner` goes into an extent, if that is so even where both are 0."""
+    some = at_least_one((extent, inner))
+    count = substituted(extent, some) // substituted(inner, some)
+    count = substituted(count, {positive: symbol for symbol, positive in some.items()})
+    return None if divides_by_zero(count) or count * inner != extent else count
 
 
 def overlaps_itself(shape: Sequence[int], view: View) -> bool:

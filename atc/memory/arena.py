@@ -1,4 +1,4 @@
-"""Places every activation and scratch buffer of a program in one arena."""
+"""Place every activation and scratch buffer of a program in one arena."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from atc.program.steps import (
 ALIGNMENT = 64
 """Bytes: one cache line, one AVX-512 vector."""
 ORDERS = 8
-"""Packings that the planner tries before it searches."""
+"""Greedy packings that the planner tries before it searches."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Arena:
     sizes: tuple[int, ...] = ()
     """With run-time extents: each buffer's bytes, from the lowest offset up."""
     below: tuple[tuple[int, ...], ...] = ()
-    """Which buffers of `sizes` lie below each one and must not reach into it."""
+    """The buffers of `sizes` that lie below each one and must not overlap it."""
     states: Mapping[str, int] = field(default_factory=dict)
-    """Offsets of what lasts from run to run, at the arena's start."""
+    """Offsets of the states, which last from run to run, at the arena's start."""
     number: Mapping[str, int] = field(default_factory=dict)
-    """Which buffer of `sizes` each value lies in."""
+    """The number in `sizes` of each value's buffer."""
     scratch_number: Mapping[str, int] = field(default_factory=dict)
-    """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
+    """The number in `sizes` of each call's scratch, by the call's first output."""
     io: Mapping[str, int] = field(default_factory=dict)
-    """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
+    """Offsets of inputs and outputs (by their homes), if the arena has room for them."""
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of the plan: a picture of it."""
+        """Return the picture of the plan that a notebook shows."""
         return arena_svg(self.buffers, self.plan)
 
 
@@ -76,7 +76,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class Event:
-    """What a step reads and writes; `call` is None where a branch or a loop begins or ends."""
+    """The values that a step reads and writes; `call` is None at the ends of branches and loops."""
 
     step: int
     call: Call | None
@@ -86,7 +86,7 @@ class Event:
 
 
 def events_of(program: Program) -> Iterator[Event]:
-    """Yield what each step of a program reads and writes, in order."""
+    """Yield the values that each step of a program reads and writes, in order."""
     yield from _events(program, program.steps)
 
 
@@ -97,8 +97,8 @@ def plan_memory(
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
     With `in_place`, results may take over the storage of operands that die at their call. `guard`
-    bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries so
-    many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes. With
+    bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries
+    `tries` packings. Every value lies at a multiple of `alignment` bytes, at most ALIGNMENT. With
     `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(events_of(program))
@@ -169,9 +169,7 @@ def plan_memory(
 def _io_buffers(
     program: Program, events: Sequence[Event], alignment: int
 ) -> list[Buffer]:
-    """Return the room of inputs, which are there before the first step, and of outputs.
-
-    The caller reads those after the last.
+    """Return the buffers of inputs, live before all steps, and of outputs, live after them.
     """
     uses: dict[str, list[Event]] = {}
     for event in events:
@@ -206,13 +204,13 @@ def _with_states(
 
 
 def _whole_lines(size: int) -> int:
-    """Return bytes rounded up, so that what comes behind them is aligned."""
+    """Return bytes rounded up, so that whatever follows them is aligned."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _life(events: Sequence[Event]) -> tuple[int, int, _Lane | None]:
-    """Return when a buffer lives that is used at these events: in one branch of a fork, or else
-    during the whole of each fork.
+    """Return the live range of a buffer that is used at these events: in one branch of a fork, or
+    else during the whole of each fork.
     """
     lane = events[0].lane
     if all(e.lane == lane for e in events):
@@ -223,7 +221,7 @@ def _life(events: Sequence[Event]) -> tuple[int, int, _Lane | None]:
 
 
 def _packed(buffers: Sequence[Buffer], tries: int) -> MemoryPlan:
-    """Return the smallest of so many packings: those of the greedy orders, then of the search."""
+    """Return the smallest of `tries` packings: those of the greedy orders, then of the search."""
     return plan_arena(buffers, orders=tries, iterations=max(tries - ORDERS, 0))
 
 
@@ -291,7 +289,7 @@ def _scratch_key(call: Call) -> str:
 
 
 def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator[Event]:
-    """Yield what each step reads and writes, branches one after the other."""
+    """Yield the values that each step reads and writes, one branch after another."""
     step = start
     for item in steps:
         match item:
@@ -314,7 +312,7 @@ def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator
 
 
 def _fork_events(program: Program, fork: Fork, start: int) -> list[Event]:
-    """Return a fork's events; what several branches use, none of them may overwrite."""
+    """Return a fork's events; no branch may overwrite what several of them use."""
     found: list[list[Event]] = []
     step = start
     for branch in fork.branches:
@@ -332,7 +330,7 @@ def _fork_events(program: Program, fork: Fork, start: int) -> list[Event]:
 
 
 def _loop_events(program: Program, loop: Repeat, start: int) -> list[Event]:
-    """Return a loop's events; what an iteration reads before it writes it lives until the end."""
+    """Return a loop's events; values that an iteration reads before writing live until its end."""
     events = [Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
     events += _events(program, loop.body, start + 1)
     fresh, lasting = {loop.iteration}, [*loop.conditions, *loop.collected]

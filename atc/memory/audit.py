@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from atc.dims import most
 from atc.errors import InternalError
-from atc.ir.ops import ConvBlocked, Pool
+from atc.ir.ops import Conv, ConvBlocked, Pool
 from atc.program.cascade import Stripe
 from atc.program.steps import (
     Branch,
@@ -45,7 +45,7 @@ class _Span:
 def _rows_read(call: Call, stripe: Stripe) -> tuple[int, int]:
     """Return the rows of its first operand that a call reads for those of a stripe."""
     op, x = call.choice.workload.op, call.choice.workload.inputs[0]
-    assert isinstance(op, ConvBlocked | Pool)
+    assert isinstance(op, Conv | ConvBlocked | Pool)
     assert x is not None
     window = op.window
     reach = (window.kernel[0] - 1) * window.dilations[0] + 1

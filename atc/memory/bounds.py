@@ -1,8 +1,8 @@
-"""What no plan can be below, whatever is recomputed: bytes, and work within a budget.
+"""Lower bounds of any plan, whatever it recomputes: bytes, and work within a budget.
 
-At each call of a program its operands, its results and its scratch are there. What else lives then
-was made before and is read later; a plan that needs less has to recompute some of it. Both bounds
-suppose the same calls in the same order.
+At each call of a program its operands, its results and its scratch are live. Other values that are
+live then were computed before and are read later; a plan that needs less has to recompute some of
+them. Both bounds assume the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atc.program.steps import Call, Program
 
 @dataclass(frozen=True)
 class Moment:
-    """A call, the bytes that it needs itself, and those of what only waits for a later one."""
+    """A call, the bytes that it needs itself, and those of values that only later calls read."""
 
     call: str
     needed: int
@@ -27,7 +27,8 @@ class Moment:
 def moments(program: Program, arena: Arena) -> list[Moment]:
     """Return what is in the arena at each call.
 
-    A result that might take over an operand's storage if that weren't read later counts as if.
+    A result that could take over an operand's storage if that weren't read later counts as if it
+    did.
     """
     sizes = {b.name: b.size for b in arena.buffers}
     scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
@@ -50,16 +51,17 @@ def moments(program: Program, arena: Arena) -> list[Moment]:
 
 
 def least_bytes(program: Program, arena: Arena) -> tuple[str, int]:
-    """Return the call that needs most alone, and its bytes, which no arena can be below."""
+    """Return the call that needs most by itself, and its bytes: no arena can be smaller."""
     worst = max(moments(program, arena), key=lambda m: m.needed, default=Moment("", 0, {}))
     return worst.call, worst.needed
 
 
 def least_work(program: Program, arena: Arena, size: int) -> float:
-    """Return a lower bound on the recomputed work of any plan whose arena has a size.
+    """Return a lower bound on the recomputed work of any plan with an arena of `size` bytes.
 
-    Whichever of the waiting values are dropped at one call, each has to be recomputed by at least
-    one call: the cheapest choice, of which the last may be a part, at the call where it costs most.
+    Whichever waiting values are dropped at a call, each has to be recomputed by at least one call.
+    The bound is the cost of the cheapest choice (the last value may count in part), at the call
+    where that is greatest.
     """
     cost: dict[str, float] = {}
     for event in events_of(program):
@@ -89,7 +91,7 @@ def _scratch(call: Call, scratch: Mapping[str, int]) -> int:
 
 
 def _shared(call: Call, arena: Arena, sizes: Mapping[str, int]) -> int:
-    """Return the bytes that a result might share with an operand, and doesn't."""
+    """Return the bytes that a result could share with an operand, but doesn't."""
     result = arena.homes.get(call.node.outputs[0])
     if result is None or any(arena.homes.get(a) == result for a in call.in_place):
         return 0

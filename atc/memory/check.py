@@ -1,4 +1,4 @@
-"""Check a memory plan against its buffers, with nothing of the planner's but its data types."""
+"""Check a memory plan against its buffers, sharing only data types with the planner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _check_names(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
 def _check_overlaps(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
     """Sweep over the steps with the live buffers in order of offset.
 
-    They are disjoint before a birth, so a newborn that overlaps any overlaps one beside it.
+    They are disjoint before a birth, so a new buffer that overlaps any overlaps a neighbour.
     """
     births = [(b.first, 1, plan.offsets[b.name], b) for b in buffers]
     deaths = [(b.last + 1, 0, plan.offsets[b.name], b) for b in buffers]
@@ -74,10 +74,10 @@ def _check_overlaps(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
 def check_stack(
     order: Sequence[Buffer], below: Sequence[Sequence[int]], *, reuse: bool
 ) -> None:
-    """Raise InternalError unless buffers that live at one step are always one above the other.
+    """Raise InternalError unless buffers that are live at one step are always ordered by `below`.
 
-    `below` lists, for each buffer, some that end before it begins; what is below those is below it
-    too. Then no sizes can make them overlap.
+    `below` lists, for each buffer, some that end before it begins; the relation is transitive. Then
+    such buffers are disjoint whatever their sizes.
     """
     sized = [k for k, b in enumerate(order) if b.size]
     for j, k in _neighbours(order, sized) if reuse else pairwise(sized):
@@ -88,12 +88,12 @@ def check_stack(
 
 
 def _neighbours(order: Sequence[Buffer], sized: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of buffers that at some step have no other living buffer between them."""
+    """Yield the numbers of buffers that at some step have no other live buffer between them."""
     births = [(order[k].first, 1, k) for k in sized]
     deaths = [(order[k].last + 1, 0, k) for k in sized]
     live: list[int] = []
     changed: set[int] = set()
-    """Buffers whose neighbour above may be another one than before this step."""
+    """Buffers whose neighbour above may differ from that before this step."""
     step = 0
     for when, born, k in sorted(births + deaths):  # deaths come first at a step
         if when > step:

@@ -1,4 +1,4 @@
-"""The arena as a picture: what lies where, and from which step to which."""
+"""The arena as a picture: the offset and the live range of each buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atc.memory.planner import Buffer, MemoryPlan
 
 _WIDTH, _HEIGHT = 640, 240  # pixels
 _MOST = 2000
-"""Buffers that are drawn: the largest ones."""
+"""The most buffers that are drawn: the largest ones."""
 
 
 def arena_svg(buffers: Sequence[Buffer], plan: MemoryPlan) -> str:

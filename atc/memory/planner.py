@@ -10,12 +10,12 @@ buffer that fits nowhere evicts those that proved easiest to place (the ejection
 Bräysy 2009; Telamalloc, Maas et al., ASPLOS 2022, backtracks to the same end).
 
 The greedy packings compare each buffer with all that are live at the same time. Where that takes
-long, others come before them that look only at the steps: buffers stacked on what is highest in
-their life, and a sweep in time, forwards or backwards, that keeps a list of free gaps as `malloc`
-does. Where it would take too long, these are all.
+long, others that only look at the steps come first: buffers stacked on the highest one within their
+live range, and a sweep in time, forwards or backwards, that keeps a list of free gaps as `malloc`
+does. Where it would take too long, these are the only ones.
 
-Nothing is random and nothing looks at a clock: equal buffers give equal plans on every machine, in
-whatever order they are listed.
+Nothing is random and nothing depends on a clock: equal buffers give equal plans on every machine,
+in whatever order they are listed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from atc.errors import InternalError, UnsupportedError
 from atc.memory.step_packings import stacked, swept
 
-ARENA_ALIGNMENT = 64  # bytes; divides an arena's size, and a buffer's offset unless it asks less
+ARENA_ALIGNMENT = 64  # bytes; divides an arena's size, and offsets unless a buffer asks for less
 
-_LARGEST_TOTAL = 1 << 46  # bytes; the search adds sizes up in int64, each up to 2**16 times
-_KEPT_PAIRS = 1 << 23  # up to so many conflicts are kept in lists (128 MiB), more are found anew
+_LARGEST_TOTAL = 1 << 46  # bytes; the search sums sizes in int64, each up to 2**16 times
+_KEPT_PAIRS = 1 << 23  # up to so many conflicts are kept in lists (128 MiB), more are recomputed
 _FEW_VISITS = 250_000  # neighbours that a greedy packing looks at in less than 0.1 s
 _GREEDY_VISITS = 4_000_000  # neighbours looked at before the greedy packings stop: about 1 s
 _ROUND_VISITS = 2_000_000  # the same for one round of the search: about 0.4 s
@@ -45,9 +45,9 @@ _SEARCHED = ", then search"
 class Buffer:
     """Bytes that belong to one tensor from step `first` to step `last`, inclusive.
 
-    `name` is the tensor's, or identifies what has none: `scratch_of` is the first result of the
-    call whose scratch it is. `size` is in bytes and may be 0. The offset is a multiple of
-    `alignment`, a power of two.
+    `name` is the tensor's, or identifies a buffer without a tensor: `scratch_of` is the first
+    result of the call whose scratch it is. `size` is in bytes and may be 0. The offset is a
+    multiple of `alignment`, a power of two.
     """
 
     name: str
@@ -78,10 +78,9 @@ def plan_arena(
 ) -> MemoryPlan:
     """Pack the buffers so that those live at the same step share no byte.
 
-    `iterations` is the number of rounds the search may take after the greedy packings, of which the
-    first `orders` are tried; 0 leaves it out, more of either never make a larger arena. Raises
-    InternalError for buffers that make no sense and UnsupportedError for sizes that no address
-    space holds.
+    `iterations` is the number of rounds of the search after the greedy packings, of which the
+    first `orders` are tried; 0 leaves it out, more of either never make the arena larger. Raises
+    InternalError for invalid buffers and UnsupportedError for sizes beyond any address space.
     """
     ordered = _canonical(buffers)
     items = [b for b in ordered if b.size]
@@ -107,7 +106,7 @@ def plan_no_reuse(buffers: Sequence[Buffer]) -> MemoryPlan:
 
 
 def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """Return the bytes below which no plan can go: the largest sum of sizes live at one step.
+    """Return the bytes that any plan needs: the largest sum of sizes live at one step.
 
     A size counts rounded up to the smallest alignment of all buffers, 64 at most: every offset is
     a multiple of that unit, so two live buffers never share one. (Rounding a size up to its own
@@ -124,10 +123,10 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
 
 
 def _canonical(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers in an order that is theirs alone; refuse those that make no sense."""
+    """Return the buffers in an order that doesn't depend on the caller's; refuse invalid ones."""
     for b in buffers:
         if b.size < 0 or b.last < b.first or b.alignment < 1 or b.alignment & (b.alignment - 1):
-            raise InternalError("size, live range or alignment makes no sense", where=str(b))
+            raise InternalError("invalid size, live range or alignment", where=str(b))
     names = sorted(b.name for b in buffers)
     for one, other in zip(names, names[1:], strict=False):
         if one == other:
@@ -145,7 +144,7 @@ def _align_up(value: int, alignment: int) -> int:
 
 
 class _Conflicts:
-    """Interference of buffers: those live at some step together with buffer i: `conflicts[i]`."""
+    """Interference of buffers: `conflicts[i]` are those live at some step of buffer i."""
 
     def __init__(self, items: Sequence[Buffer]) -> None:
         self._last = np.array([b.last for b in items], dtype=np.int64)
@@ -180,7 +179,7 @@ def _packing(items: Sequence[Buffer], offsets: list[int], method: str) -> _Packi
     return _Packing(offsets, _align_up(end, ARENA_ALIGNMENT), method)
 
 
-# Rules: where a buffer goes among the spans (start, end), sorted, that conflicting ones occupy.
+# Rules: where a buffer goes among the sorted spans (start, end) that conflicting ones occupy.
 
 _Spans = Sequence[tuple[int, int]]
 _Rule = Callable[[_Spans, Buffer, int], int]
@@ -233,7 +232,7 @@ _GREEDY: tuple[tuple[str, _Rule], ...] = (
 
 
 def _priority(order: str, b: Buffer, peak: int) -> tuple[int, ...]:
-    """Return the key by which a buffer is placed sooner; `peak` is the most live in its range."""
+    """Return the sort key of placing a buffer; `peak` is the most bytes live in its range."""
     life = b.last - b.first + 1
     match order:
         case "size":
@@ -327,7 +326,7 @@ def _place_in_order(
 def _search(
     items: Sequence[Buffer], conflicts: _Conflicts, bound: int, best: _Packing, rounds: int
 ) -> _Packing:
-    """Repack under the bound, then under ceilings that halve what lies between failure and best."""
+    """Repack under the bound, then under ceilings by bisection between failure and best."""
     ceiling = failed = bound
     for _ in range(rounds):
         if ceiling >= best.size:
@@ -346,9 +345,9 @@ def _repack(
 ) -> list[int] | None:
     """Return offsets that end at or below the ceiling, or None if the visits don't suffice.
 
-    What ends above the ceiling waits in a pool, larger buffers first. Each takes the place whose
+    Buffers that end above the ceiling wait in a pool, larger ones first. Each takes the place whose
     present owners weigh least, and these go to the pool. A weight is a size in bytes times how
-    often its buffer fitted nowhere, late failures counting more, so that circles are left.
+    often its buffer fitted nowhere; recent failures count more, so that the search leaves cycles.
     """
     start = np.array(offsets, dtype=np.int64)
     size = np.array([b.size for b in items], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Packings of buffers that look at steps instead of at pairs of buffers: for thousands at once.
+"""Packings of buffers that look at steps instead of at pairs of buffers: for many thousands.
 
-A buffer is a life, its first and last step, and a size in bytes of which all offsets that it needs
-are multiples: sizes are rounded up to the largest alignment. `order` is the order of placing.
+A buffer is a live range, its first and last step, and a size in bytes, rounded up to the largest
+alignment, so that all offsets are aligned. `order` is the order of placing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Lives = Sequence[tuple[int, int]]
 
 
 def stacked(lives: Lives, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Place each buffer, in this order, on top of all that were placed in its life.
+    """Place each buffer, in this order, on top of all that were placed in its live range.
 
-    Where each life holds another one or is disjoint from it, longest first is best possible.
+    Where any two live ranges are nested or disjoint, longest first is optimal.
     """
     firsts, lasts = np.array(lives, np.int64).T
-    steps = np.unique(firsts)  # buffers that meet do at one of these
+    steps = np.unique(firsts)  # ranges that overlap do so at one of these
     begin = np.searchsorted(steps, firsts).tolist()
     end = np.searchsorted(steps, lasts, side="right").tolist()
     height = np.zeros(len(steps), np.int64)
@@ -35,7 +35,7 @@ def stacked(lives: Lives, sizes: Sequence[int], order: Sequence[int]) -> list[in
 
 
 def swept(lives: Lives, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Place each buffer in the smallest gap that has room, in an order of ascending first steps."""
+    """Place each buffer in the smallest gap with room, in ascending order of first steps."""
     gaps = _Gaps()
     offsets = [0] * len(lives)
     live: list[tuple[int, int]] = []
@@ -56,11 +56,11 @@ class _Gaps:
     """Size and offset of each gap, ascending."""
     size_at: dict[int, int] = field(default_factory=dict)
     begin_of: dict[int, int] = field(default_factory=dict)
-    """Where the gap begins that ends somewhere."""
+    """The begin of the gap with each end."""
     top: int = 0
 
     def take(self, size: int) -> int:
-        """Take bytes from the smallest gap that has so many, else from above the top."""
+        """Take bytes from the smallest gap that is large enough, else from above the top."""
         at = bisect_left(self.by_size, (size, 0))
         if at < len(self.by_size):
             room, offset = self.by_size[at]
@@ -75,7 +75,7 @@ class _Gaps:
         return offset
 
     def free(self, offset: int, size: int) -> None:
-        """Give bytes back; gaps on both sides become one with them."""
+        """Give bytes back; they are merged with gaps on both sides."""
         end = offset + size
         if end in self.size_at:
             end += self._remove(end)

@@ -52,7 +52,7 @@ def shape_profiles_of(options: Options) -> tuple[Options, ...]:
         (i, a, _own(n)) for i, shape in _tensors(options) for a, n in enumerate(shape)
         if _is_open(n)
     ]  # fmt: skip
-    _check_rows(name, rows, len(open_axes))
+    _check_rows(name, rows, len(open_axes), least=2 if fallback_of(options) is None else 1)
     _check_ranges(name, rows, [n for _, _, n in open_axes])
     none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
     return tuple(
@@ -147,12 +147,12 @@ def _rows(options: Options, name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(row * (count // len(row)) for row in rows)
 
 
-def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int) -> None:
-    if len(rows) < 2 or len(rows) > MOST:
-        code, what = ("E10035", "few") if len(rows) < 2 else ("E10036", "many")
+def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int, least: int) -> None:
+    if not least <= len(rows) <= MOST:
+        code, what = ("E10035", "few") if len(rows) < least else ("E10036", "many")
         raise OptionError(
             f"{len(rows)} shape profiles are too {what}", where=f"--{name}",
-            hint=f"list 2 to {MOST}",
+            hint=f"list {least} to {MOST}",
             code=code,
         )  # fmt: skip
     for row in rows:

@@ -1,4 +1,4 @@
-"""Scalar expressions, computed by numpy when compiling."""
+"""Scalar expressions, computed by numpy at compile time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _WIDE: Mapping[str, Callable[..., Array]] = {
     "Sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x))),
     "Softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
 }  # fmt: skip
-"""Functions of floats that are computed in float64 and rounded to float once."""
+"""Float functions that are computed in float64 and rounded once to float."""
 
 _TYPES = frozenset({DType.FLOAT, DType.BOOL, DType.INT32, DType.UINT8, DType.INT8})
 
 
 def can_evaluate(expr: Expr) -> bool:
-    """Return whether an expression is of functions of floats, and of conversions, known here."""
+    """Return whether an expression consists of float functions and conversions known here."""
     return all(_known(e) for e in walk(expr))
 
 
@@ -64,7 +64,7 @@ def _known(e: Expr) -> bool:
 def evaluate(expr: Expr, operands: Sequence[Array]) -> Array:
     """Return an expression's values over arrays of one shape, each step in its own type.
 
-    The operand that Lookup reads is a table of all bytes' results, lowest byte first.
+    The operand that Lookup reads is a table with the results of all bytes, lowest byte first.
     """
     done: dict[Expr, Array] = {}
     shape = operands[0].shape
@@ -97,7 +97,7 @@ def _called(e: Call, args: list[Array]) -> Array:
 
 
 def _saturated(x: Array, dtype: DType) -> Array:
-    """Return the integers nearest to zero of numbers held in a type's range; NaN becomes 0."""
+    """Return numbers clamped to a type's range and truncated to integers; NaN becomes 0."""
     low = 0 if dtype is DType.UINT8 else -128
     held = np.trunc(np.clip(x.astype(np.float64), low, low + 255))
     return np.where(np.isnan(held), 0, held).astype(dtype.numpy)

@@ -1,4 +1,4 @@
-"""When the values of a graph live, and the bytes that they need at each node."""
+"""Live ranges of the values of a graph, and the bytes that they need at each node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ALIGNMENT = 64
 
 
 class Lifetimes:
-    """Lifetimes of a graph's values: places by name, steps by place, bytes by step.
+    """Live ranges of a graph's values: places by name, steps by place, bytes by step.
 
-    Results of Reshape lie where their operands do. Inputs, constants and outputs lie outside.
+    Results of Reshape share their operands' memory. Inputs, constants and outputs don't count.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -40,7 +40,7 @@ class Lifetimes:
         self.peak = max(self.load, default=0)
 
     def place(self, name: str) -> str:
-        """Return the value in whose memory another one lies."""
+        """Return the value whose memory a value lives in."""
         return self.home.get(name, name)
 
     def last(self, place: str) -> int:

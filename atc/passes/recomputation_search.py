@@ -1,11 +1,11 @@
 """Search for what to recompute: the cheapest plan for each amount of memory.
 
-A row of plans is what one rule gives for goals from the graph's own peak down to what no plan can
-be below. The first row has the rule of dynamic tensor rematerialization, the others weigh cost,
-size and idle time differently. Rounds of a genetic algorithm may go on from there: a rule then has
-a factor for each value, too, rules are crossed and changed, and a rule is as good as the plans that
-it leads to (random keys: Bean, ORSA Journal on Computing 1994). All random numbers have one seed,
-and nothing depends on the number of threads, nor on the memory that the caller has in mind.
+A row of plans has those of one rule for goals from the graph's own peak down to the lower bound of
+any plan. The first row has the rule of dynamic tensor rematerialization, the others weigh cost,
+size and idle time differently. Rounds of a genetic algorithm may continue from there: a rule then
+has a factor for each value, too, rules are crossed and mutated, and a rule is as good as the plans
+that it leads to (random keys: Bean, ORSA Journal on Computing 1994). All random numbers have one
+seed, and nothing depends on the number of threads or on the caller's memory budget.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from atc.passes.rematerialize import (
 )
 
 _GOALS = 96
-"""Goals of a row, at equal distances."""
+"""Goals of a row, equally spaced."""
 _GOALS_BRED = 8
-"""Those of a rule in the genetic search."""
+"""Goals of a rule in the genetic search."""
 _HALVINGS = 5
-"""Goals after those, between the last one that is kept and the next one that isn't."""
+"""Further goals, by bisection between the last one that is met and the next one that isn't."""
 _MISSES = 3
-"""Goals in turn that aren't kept, before no lower ones are tried."""
+"""Consecutive goals that aren't met before lower ones are given up."""
 _RUNS = 6_000
-"""The time of a row grows with its nodes: rules times nodes, beyond which no row is begun."""
+"""Rules times nodes, as a row's time grows with its nodes; no row is begun beyond that."""
 _RULES = (Rule(), Rule(cost=0.5), Rule(0.3, 1.5, 0.3))
-"""Those that are tried first."""
+"""The rules that are tried first."""
 _SEED = 0
 _CHANGED = 0.1
-"""The part of a rule's numbers that change from one round to the next."""
+"""The fraction of a rule's numbers that mutate from one round to the next."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How many rules are tried, genetic rounds after them, rules in the pool, and threads."""
+    """The numbers of rules, of genetic rounds after them, of rules in the pool, and of threads."""
 
     tries: int = 10
     rounds: int = 0
@@ -53,7 +53,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """A graph that recomputes values, the bytes that it needs, and the work of recomputing."""
+    """A graph that recomputes values, the bytes that it needs, and the work of recomputation."""
 
     graph: Graph
     need: int
@@ -61,11 +61,11 @@ class Found:
 
 
 def frontier(graph: Graph, aim: RematerializationGoal, search: Search) -> tuple[Found, ...]:
-    """Return what no plan that was found beats in work and memory, least work first.
+    """Return the Pareto front of the plans found, by work and memory, least work first.
 
     The first is the graph itself; each needs less memory than all before it. The aim's own goal and
-    rule don't matter: whoever takes the first that fits does less work for more memory. More tries
-    or rounds only add to what is looked at.
+    rule don't matter: the caller takes the first plan that fits. More tries or rounds only add
+    plans to choose from.
     """
     rematerializer = Rematerializer(graph, aim.cheap, aim.minimum, aim.cost)
     rules = [_sampled(k) for k in range(min(search.tries, _most_rows(graph)))]
@@ -129,8 +129,8 @@ def _found(of: Rematerializer, goal: int, rule: Rule) -> Found | None:
 
 
 def _sampled(number: int) -> Rule:
-    """Return one of the rules that are tried; after the first ones exponents from 0 to 2, spread
-    evenly (Halton).
+    """Return one of the rules that are tried; after the first ones with exponents from 0 to 2,
+    evenly distributed (Halton).
     """
     if number < len(_RULES):
         return _RULES[number]
@@ -141,7 +141,7 @@ def _sampled(number: int) -> Rule:
 
 
 def _radical_inverse(number: int, base: int) -> float:
-    """Return the number with its digits mirrored at the point, which lies between 0 and 1."""
+    """Return the number with its digits mirrored at the radix point, a fraction from 0 to 1."""
     value, place = 0.0, 1.0
     while number:
         place /= base
@@ -156,12 +156,12 @@ class _Scored:
     plans: Sequence[Found]
 
     def order(self) -> tuple[int, float]:
-        """Return what makes one rule better than another: the least memory, then its work."""
+        """Return the sort key of rules: the least memory, then its work."""
         return self.plans[-1].need, self.plans[-1].work
 
 
 def _undominated(found: Iterable[Found]) -> list[Found]:
-    """Return, in the order of work, those that need less memory than all of less work."""
+    """Return, in the order of work, the plans that need less memory than all with less work."""
     kept: list[Found] = []
     for each in sorted(found, key=lambda f: (f.work, f.need)):
         if not kept or each.need < kept[-1].need:
@@ -170,7 +170,7 @@ def _undominated(found: Iterable[Found]) -> list[Found]:
 
 
 def _child(pool: Sequence[_Scored], values: Sequence[str], random: Random) -> Rule:
-    """Return a rule each number of which is that of one of two parents, or a new one."""
+    """Return a rule whose numbers are each that of one of two parents, or a new one."""
     a, b = (min(random.choices(pool, k=2), key=_Scored.order).rule for _ in range(2))
 
     def either(one: float, other: float) -> float:
@@ -182,7 +182,7 @@ def _child(pool: Sequence[_Scored], values: Sequence[str], random: Random) -> Ru
 
 
 def _changed(rule: Rule, values: Sequence[str], random: Random, part: float) -> Rule:
-    """Return a rule of which about such a part of its numbers are new."""
+    """Return a rule with about such a fraction of its numbers replaced."""
 
     def exponent(old: float) -> float:
         return random.uniform(0, 2) if random.random() < part else old

@@ -1,11 +1,11 @@
 """Recompute values instead of keeping them: less memory for more time.
 
-The nodes are run in order on paper, with a goal for the bytes that values take. Where the next
-result has no room, values are dropped that are needed later, the cheapest first: the least cost of
-recomputing them per byte and per step until their next use. Whoever reads a value that was dropped
-has it recomputed, with all that it is made of that was dropped, too. That is dynamic tensor
-rematerialization (Kirisame et al., ICLR 2021) with the future known, as everything is decided when
-compiling. A recomputed value has the same bits: the same kernel gets the same operands.
+The run of the nodes is simulated, with a goal for the bytes that values take. If the next result
+has no room, values that are needed later are dropped, the cheapest first: those with the least cost
+of recomputation per byte and per step until their next use. A dropped value is recomputed before it
+is read, with all of its dropped operands. That is dynamic tensor rematerialization (Kirisame et
+al., ICLR 2021) with the future known, as everything is decided at compile time. A recomputed value
+has the same bits: the same kernel gets the same operands.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from atc.ir.ops import Map, Reshape
 from atc.passes.lifetimes import Lifetimes
 
 _CHAIN = 256
-"""Values that are recomputed for one at most."""
+"""The most values that are recomputed for one."""
 _TIMES = 4
-"""How often the graph's own nodes are run at most, all in all."""
+"""The most runs of nodes in total, as a multiple of the graph's own."""
 _SMALL = 100
-"""Values that together are the hundredth part of the peak are never dropped."""
+"""The smallest values, which together are one part in so many of the peak, are never dropped."""
 
 CostOf = Callable[[Graph, Node], float]
-"""What it costs to run a node, in any unit."""
+"""The cost of running a node, in any unit."""
 
 
 def bytes_moved(graph: Graph, node: Node) -> float:
@@ -35,7 +35,7 @@ def bytes_moved(graph: Graph, node: Node) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which value goes first: that of the least cost^a / (size^b * idle^c), times its `bias`."""
+    """The value to drop first: that of the least cost^a / (size^b * idle^c), times its `bias`."""
 
     cost: float = 1.0
     size: float = 1.0
@@ -43,7 +43,7 @@ class Rule:
     bias: Mapping[str, float] = field(default_factory=dict)
 
     def price(self, value: str, cost: float, size: int, idle: int) -> float:
-        """Return the price of dropping a value, in no unit."""
+        """Return the price of dropping a value, without a unit."""
         price: float = cost**self.cost / (size**self.size * idle**self.idle)
         return price * self.bias.get(value, 1.0)
 
@@ -63,7 +63,7 @@ class RematerializationGoal:
 
 
 def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph | None:
-    """Return a graph that recomputes values so that the goal is kept; None if it isn't found.
+    """Return a graph that recomputes values so that the goal is met; None if none is found.
 
     Only the graph itself is changed, not those of branches and loops.
     """
@@ -71,7 +71,7 @@ def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph | None:
 
 
 def recomputed_work(graph: Graph, cost: CostOf = bytes_moved) -> float:
-    """Return the cost of what a graph recomputes."""
+    """Return the cost of all recomputation in a graph."""
     return sum(cost(graph, node) for node in recomputed_nodes(graph))
 
 
@@ -85,7 +85,7 @@ def _is_recomputed(name: str, graph: Graph) -> bool:
 
 
 class Rematerializer:
-    """What is the same for all goals and rules of one graph."""
+    """The state shared by all goals and rules for one graph."""
 
     def __init__(
         self, graph: Graph, cheap: bool = False, minimum: int = 0, cost: CostOf = bytes_moved
@@ -109,31 +109,31 @@ class Rematerializer:
         }  # fmt: skip
         small = self._small(fixed)
         self.kept = fixed | small
-        """What isn't dropped, and counted as if it were there all the time if it is small."""
+        """Values that aren't dropped; small ones count as if they were live all the time."""
         self.always = sum(self.sizes[name] for name in small)
         self.small = small
         self.repeatable = self._repeatable(repeats)
-        """What can be made of what is always there."""
+        """Values that can be computed from those that are always live."""
         self.repeats = repeats
         self.minimum = max(minimum, 1)
         self.cost_of = cost
 
     @property
     def droppable(self) -> tuple[str, ...]:
-        """The values that might be recomputed, in the order in which they are made."""
+        """The values that can be recomputed, in the order in which they are computed."""
         names = (n for n in self.sizes if n in self.repeats and n not in self.kept)
         return tuple(n for n in names if self.sizes[n] >= self.minimum)
 
     @property
     def least(self) -> int:
-        """The bytes that no goal may be below: of the node whose operands and results need most.
+        """The lower bound of any goal: the bytes of the node whose operands and results need most.
 
-        A result may lie where an operand does; so the larger of them counts.
+        A result may share an operand's memory; so the larger of them counts.
         """
         return max(map(self._needed, range(len(self.graph.nodes))), default=0)
 
     def run(self, goal: int, rule: Rule = Rule()) -> Graph | None:  # noqa: B008, a value
-        """Return a graph within a goal; None where none is found."""
+        """Return a graph within a goal; None if none is found."""
         if goal >= self.peak:
             return self.graph
         steps = _Simulation(self, goal, rule).steps()
@@ -176,7 +176,7 @@ class _NoRoomError(Exception):
 
 
 class _Simulation:
-    """The nodes run on paper, once."""
+    """One simulated run of the nodes."""
 
     def __init__(self, of: Rematerializer, goal: int, rule: Rule) -> None:
         self.of = of
@@ -184,18 +184,18 @@ class _Simulation:
         self.room = goal - of.always
         """Bytes that are free."""
         self.live: set[str] = set()
-        """The values that are there, without small ones."""
+        """The values that are live, without small ones."""
         self.pins: dict[str, int] = {}
-        """How many of the nodes that run next, or are about to, read a value."""
-        self.turn = dict.fromkeys(of.sizes, 0)
-        """How many of a value's uses are past."""
+        """For each value, how many of the nodes that are about to run read it."""
+        self.past_uses = dict.fromkeys(of.sizes, 0)
+        """For each value, how many of its uses are past."""
         self.now = 0
         self.done: list[tuple[int, bool]] = []
-        """The nodes that were run, each with whether it was for the second time or later."""
+        """The nodes that were run, each with whether that was a recomputation."""
         self.most = _TIMES * len(of.graph.nodes)
 
     def steps(self) -> list[tuple[int, bool]] | None:
-        """Return the nodes to run, or None where the goal can't be kept."""
+        """Return the nodes to run, or None if the goal can't be met."""
         lives = self.of.lives
         try:
             for step, node in enumerate(self.of.graph.nodes):
@@ -206,7 +206,7 @@ class _Simulation:
                         self._place(name)
                 self.done.append((step, False))
                 for name in self.of.reads[step]:
-                    self.turn[name] = self._past(name)
+                    self.past_uses[name] = self._past(name)
                     self._unpin(name)
                 self._clean((*self.of.reads[step], *node.outputs))
         except _NoRoomError:
@@ -214,14 +214,14 @@ class _Simulation:
         return self.done
 
     def _past(self, name: str) -> int:
-        uses, k = self.of.lives.used[name], self.turn[name]
+        uses, k = self.of.lives.used[name], self.past_uses[name]
         while k < len(uses) and uses[k] <= self.now:
             k += 1
         return k
 
     def _next(self, name: str) -> int:
-        """Return the step of a value's next use; -1 where there is none."""
-        uses, k = self.of.lives.used.get(name, ()), self.turn[name]
+        """Return the step of a value's next use; -1 if there is none."""
+        uses, k = self.of.lives.used.get(name, ()), self.past_uses[name]
         return uses[k] if k < len(uses) else -1
 
     def _place(self, name: str) -> None:
@@ -237,7 +237,7 @@ class _Simulation:
         self.room += self.of.sizes[name]
 
     def _clean(self, names: Iterable[str]) -> None:
-        """Drop what nobody reads any more."""
+        """Drop values that nothing reads any more."""
         for name in names:
             if name in self.live and not self.pins.get(name) and self._next(name) < 0:
                 self._drop(name)
@@ -252,7 +252,7 @@ class _Simulation:
         return name not in self.live and name not in self.of.small
 
     def _bring(self, names: tuple[str, ...]) -> None:
-        """Recompute those of these values that are gone, and keep all of them where they are."""
+        """Recompute those of these values that were dropped, and pin all of them."""
         for name in names:
             self._pin(name)
         wanted = self._chain([n for n in names if self._gone(n)])
@@ -271,7 +271,7 @@ class _Simulation:
             self._clean(of.reads[step])
 
     def _chain(self, names: Iterable[str]) -> list[str] | None:
-        """Return what has to be recomputed for values that are gone, in order; None if it can't."""
+        """Return the nodes that recompute dropped values, in order; None if that can't be done."""
         of, found = self.of, set[str]()
         stack = list(names)
         while stack:
@@ -289,7 +289,7 @@ class _Simulation:
             self._drop(self._cheapest())
 
     def _cheapest(self) -> str:
-        """Return the value to drop: the costs of what is gone around it are looked at last."""
+        """Return the value to drop; the costs of dropped values around it are computed last."""
         of, rule = self.of, self.rule
         least: list[tuple[float, str]] = []
         for name in self.live:
@@ -315,7 +315,7 @@ class _Simulation:
         return best[1]
 
     def _cost(self, name: str, until: int) -> float | None:
-        """Return what it costs to recompute a value at a step; None if that isn't certain."""
+        """Return the cost of recomputing a value at a step; None if that may be impossible."""
         of = self.of
         chain = self._chain([name])
         if chain is None:
@@ -328,11 +328,11 @@ class _Simulation:
 
 
 def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) -> Graph:
-    """Return the graph that runs these nodes, with new names for what is recomputed."""
+    """Return the graph that runs these nodes, with new names for recomputed values."""
     now: dict[str, str] = {}
-    """The name of a value's last instance, where it isn't the first one."""
+    """The name of a value's latest instance, if it isn't the first one."""
     of: dict[str, str] = {}
-    """The instance of its value that a view sees."""
+    """The instance of its value that a view is of."""
     types, aliases = dict(graph.types), dict(graph.aliases)
     views = {n.outputs[0]: n for n in graph.nodes if isinstance(n.op, Reshape)}
     nodes: list[Node] = []
@@ -343,7 +343,7 @@ def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) 
         return name
 
     def current(name: str) -> Iterator[Node]:
-        """Make `now` right for a name; yields the views that this takes."""
+        """Update `now` for a name; yields the views that this needs."""
         if name not in views:
             return
         (below,) = views[name].inputs[:1]

@@ -1,4 +1,4 @@
-"""The tool that passes are written with: one walk over the nodes, each replaced by a rule."""
+"""The framework of passes: one walk over the nodes, each of which a rule may replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atc.ir.view import View
 
 
 def fresh_name(taken: Mapping[str, object], hint: str) -> str:
-    """Return the hint, or with a number behind it a name that isn't taken."""
+    """Return the hint, with a number appended if that name is taken."""
     name, n = hint, 0
     while name in taken:
         n += 1
@@ -24,7 +24,7 @@ def fresh_name(taken: Mapping[str, object], hint: str) -> str:
 
 @dataclass
 class Rewriting:
-    """A graph being rewritten: what each value is made by so far, and how many nodes read it."""
+    """A graph being rewritten: the node that computes each value, and how many read it."""
 
     graph: Graph
     outer: Mapping[str, Array]
@@ -35,7 +35,7 @@ class Rewriting:
     constants: dict[str, Array] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     position: dict[str, int] = field(default_factory=dict)
-    """Where in the order each computed value is made."""
+    """The position in the order of the node that computes each value."""
 
     def constant(self, name: str) -> Array | None:
         """Return a constant's array, or None for a computed value."""
@@ -68,11 +68,11 @@ class Rewriting:
 
 
 Rule = Callable[[Rewriting, Node], Node]
-"""Returns the node itself, or one with the same outputs that takes its place."""
+"""Returns the node itself, or one with the same outputs that replaces it."""
 
 
 def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
-    """Apply a rule to every node in order, then drop what nothing reads any more."""
+    """Apply a rule to every node in order, then drop nodes that nothing reads any more."""
     state = Rewriting(graph, outer, types=dict(graph.types), constants=dict(graph.constants))
     for node in graph.nodes:
         for name in set(reads(node)):
@@ -83,7 +83,7 @@ def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
     for node in graph.nodes:
         try:
             new = rule(state, node)
-        except Undecided:  # a rewriting that suits some shapes of a range only
+        except Undecided:  # a rewriting that is right for only some shapes of a range
             new = node
         changed = changed or new is not node
         state.nodes.append(new)
@@ -99,7 +99,7 @@ def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
 
 
 def merge_origin(*nodes: Node) -> tuple[str, ...]:
-    """Return the user's node names of several nodes, in order, once each."""
+    """Return the model's node names of several nodes, in order, once each."""
     return tuple(dict.fromkeys(name for node in nodes for name in node.origin))
 
 
@@ -113,7 +113,7 @@ def operand(k: int, names: Sequence[str], views: Sequence[View]) -> Operand:
 
 
 def numbered(operands: Iterable[Operand], first: int = 0) -> dict[Operand, int]:
-    """Assign numbers to operands from `first` on, each once, coordinates behind all others."""
+    """Assign numbers to operands from `first` on, each once, coordinates after all others."""
     distinct = dict.fromkeys(operands)
     ordered = sorted(distinct, key=lambda o: not o[0])
     return {o: k for k, o in enumerate(ordered, first)}
@@ -125,7 +125,7 @@ def distinct_operands(
     """Assign new numbers to operands so that each (value, view) occurs once and all are read.
 
     Input(k), k >= first, is `names[k - first]` through `views[k - first]`; views beyond the names
-    are coordinates and stay behind the operands. Inputs below `first` are left alone.
+    are coordinates and stay after the operands. Inputs below `first` are unchanged.
     """
     read = {
         k: operand(k - first, names, views) for i in operands_of(expr) if (k := i.index) >= first

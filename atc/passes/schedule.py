@@ -1,9 +1,9 @@
-"""Runs what frees memory early: an order of the same nodes in which values live shorter.
+"""Run nodes that free memory early: an order of the same nodes with shorter live ranges.
 
-Models name their nodes in an order of their own. In a training step the gradients of biases, which
-are sums of large values, often stand behind all others, and those values wait for them. List
-scheduling with a look at what a value's last readers free mends that; nothing is computed
-differently, nor again.
+Models list their nodes in an order of their own. In a training step the gradients of biases, which
+are sums of large values, often come after all others, and those values wait for them. List
+scheduling by what a value's last readers free avoids that; nothing is computed differently or more
+than once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from atc.ir.graph import Graph, Node, reads
 from atc.passes.lifetimes import Lifetimes
 
 _MOVED = 32
-"""Nodes that are moved together at most."""
+"""The most nodes that are moved together."""
 
 
 def free_early(graph: Graph) -> Graph:
-    """Return the graph with nodes moved up where memory is freed by that.
+    """Return the graph with nodes moved up where that frees memory.
 
-    A node that makes a result of the graph isn't moved before another one that reads an input that
-    it reads, too: the result may be written over that.
+    A node that computes a result of the graph isn't moved before another one that reads the same
+    input: the result may overwrite that input.
     """
     moved = replace(graph, nodes=tuple(_Order(graph).nodes()))
     return moved if Lifetimes(moved).area < Lifetimes(graph).area else graph
@@ -44,7 +44,7 @@ class _Order:
                 self.readers.setdefault(place, []).append(k)
         self.inputs = {self.lives.place(n) for n in graph.inputs}
         self.blocked: dict[str, dict[str, None]] = {}
-        """Values that would be freed, but for an input that others have to read before."""
+        """Values that would be freed but for an input that other nodes have to read before."""
         self.done = [False] * len(graph.nodes)
 
     def nodes(self) -> Iterator[Node]:
@@ -67,7 +67,7 @@ class _Order:
                     waiting += reversed(group)
 
     def _freeing(self, place: str) -> Sequence[int]:
-        """Return what frees a value, in order, if it frees more than it leaves."""
+        """Return the nodes that free a value, in order, if they free more than they allocate."""
         if place not in self.lives.sizes:
             return ()
         left = [k for k in self.readers.get(place, ()) if not self.done[k]]
@@ -101,7 +101,7 @@ class _Order:
         return sorted(group) if freed > made else ()
 
     def _read_later(self, step: int, group: set[int]) -> Iterator[str]:
-        """Yield the inputs that others have to read before a node that makes a result."""
+        """Yield the inputs that others have to read before a node that computes a result."""
         node = self.graph.nodes[step]
         if not self.graph.ends.intersection(node.outputs):
             return

@@ -1,4 +1,4 @@
-"""What a compilation for a GPU does beside that for a CPU: options it has not, and its cubins."""
+"""What a compilation for a GPU does beside that for a CPU: its compiler and its cubins."""
 
 from __future__ import annotations
 
@@ -15,23 +15,6 @@ from atc.build.gpu import compile_cubins
 from atc.build.library import BuildContext, Unit
 from atc.codegen.emit import Emission
 from atc.codegen.weights import included_weights
-from atc.errors import OptionError
-from atc.options.options import Options
-
-_WITHOUT = ("sanity_check",)
-"""Options that watch kernels of the CPU alone."""
-
-
-def check_device_options(options: Options, target: Target) -> None:
-    """Raise OptionError for what can't be had on a GPU yet."""
-    if not target.device:
-        return
-    for name in _WITHOUT:
-        if getattr(options, name, None):
-            raise OptionError(
-                f"--{name} and --target={target.name} can't be combined yet", where=f"--{name}",
-                hint="leave it out, or choose a target that is a CPU",
-            )  # fmt: skip
 
 
 def nvcc_of(target: Target, environ: Mapping[str, str], log: Log, timeout: float) -> Compiler:

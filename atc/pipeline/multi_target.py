@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc.backends.compiler import STRIP, THREADS
+from atc.backends.compiler import STRIP, THREADS, shared_library
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     Job,
@@ -188,7 +188,8 @@ def _report(done: Sequence[Compilation]) -> str:
 
 def _kept(done: Compilation) -> Iterator[tuple[str, Path]]:
     """Yield the files of a target's project, less what only a library of its own needs."""
-    left_out = {f"lib{done.name}.so", f"lib{done.name}.a", MANIFEST, "README.md"}
+    libraries = {shared_library(done.compiler, done.name), f"lib{done.name}.a"}
+    left_out = {*libraries, MANIFEST, "README.md"}
     for file in sorted(done.folder.rglob("*")):
         path = file.relative_to(done.folder).as_posix()
         if file.is_file() and path not in left_out and not path.endswith(".py"):
@@ -210,7 +211,7 @@ def _build(
     compile_many([Job(compiler, flags, source, cwd)], 1, log=diagnostics.process)
     archives = [f"targets/{each.name}/lib{each.name}.a" for each in done]
     linking = (*flags, *[STRIP] * options.strip)
-    shared, static, own = f"lib{name}.so", f"lib{name}.a", f"{source}.o"
+    shared, static, own = shared_library(compiler, name), f"lib{name}.a", f"{source}.o"
     link_shared(compiler, linking, [own, *archives], shared, cwd, log=diagnostics.process)
     members = [
         member for archive in archives

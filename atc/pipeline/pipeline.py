@@ -25,7 +25,6 @@ from atc.packaging.firmware import check_packages
 from atc.packaging.wheel import check_wheel
 from atc.packaging.wrappers import check_wrappers
 from atc.passes.layout import LayoutReport
-from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import file_store
 from atc.pipeline.debug_build import (
     Build,
@@ -144,8 +143,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     for name in ("device_id", "gpu_pool", "gpu_kept_free"):
         if getattr(options, name) and "cuda" not in options.target.lower():
             diagnostics.warn(f"--{name} has no effect: {options.target} is no GPU")
+    for text in _idle_threads(request):
+        diagnostics.warn(text)
     _check_folders(request)
-    on_gpu.check_device_options(options, request.target)
     if options.starter:
         boards_of(request.target)
     check_packages(options.package, request.target)
@@ -211,6 +211,15 @@ def _recomputed(
     if spared > 0:
         more = 100 * (work[1] / work[0] - 1) if work[0] else 0.0
         yield f"--recompute=all: {spared:,} bytes less, {more:.0f} % more operations"
+
+
+def _idle_threads(request: Request) -> Iterator[str]:
+    """Yield the threads that a target has no use for: on a GPU branches are streams."""
+    target = request.target
+    if target.device or target.bare:
+        for option in request.options.asks_for_threads():
+            if target.bare or option.startswith("--num_threads"):
+                yield f"{option} has no effect: {target.name} uses one thread of the CPU"
 
 
 def _check_folders(request: Request) -> None:

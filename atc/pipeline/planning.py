@@ -101,7 +101,8 @@ class _Planner:
     @property
     def threads(self) -> int:
         """The most threads that share one call."""
-        return 1 if self.plain else self.request.options.sharers
+        alone = self.plain or self.target.device or self.target.bare
+        return 1 if alone else self.request.options.sharers
 
     def plan(self, graph: Graph) -> Planned:
         """Return a graph's plan: with branches at the same time, if memory allows that."""

@@ -39,7 +39,7 @@ from atc.pipeline.precision import (
     read_policy,
     stored_nodes,
 )
-from atc.program.forks import Workers
+from atc.program.forks import ALONE, Workers
 from atc.program.partition import Worth
 from atc.select.select import Limits
 
@@ -145,6 +145,8 @@ class Request:
         if self.target.device:
             streams = options.parallel_branches or options.gpu_streams
             return Workers(streams, always=options.parallel_branches > 1), Worth()
+        if self.target.bare:
+            return ALONE, Worth()
         wanted = options.parallel_branches or options.num_threads
         copies = options.parallel_copy_size
         branches = min(wanted, options.workspaces or wanted)

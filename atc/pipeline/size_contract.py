@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from atc.backends.compiler import Compiler
+from atc.build.output_folder import write_files
 from atc.codegen.emit import Emission
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, one_line
@@ -39,6 +40,8 @@ def sizes_of(
         unit.path for unit in made_from.units
         if unit.path.endswith(".c") and not unit.path.endswith("_weights.c")
     ]  # fmt: skip
+    texts = {p: c for p, c in made_from.files.items() if isinstance(c, bytes)}
+    write_files(cwd, texts)  # the build wrote what it compiled alone
     try:
         return measure_sizes(
             emission.interface, sources, f"lib{emission.name}.a", request.target, compiler, flags,

@@ -1,5 +1,5 @@
-"""Turn a graph and its kernels into calls in order: where values live, what shares memory.
+"""Turn a graph and its kernels into calls in order: where values live, which of them share memory.
 
-Takes `Graph` and `Selection`, gives a `Program`: cascades, partitions for threads, packed layouts.
-May import `select`, `backends`, `ir` and `dims`.
+Takes `Graph` and `Selection`, returns a `Program`, with cascades, partitions for threads and packed
+layouts. May import `select`, `backends`, `ir` and `dims`.
 """

@@ -1,4 +1,4 @@
-"""Builds the program: kernel calls in order, where each value lives, the constants as packed.
+"""Build the program: kernel calls in order, the storage of each value, packed constants.
 
 Everything after this point (memory plan, emission, report) reads the program, not the graph.
 """
@@ -45,7 +45,7 @@ from atc.program.steps import (
 from atc.select.select import Choice, Selection, select
 
 ThreadCounts = Mapping[tuple[Workload, str], int]
-"""How many threads share the call of a workload by a candidate of some label; others: all."""
+"""Threads that share a workload's call by the candidate with a label; by default all."""
 
 
 def build_program(
@@ -55,12 +55,12 @@ def build_program(
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
-    With `in_place`, operands that are joined one after the other are computed where they end up.
-    Calls that are `worth` it are cut into pieces for `threads`; with `workers`, branches that are
-    independent of each other run at the same time, their calls whole. With `cascades`, chains of
-    calls run stripe by stripe where that saves time: most values in their middle are then never
-    there as a whole; or where memory is scarce, with `io` that of inputs and outputs, too. With
-    `packed_layouts`, kernels hand each other values in another form where that saves a copy.
+    With `in_place`, operands that are concatenated contiguously are computed in the result. Calls
+    that are `worth` it are partitioned for `threads`; with `workers`, independent branches run at
+    the same time, each call in one thread. With `cascades`, chains of calls run stripe by stripe
+    where that saves time: most values in their middle then never exist as a whole; or, where memory
+    is scarce, where it saves memory (with `io` that of inputs and outputs, too). With
+    `packed_layouts`, kernels pass on values in another layout where that saves a copy.
     """
     graph, selection = share_tables(graph, selection, target)
     packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
@@ -106,12 +106,12 @@ class _Writer:
     shifts: dict[str, int] = field(default_factory=dict)
     aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
-    """Of the values in `storage` those that are whole."""
+    """The values in `storage` that are reshapes of all of another one."""
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
     packed: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def scope(self, graph: Graph, outputs: Sequence[str]) -> tuple[Step, ...]:
-        """Return a graph's steps; its outputs end in the storage of `outputs`."""
+        """Return a graph's steps; its outputs end up in the storage of `outputs`."""
         self.types.update(graph.types)
         self.constants.update(graph.constants)
         self.aliases.update(graph.aliases)
@@ -129,9 +129,9 @@ class _Writer:
         self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str],
         kept: set[str],
     ) -> list[Step]:  # fmt: skip
-        """Return the steps of some nodes of a graph; add what they make.
+        """Return the steps of some nodes of a graph; add the values that they compute.
 
-        `kept` are the graph's outputs and, added here, what those so far are reshapes of.
+        `kept` are the graph's outputs and, added here, the values that those reshape.
         """
         steps: list[Step] = []
         making = self._cascades(part_of(graph, nodes), threads)
@@ -164,14 +164,14 @@ class _Writer:
         return steps
 
     def _cascades(self, graph: Graph, threads: int) -> dict[str, Cascade]:
-        """Return the chain that makes each value, of those that chains make."""
+        """Return the cascade that computes each value that a cascade computes."""
         if not self.cascades:
             return {}
         found = cascades_of(graph, self.selection, self.target, threads, self.io)
         return {stage.node.outputs[0]: cascade for cascade in found for stage in cascade.stages}
 
     def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:
-        """Return the calls of a chain, for each thread with rows of its own in between."""
+        """Return the calls of a cascade; each thread has rolling buffers of its own."""
         node = cascade.stages[-1].node
         pieces = [self._part_of(cascade, k) for k in range(len(cascade.parts))]
         return Parallel(node, tuple(pieces)) if len(pieces) > 1 else pieces[0]
@@ -192,7 +192,7 @@ class _Writer:
         return CascadeLoop(last, tuple(made), cascade.parts[number])
 
     def _same(self, value: str) -> str:
-        """Return the value of which this one is a reshape."""
+        """Return the value that this one is a reshape of."""
         return home_of(value, self.reshaped)
 
     def _part(self, node: Node, op: Part) -> None:
@@ -205,7 +205,7 @@ class _Writer:
             self._place(result, source, op.begin * type_.dtype.itemsize)
 
     def _detached(self, part: str) -> Call:
-        """Return the copy that makes a part a value of its own."""
+        """Return the copy of a part to memory of its own."""
         source = f"{part}#part"
         self.types[source] = self.types[part]
         if part in self.constants:
@@ -220,10 +220,10 @@ class _Writer:
             self.shifts[value] = shift
 
     def _join(self, node: Node, made: set[str], kept: set[str]) -> Iterator[Call]:
-        """Let a Concat's operands be made where they end up; yield copies of the others.
+        """Compute a Concat's operands in the result where possible; yield copies of the others.
 
-        A value stays where it is that isn't made here, that is `kept` as an output, or that is
-        joined already.
+        A value stays where it is if it isn't computed here, is `kept` as an output, or is an
+        operand of a Concat already.
         """
         result = node.outputs[0]
         shift = 0
@@ -241,7 +241,7 @@ class _Writer:
             shift += size
 
     def _own(self, value: str) -> None:
-        """Let a value live in memory of its own."""
+        """Give a value memory of its own."""
         self.storage.pop(value, None)
         self.reshaped.pop(value, None)
 
@@ -256,7 +256,7 @@ class _Writer:
             self._rename(result, source)
 
     def _step(self, node: Node, most: int) -> Call | Parallel:
-        """Return a node's call, or those of its pieces for so many threads."""
+        """Return a node's call, or those of its pieces for up to `most` threads."""
         choice = self.selection[node.outputs[0]]
         w, candidate, target = choice.workload, choice.candidate, self.target
         tuned = self.worth.copies is None or not is_copy(w)
@@ -284,7 +284,7 @@ class _Writer:
         return Parallel(node, tuple(made))
 
     def _slice(self, node: Node, choice: Choice, piece: Slice, number: int) -> Call:
-        """Return the call of one piece, with its stretches as values of their own."""
+        """Return the call of one piece, with its slices as values of their own."""
         inputs = tuple(
             self._range(name, piece.operands[k], number) if k in piece.operands else name
             for k, name in enumerate(node.inputs)
@@ -300,7 +300,7 @@ class _Writer:
     def _range(self, value: str, stretch: Range, number: int) -> str:
         name = f"{value}#{number}"
         while self.types.get(name, stretch.type) != stretch.type:
-            name += "+"  # another node cuts this value elsewhere
+            name += "+"  # another node partitions this value differently
         self.types[name] = stretch.type
         if value in self.constants:
             flat = self.constants[value].reshape(-1)
@@ -312,7 +312,7 @@ class _Writer:
 
     @contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Let copies run where control flow does."""
+        """Make copies run on the side of control flow."""
         own, self.target = self.target, on_host(self.target)
         yield
         self.target = own
@@ -328,9 +328,9 @@ class _Writer:
     def _loop(self, node: Node) -> Iterator[Step]:
         """Yield the copies of the initial states and the loop.
 
-        A state lives in the place of its result. The body reads it there and computes its next
-        value elsewhere; copies at the body's end, when nothing reads the old ones any more, carry
-        the new ones over.
+        A state lives in the storage of its result. The body reads it there and computes its next
+        value elsewhere; copies at the body's end, when nothing reads the old values any more,
+        overwrite them with the new ones.
         """
         op = node.op
         assert isinstance(op, Loop)
@@ -357,9 +357,9 @@ class _Writer:
     def _bind_outputs(
         self, graph: Graph, outputs: Sequence[str], made: set[str], steps: list[Step]
     ) -> None:
-        """Let each output's storage be the place that the caller of the scope names.
+        """Make each output's storage the one that the caller of the scope names.
 
-        A value that no kernel of this scope makes, or that two outputs share, is copied.
+        A value that no kernel of this scope computes, or that two outputs share, is copied.
         """
         taken: set[str] = set()
         pairs = zip(graph.outputs, outputs, strict=True)
@@ -378,7 +378,7 @@ class _Writer:
             taken.add(place)
 
     def carry(self, state: State, result: str) -> Iterator[Call]:
-        """Let a result be in a state's memory after the run; yield the copy that this may take."""
+        """Place a result in a state's memory after the run; yield a copy if that needs one."""
         if state.next == result:
             self.storage[result] = state.value
         else:
@@ -428,13 +428,13 @@ class _Writer:
 
 
 def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
-    """Return the call of a kernel that computes so many rows of what was chosen for all of them."""
+    """Return the call of a kernel for so many rows of the workload that it was chosen for."""
     share = rows / choice.workload.outputs[0].shape[2]
     return replace(call, chosen=choice.candidate.label, share=share, rows=share)
 
 
 def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:
-    """Return the steps of branches: a fork, unless no more than one of them has some."""
+    """Return the steps of branches: a fork if more than one of them has any."""
     branches = tuple(
         tuple(step for step in part if isinstance(step, Call | CascadeLoop))
         for part in parts if part

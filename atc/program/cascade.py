@@ -16,7 +16,7 @@ from atc.backends.kernel import Candidate, Stripable, StripedParams
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
-from atc.ir.ops import Block, ConvBlocked, Pool
+from atc.ir.ops import Block, Conv, ConvBlocked, Pool
 from atc.select.select import Choice, Selection
 
 CALM = 3 / 4
@@ -150,13 +150,13 @@ def find_paths(
 def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | None:
     """Return a node as a stage, None where its kernel computes no stripes."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
-    if choice is None or not isinstance(node.op, ConvBlocked | Pool | Block):
+    if choice is None or not isinstance(node.op, Conv | ConvBlocked | Pool | Block):
         return None
     if len(node.outputs) != 1:
         return None
     w, chosen = choice.workload, choice.candidate
     x = w.inputs[0]
-    if is_dynamic(w) or x is None or len(w.outputs[0].shape) != 5:
+    if is_dynamic(w) or x is None:
         return None
     if not isinstance(chosen.kernel, Stripable):
         return None

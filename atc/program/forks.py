@@ -1,8 +1,8 @@
-"""Finds branches of a graph that threads may run at the same time: fork-join parallelism.
+"""Find branches of a graph that threads may run at the same time: fork-join parallelism.
 
-Nodes that follow each other in the graph and of which no path leads from one to the other are in
-different branches; all end before whatever reads them begins. Each call of a branch runs whole, in
-one thread. Every result is computed by the same kernel as before, so that it has the same bits.
+Consecutive nodes without a path from one to the other are in different branches; all branches end
+before their readers begin. Each call of a branch runs in one thread. Every result is computed by
+the same kernel as without forks, so that it has the same bits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from atc.select.cost import MODELLED, NANOSECONDS
 from atc.select.select import Choice, Selection
 
 JOIN = 6000.0
-"""Cycles until other threads have begun and ended, beside the work itself."""
+"""Cycles to start and join other threads, without the work itself."""
 MARGIN = 0.1
 """The part of its time that a fork must save: estimates of unequal calls are rough."""
 OTHERS = 4.0
-"""Bytes per cycle that a core reads of what another one has just written. Measured on a Xeon: 36 kB
-take 4.7 us, a fork of 2 x 10 us that hands over 54 kB gains 5 %."""
+"""Bytes per cycle that a core reads if another one has just written them. Measured on a Xeon: 36 kB
+take 4.7 us, a fork of 2 x 10 us that passes 54 kB gains 5 %."""
 REACH = 300
-"""Nodes after its begin up to which a fork may end; so the search takes linear time."""
+"""The most nodes between a fork's begin and end, so that the search takes linear time."""
 
 STREAMS = 3000.0
 """Nanoseconds that streams of a GPU wait for each other at a fork's begin and end."""
@@ -39,16 +39,16 @@ RESIDENT = 1024
 """Threads of a multiprocessor that keep it busy."""
 
 Branches = tuple[tuple[Node, ...], ...]
-"""Nodes that run one after the other, or two or more lists of such nodes that may overlap."""
+"""Nodes that run one after another, or two or more lists of such nodes that may overlap."""
 
 
 @dataclass(frozen=True)
 class Workers:
     """Numbers of branches that may run at the same time and of threads that share one call.
 
-    With `always`, whatever is independent is forked, else only where that is estimated to be faster
-    than to run one call after the other, each shared by the threads. On a GPU the branches are
-    streams, and times nanoseconds.
+    With `always`, all independent branches are forked, else only where that is estimated to be
+    faster than running one call after another, each shared by the threads. On a GPU the branches
+    are streams, and times are in nanoseconds.
     """
 
     branches: int = 1
@@ -75,7 +75,7 @@ def forked(
 
 
 def part_of(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
-    """Return some of a graph's nodes as a graph: its outputs are what else is read of them."""
+    """Return some of a graph's nodes as a graph, whose outputs are the results read elsewhere."""
     if len(nodes) == len(graph.nodes):
         return graph
     own = {value for node in nodes for value in node.outputs}
@@ -88,7 +88,7 @@ def part_of(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
 def _spread(
     nodes: Sequence[Node], selection: Selection, target: Target, most: int
 ) -> tuple[tuple[Node, ...], ...]:
-    """Return the components of nodes in at most so many branches of about equal time."""
+    """Return the components of nodes in at most `most` branches of about equal time."""
     components = _Components(_producers(nodes))
     for k, node in enumerate(nodes):
         components.add(k, _alone(node, selection, target))
@@ -100,7 +100,7 @@ def _spread(
 
 
 def _balanced(times: dict[int, float], most: int) -> dict[int, int]:
-    """Return a branch for each component, the longest first to the branch of least time."""
+    """Return the branch of each component: longest first, to the branch with the least time."""
     loads = [0.0] * most
     found = {}
     for root in sorted(times, key=lambda k: (-times[k], k)):
@@ -118,7 +118,7 @@ def _makespan(times: dict[int, float], most: int) -> float:
 
 
 def _producers(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return for each node those, by number, whose results it reads."""
+    """Return for each node the numbers of those whose results it reads."""
     makers: dict[str, int] = {}
     found = []
     for k, node in enumerate(nodes):
@@ -135,7 +135,7 @@ class _Components:
         self._above: dict[int, int] = {}
         self._times: dict[int, float] = {}
         self.busy = 0
-        """Components that take time."""
+        """The number of components that take time."""
 
     def root(self, k: int) -> int:
         while self._above[k] != k:
@@ -143,11 +143,11 @@ class _Components:
         return k
 
     def joined_by(self, k: int) -> set[int]:
-        """Return the components that node k, which is still to be added, reads."""
+        """Return the components that node k, which isn't added yet, reads."""
         return {self.root(p) for p in self._producers[k] if p in self._above}
 
     def add(self, k: int, time: float) -> None:
-        """Add a node with those of its operands' components that are there."""
+        """Add a node, and merge the components of its operands."""
         joined = sorted(self.joined_by(k))
         home = joined[0] if joined else k
         self._above[k] = home
@@ -163,7 +163,7 @@ class _Components:
 
 
 class _Search:
-    """Looks for the forks of a graph that gain most together, from its end to its begin."""
+    """A search for the forks of a graph that gain most in total, from its end to its begin."""
 
     def __init__(
         self, graph: Graph, selection: Selection, target: Target, workers: Workers
@@ -189,7 +189,7 @@ class _Search:
         self._last |= dict.fromkeys(graph.outputs, len(nodes))
 
     def forks(self) -> list[tuple[int, int]]:
-        """Return begin and end of each fork, in order."""
+        """Return the begin and end of each fork, in order."""
         count = len(self._nodes)
         gains = [0.0] * (count + 1)
         ends = [0] * (count + 1)
@@ -207,9 +207,9 @@ class _Search:
         return found
 
     def _begins(self) -> list[bool]:
-        """Return at which nodes a fork may begin: two or more can run, and one before can't join.
+        """Return the nodes at which a fork may begin: two can run, and the one before can't join.
 
-        A fork is longest where the node before it is one that several of its branches read.
+        A fork is longest if several of its branches read the node before it.
         """
         count = len(self._nodes)
         latest = [max(p, default=-1) for p in self._producers]
@@ -228,7 +228,7 @@ class _Search:
         return found
 
     def _ends(self, begin: int) -> Iterator[tuple[int, float]]:
-        """Yield where a fork that begins here may end, and the cycles that it gains then."""
+        """Yield the ends of a fork that begins here, with the cycles that it gains."""
         components = _Components(self._producers)
         spent, several = 0.0, False
         entering: set[str] = set()
@@ -251,7 +251,7 @@ class _Search:
     def _gain(
         self, begin: int, end: int, times: dict[int, float], spent: float, read: set[str]
     ) -> float:
-        """Return the cycles that a fork of these nodes gains, whose components take these times."""
+        """Return the cycles that a fork of nodes gains whose components take these times."""
         together = _makespan(times, self._workers.branches)
         if self._on_gpu:  # whose multiprocessors all branches share
             gain = spent - max(together, sum(self._busy[begin:end]))
@@ -266,9 +266,9 @@ class _Search:
 
 
 def _may_overlap(node: Node, selection: Selection, target: Target) -> bool:
-    """Return whether a node is only calls that can't fail and touch nothing of the run's own.
+    """Return whether a node has only calls that can't fail and use no state of the run.
 
-    On a target that is a GPU they are the GPU's.
+    On a GPU target they have to be the GPU's.
     """
     if isinstance(node.op, Reshape | Part):
         return True
@@ -284,7 +284,7 @@ def _alone(node: Node, selection: Selection, target: Target) -> float:
     """Return the cycles that a node takes in one thread."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or (isinstance(node.op, Concat) and node.op.outer == 1):
-        return 0.0  # joined where its operands are made
+        return 0.0  # its operands are computed in the result
     return time_of(choice.workload, choice.candidate, choice, target)
 
 
@@ -294,7 +294,7 @@ def _launch(choice: Choice, target: Target) -> Launch | None:
 
 
 def _part_of_gpu(node: Node, selection: Selection, target: Target) -> float:
-    """Return how much of a GPU a node keeps busy."""
+    """Return the fraction of a GPU that a node keeps busy."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
     launch = _launch(choice, target) if choice is not None else None
     if launch is None:
@@ -304,7 +304,7 @@ def _part_of_gpu(node: Node, selection: Selection, target: Target) -> float:
 
 
 def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -> float:
-    """Return the cycles of a call, measured where they are, else estimated."""
+    """Return the cycles of a call, measured if possible, else estimated."""
     for m in choice.measurements:
         if m.label == candidate.label and m.time_ns is not None:
             return m.time_ns if target.device else m.time_ns / NANOSECONDS
@@ -319,7 +319,7 @@ def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -
 
 
 def _divided(node: Node, selection: Selection, target: Target, threads: int) -> float:
-    """Return the cycles that a node takes where threads share it, if they do."""
+    """Return the cycles that a node takes if threads share it, where they can."""
     whole = _alone(node, selection, target)
     if threads < 2 or not whole:
         return whole

@@ -1,4 +1,4 @@
-"""Which results may be written where an input lies: state that a step replaces."""
+"""Results that may overwrite an input: state that a step replaces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from atc.program.steps import Call, Program, calls
 def in_place(program: Program, pairs: Iterable[tuple[str, str]]) -> frozenset[str]:
     """Return the inputs, of pairs with an output, in whose memory the output may be written.
 
-    It may if one call writes all of the output, which lets its result take over that operand's
-    storage, and no call after it reads the input.
+    It may if one call writes all of the output, its result can take over that operand's storage,
+    and no later call reads the input.
     """
     found = set()
     writing: dict[str, list[int]] = {}

@@ -1,9 +1,9 @@
-"""Cascades that need the least memory: where all there is is some RAM, results pass as a few rows.
+"""Cascades that need the least memory: where RAM is scarce, results exist a few rows at a time.
 
-What calls need, one after the other, is known before anything is placed: what lives at each of
-them, and its scratch. While a cascade lowers the most of it, the one that lowers it most is chosen;
-nothing is computed twice, so that its price are calls and the rows that are moved. Then stripes are
-made as high as that memory allows.
+The memory that each call needs is known before anything is placed: the values live at it, and its
+scratch. As long as a cascade lowers the peak, the one that lowers it most is chosen; nothing is
+computed twice, so that it only costs more calls and moved rows. Then stripes are made as high as
+that memory allows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from atc.program.cascade import Cascade, CascadeStage, find_cascades, find_paths
 from atc.select.select import Selection
 
 LONGEST = 16
-"""Nodes of a cascade."""
+"""The most nodes of a cascade."""
 LEAST_GAIN = 1 / 64
-"""Part of the memory that a cascade has to save."""
+"""The least part of the memory that a cascade has to save."""
 HEIGHTS = (8, 6, 4, 3, 2)
-"""Rows of a stripe that are tried in place of one."""
+"""Rows of a stripe that are tried instead of one."""
 
 
 def cascades_of(
@@ -70,7 +70,7 @@ def least_memory_cascades(
 
 @dataclass(frozen=True)
 class _Need:
-    """The most memory that a step needs, how many need it, and what lives at the first of them."""
+    """The peak memory of the steps, how many reach it, and the values live at the first of them."""
 
     bytes: int
     steps: int
@@ -78,18 +78,18 @@ class _Need:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What is to be small."""
+        """The key to minimise."""
         return self.bytes, self.steps
 
     def gains_on(self, other: _Need) -> bool:
-        """Return whether it is worth a cascade."""
+        """Return whether it is enough below another one to be worth a cascade."""
         fewer = self.bytes == other.bytes and self.steps < other.steps
         return fewer or self.bytes < other.bytes * (1 - LEAST_GAIN)
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What calls of a graph's nodes need, one after the other."""
+    """The memory that the calls of a graph's nodes need, one after another."""
 
     graph: Graph
     selection: Selection
@@ -97,11 +97,11 @@ class _Memory:
     io: bool
 
     def shortens(self, segment: Sequence[CascadeStage], need: _Need) -> bool:
-        """Return whether the cascade leaves out a value that lives where the most is needed."""
+        """Return whether the cascade removes a value that is live at the peak."""
         return any(stage.node.outputs[0] in need.living for stage in segment[:-1])
 
     def most(self, cascades: Sequence[Cascade]) -> _Need:
-        """Return what is needed at most; a cascade runs where its last call is."""
+        """Return the peak; a cascade runs at the place of its last call."""
         place = {node.outputs[0]: k for k, node in enumerate(self._nodes)}
         own = list(self._scratch)
         inner: set[str] = set()
@@ -146,7 +146,7 @@ class _Memory:
         return _Need(most, need.count(most), names)
 
     def heightened(self, cascades: Sequence[Cascade], most: int) -> list[Cascade]:
-        """Return the cascades with stripes as high as so much memory allows."""
+        """Return the cascades with stripes as high as `most` bytes of memory allow."""
         found = list(cascades)
         for k, cascade in enumerate(found):
             for height in HEIGHTS:
@@ -164,7 +164,7 @@ class _Memory:
 
     @cached_property
     def _homes(self) -> dict[str, str]:
-        """The values of which others are reshapes."""
+        """The values that others are reshapes of."""
         homes: dict[str, str] = {}
         for node in self.graph.nodes:
             if isinstance(node.op, Reshape):
@@ -189,12 +189,12 @@ class _Memory:
         return found
 
     def _counts(self, value: str) -> bool:
-        """Return whether the arena holds a value that is made here."""
+        """Return whether the arena holds a value that is computed here."""
         homes = (self._homes.get(o, o) for o in self.graph.outputs)
         return self.io or value not in homes
 
     def _overwritten(self, lives: dict[str, list[int]], inner: set[str]) -> set[str]:
-        """Return the values whose memory a result takes over at the last step that reads them."""
+        """Return the values whose memory a result takes over at their last reader."""
         found: set[str] = set()
         for k, node in enumerate(self._nodes):
             choice, result = self.selection.get(node.outputs[0]), node.outputs[0]

@@ -1,8 +1,8 @@
-"""Propagation of packed layouts: images pass from call to call as the planes the next one wants.
+"""Propagate packed layouts: calls pass images as the planes that the next call needs.
 
-A tensor becomes planes where the kernel that makes it can write them and all that read it can read
-them: then nothing is copied or converted in between. Where any reader is of another kind, each
-kernel that wants planes makes its own, as part of its call.
+A tensor becomes planes if the kernel that writes it can write them and all readers can read them:
+then nothing is copied or converted in between. If there is any other reader, each kernel that needs
+planes makes its own, as part of its call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atc.select.select import Choice, Selection
 
 @dataclass(frozen=True)
 class PackedSelection:
-    """A selection whose kernels pass packed layouts on, and the types of the values in them."""
+    """A selection whose kernels pass on packed layouts, and the types of the values in them."""
 
     selection: Selection
     types: Mapping[str, TensorType]
@@ -52,7 +52,7 @@ def propagate_packed_layouts(
 
 
 def _wanted(graph: Graph, selection: Selection, target: Target) -> dict[str, PackedLayout]:
-    """Return the layout that suits all readers of a value, where one of them would copy it."""
+    """Return the layout that suits all readers of a value, if one of them would copy it."""
     readers: dict[str, list[PackedLayout | None]] = {v: [None] for v in graph.outputs}
     copied: set[str] = set()
     for node in graph.nodes:

@@ -1,8 +1,8 @@
-"""Cuts a kernel call into pieces of equal work that threads may run at the same time.
+"""Partition a kernel call into pieces of equal work that threads may run at the same time.
 
 A piece is the same kernel with the same parameters on a shorter outermost axis of the result, so
-that it writes one stretch of memory, and every result is computed in the same order of operations
-whatever the number of pieces is.
+that it writes a contiguous range of memory, and every result is computed in the same order of
+operations whatever the number of pieces.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
 
 LINE = 64
-"""Elements that are never separated: a line of the cache or more."""
+"""Elements that are never separated: at least a cache line."""
 WORTH = 12000
-"""Cycles of a call below which another thread costs more than it brings."""
+"""Cycles of a call below which another thread costs more than it saves."""
 WORTH_PHASE = 1500
-"""The same of a phase of a call whose threads wait for each other: they are awake."""
+"""The same for a phase of a call: its threads, which wait for each other, are awake already."""
 BYTES_PER_CYCLE = 16
-"""What a call that only streams moves."""
+"""The bandwidth of a call that only moves data."""
 
 
 _Nest = TypeVar("_Nest", Map, Reduce)
@@ -50,7 +50,7 @@ _Nest = TypeVar("_Nest", Map, Reduce)
 class Worth:
     """The calls worth more than one thread: long ones, or with `always` all of them.
 
-    Those that only copy are from so many elements on, if `copies` says how many.
+    Calls that only copy are worth it from `copies` elements on, if that is given.
     """
 
     always: bool = False
@@ -70,7 +70,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a call: what it computes of which stretches. A whole operand is None."""
+    """A part of a call: its workload and the ranges of its operands, None for a whole operand."""
 
     op: Op
     operands: Mapping[int, Range]
@@ -88,7 +88,7 @@ class Slice:
 def pieces(
     w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
 ) -> tuple[Slice, ...]:
-    """Return the pieces for so many threads; none where the call is short or can't be cut."""
+    """Return the pieces for so many threads; none if the call is short or can't be partitioned."""
     cut = _CUTS.get(type(w.op))
     if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target, worth):
         return ()
@@ -101,7 +101,7 @@ def pieces(
 def shared(
     w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
 ) -> Candidate:
-    """Return a candidate whose call threads share, where it is long and its kernel can do that."""
+    """Return a candidate whose call threads share, if it is long and its kernel supports that."""
     if threads < 2 or not is_long(w, target, worth):
         return candidate
     kernel = candidate.kernel
@@ -116,7 +116,7 @@ def shared(
 
 
 def _fitted(piece: Slice, w: Workload, target: Target) -> Slice:
-    """Return a piece with parameters of its own, where that doesn't change results."""
+    """Return a piece with parameters of its own, if that doesn't change results."""
     kernel, own = piece.candidate.kernel, piece.workload(w)
     if not kernel.bitwise_reproducible:
         return piece
@@ -127,7 +127,7 @@ def _fitted(piece: Slice, w: Workload, target: Target) -> Slice:
 
 
 def is_long(w: Workload, target: Target, worth: Worth = ESTIMATED) -> bool:
-    """Return whether a call takes so long that another thread brings more than it costs."""
+    """Return whether a call takes long enough for another thread to save more than it costs."""
     if worth.copies is not None and is_copy(w):
         return w.outputs[0].size >= worth.copies
     return worth.always or cycles(w, target) > WORTH
@@ -145,7 +145,7 @@ def cycles(w: Workload, target: Target) -> float:
 
 
 def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:
-    """Return begin and end of parts of about equal size that begin at multiples of `step`."""
+    """Return the begin and end of parts of about equal size that begin at multiples of `step`."""
     units = -(-extent // step)
     count = min(threads, units)
     ends = [min((k + 1) * units // count * step, extent) for k in range(count)]
@@ -153,7 +153,7 @@ def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:
 
 
 def _outermost(shape: Sequence[int]) -> int | None:
-    """Return the first axis that can be cut."""
+    """Return the first axis that can be partitioned."""
     return next((d for d, n in enumerate(shape) if n > 1), None)
 
 
@@ -170,7 +170,7 @@ def _shorter(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
 
 
 def _flat(type_: TensorType, begin: int, size: int) -> Range:
-    """Return a stretch of which only the size matters."""
+    """Return a range as a tensor with one axis."""
     return Range(begin, TensorType(type_.dtype, (size,)))
 
 

@@ -1,7 +1,8 @@
-"""Where the values of a program are while it runs on a GPU, and what must be moved when.
+"""Where the values of a program are while it runs on a GPU, and which must be moved when.
 
-The device's arena is laid out as the host's is: a value has the same place in both. A step runs on
-one side, and what it reads must be there; bytes are moved only where the other side alone has them.
+The device's arena has the same layout as the host's: a value has the same offset in both. A step
+runs on one side, and what it reads must be there; bytes are moved only if just the other side has
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Placement:
-    """What is moved before each of the program's own steps, and at the end."""
+    """The moves before each of the program's own steps, and at the end."""
 
     before: tuple[tuple[Move, ...], ...]
     after: tuple[Move, ...]
@@ -68,9 +69,9 @@ def place(program: Program, *, resident: bool) -> Placement:
 
 
 def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what a step reads and writes.
+    """Return the values that a step reads and writes.
 
-    What control flow writes it may leave as it was: that must be there, too.
+    Control flow may leave unchanged what it writes: that is read, too.
     """
     if isinstance(step, Call):
         results = step.node.outputs
@@ -99,7 +100,7 @@ def _touched(steps: Sequence[Step]) -> Iterator[str]:
 
 
 class _Tracker:
-    """Knows of each stretch of memory which sides have it; those never written nobody has."""
+    """The sides that have each range of memory; neither has what was never written."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -110,7 +111,7 @@ class _Tracker:
                 home, begin, end = self._span(value)
                 cuts.setdefault(home, set()).update((begin, end))
         self.whole: dict[str, int] = {}
-        """The sizes of memory whose parts nothing is known of: they depend on a run's extents."""
+        """The sizes of memory whose parts aren't tracked: they depend on a run's extents."""
         self.points: dict[str, list[int]] = {}
         for home, found in cuts.items():
             try:
@@ -139,7 +140,7 @@ class _Tracker:
             yield from ((home, a, b) for a, b in pairwise(own))
 
     def read(self, value: str, side: bool) -> Iterator[Move]:
-        """Yield the moves after which a side has a value, neighbours joined."""
+        """Yield the moves after which a side has a value, adjacent ones merged."""
         if value in self.program.constants:
             return
         pending: Move | None = None
@@ -157,6 +158,6 @@ class _Tracker:
             yield pending
 
     def write(self, value: str, side: bool) -> None:
-        """Note that a side has written a value: the other one's copy is old."""
+        """Record that a side has written a value: the other side's copy is stale."""
         for home, begin, _ in self._own(value):
             self.sides[home, begin] = frozenset({side})

@@ -1,7 +1,7 @@
-"""Cuts the rows of images among threads, where that takes less time than to cut the channels.
+"""Partition the rows of images among threads, where that is faster than partitioning channels.
 
-A core then reads what it wrote itself, but for the rows next to another one's, and all
-weights; with some of the channels it reads all of the image, of which others wrote most.
+A core then reads what it wrote itself, except for the rows next to another one's, and all weights;
+with some of the channels it reads all of the image, most of which others wrote.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from atc.ir.ops import ConvBlocked, Pool
 from atc.program.partition import ESTIMATED, Slice, Worth, is_long
 
 WEIGHTS = 9 / 8
-"""How much faster than the third-level cache delivers to a tile a core reads weights."""
+"""The rate at which a core reads weights, relative to the third-level cache's rate for a tile."""
 OTHERS = 5 / 6
-"""Part of that rate at which a core reads what another one has written."""
+"""The rate at which a core reads what another one has written, relative to the same."""
 
 Rows = tuple[tuple[int, int], ...]
 """Begin and end of each thread's rows."""
@@ -27,9 +27,9 @@ def rows_of_threads(
     w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Slice],
     worth: Worth = ESTIMATED,
 ) -> tuple[Candidate, Rows] | None:
-    """Return a candidate that computes stripes of rows, and which rows each thread computes.
+    """Return a candidate that computes stripes of rows, and the rows of each thread.
 
-    None where the kernel can't, or where the pieces that the call is cut into take less time.
+    None if the kernel can't, or if the pieces of the call are faster otherwise.
     """
     if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
         return None
@@ -54,7 +54,7 @@ def rows_of_threads(
 def _time_of(
     w: Workload, candidate: Candidate, target: Target, cut: Sequence[Slice], extra: float
 ) -> float:
-    """Return the estimated cycles of pieces, of the whole call where there are none."""
+    """Return the estimated cycles of pieces, or of the whole call if there are none."""
     if not cut:
         return candidate.kernel.cost(w, candidate.params, target)
     rate = OTHERS * target.machine.far_rate
@@ -63,7 +63,7 @@ def _time_of(
 
 
 def _divided(ends: Sequence[int], threads: int) -> Rows:
-    """Return about equal ranges of rows that end at some of `ends`."""
+    """Return ranges of rows of about equal size that end at some of `ends`."""
     wanted = [ends[-1] * k / threads for k in range(1, threads)]
     stops = {min(ends, key=lambda end: abs(end - each)) for each in wanted}
     return tuple(pairwise((0, *sorted(stops | {ends[-1]}))))

@@ -1,6 +1,6 @@
-"""Tables that products read in panels are looked up there, so that they lie in memory once.
+"""Look up tables in the panels that products pack, so that they are in memory once.
 
-Language models share one table of words between their first layer, which gathers rows of it, and
+Language models share one embedding table between their first layer, which gathers rows of it, and
 their last one, a product with all rows. The product's kernel packs it; the gather reads the same
 panels element by element, which costs little as it reads few rows.
 """
@@ -23,12 +23,12 @@ from atc.ir.view import View, gather_view
 from atc.select.select import Selection, select
 
 SMALLEST = 1 << 16
-"""Bytes of a table from which on it is looked up in panels."""
+"""Bytes of a table from which it is looked up in panels."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A constant [rows, depth] that a product reads in `panels` of so many rows, its columns."""
+    """A constant [rows, depth] that a product reads in `panels` of rows, which are its columns."""
 
     depth: int
     rows: int
@@ -39,8 +39,8 @@ class _Table:
 def share_tables(graph: Graph, selection: Selection, target: Target) -> tuple[Graph, Selection]:
     """Return the graph whose lookups read the panels that products pack, and its selection.
 
-    Constants that anything else reads as they are stay so. Equal constants lie in memory once, so
-    that those of the lookups take no room beside the products'.
+    Constants that anything else reads unpacked stay. Equal constants are in memory once, so that
+    those of the lookups take no additional room.
     """
     nodes = {node.outputs[0]: node for node in graph.nodes if node.outputs}
     types, constants, chosen = dict(graph.types), dict(graph.constants), dict(selection)
@@ -61,7 +61,7 @@ def share_tables(graph: Graph, selection: Selection, target: Target) -> tuple[Gr
 
 
 def _tables(graph: Graph, selection: Selection, target: Target) -> Iterator[tuple[str, _Table]]:
-    """Yield constants of which only rows are looked up, and that a product reads in panels."""
+    """Yield constants that are read only by lookups of rows and by a product, in panels."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for value in {v for v in reads(node) if v in graph.constants}:
@@ -80,7 +80,7 @@ def _tables(graph: Graph, selection: Selection, target: Target) -> Iterator[tupl
 
 
 def _run(node: Node, name: str) -> int:
-    """Return how many neighbours a node gathers of a table; 0 where it reads it otherwise."""
+    """Return how many contiguous elements a node gathers of a table; 0 if it reads it otherwise."""
     op = node.op
     own = isinstance(op, Gather) and node.inputs[0] == name and node.inputs.count(name) == 1
     return op.run if own and isinstance(op, Gather) and not is_dynamic(op.run) else 0
@@ -107,7 +107,7 @@ def _packed(
 
 
 def _in_panels(op: Gather, table: _Table) -> Gather:
-    """Return the gather of the same elements out of panels [rows / columns, depth, columns]."""
+    """Return the gather of the same elements from panels [rows / columns, depth, columns]."""
     row = _row(op, op.address, table.depth)
     if not op.proven:
         row = call("Max", call("Min", row, _index(table.rows - 1)), _index(0))

@@ -12,10 +12,10 @@ def carried(
     pairs: Sequence[tuple[str, str]], steps: Sequence[Step], types: Mapping[str, TensorType],
     storage: Mapping[str, str],
 ) -> tuple[State, ...]:  # fmt: skip
-    """Return the states of pairs of a value and the result that it is in the next run.
+    """Return the states of pairs of a value and the result that replaces it for the next run.
 
-    The next value is the result itself where that may be made in the state's memory, else a copy
-    of it, to be made when all steps are done.
+    The next value is the result itself if that may be computed in the state's memory, else a copy
+    of it, made when all steps are done.
     """
     return tuple(
         State(
@@ -29,7 +29,7 @@ def may_replace(
     value: str, result: str, steps: Sequence[Step], types: Mapping[str, TensorType],
     storage: Mapping[str, str],
 ) -> bool:  # fmt: skip
-    """Return whether one call writes all of a result where a value is read no more."""
+    """Return whether one call writes all of a result after the last read of a value."""
     writers = [
         (k, call)
         for k, step in enumerate(steps)

@@ -1,4 +1,4 @@
-"""Programs: kernel calls in order, the storage each value lives in, packed constants."""
+"""Programs: kernel calls in order, the storage of each value, packed constants."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Call:
     in_place: tuple[str, ...]
     """Arguments whose storage the first output may take over."""
     slot: Slot | None = None
-    """The part of the first output that is written, where not all of it is."""
+    """The part of the first output that is written, if not all of it is."""
     chosen: str = ""
-    """The candidate among the choice's estimates, where this call's is one made for pieces."""
+    """The candidate among the choice's estimates, if this call's was derived from it for pieces."""
     share: float = 1.0
-    """The part that it does of what the choice's estimates are for."""
+    """The part of the work of the choice's estimates that it does."""
     rows: float = 1.0
     """The part of its workload's rows that it computes."""
 
@@ -48,43 +48,43 @@ class Call:
 
     @property
     def cost(self) -> float:
-        """The estimated cost, 0 where nothing was estimated."""
+        """The estimated cost, 0 if there is no estimate."""
         return dict(self.choice.estimates).get(self.candidate, 0.0) * self.share
 
     @property
     def operations(self) -> int:
-        """The additions and multiplications that count, in the largest shapes."""
+        """The additions and multiplications, for the largest shapes."""
         return round(operations(concrete(self.choice.workload)) * self.rows)
 
     @property
     def traffic(self) -> int:
-        """The bytes of operands and results, in the largest shapes."""
+        """The bytes of operands and results, for the largest shapes."""
         return round(traffic(concrete(self.choice.workload)) * self.rows)
 
     @property
     def work(self) -> float:
-        """About how long it takes in the largest shapes, in bytes moved, whatever the machine."""
+        """A rough, machine-independent time for the largest shapes, in bytes moved."""
         return work(concrete(self.choice.workload)) * self.rows
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Runs one of two lists of steps, as the BOOL value `condition` says."""
+    """One of two lists of steps, chosen by the BOOL value `condition`."""
 
     node: Node
     condition: str
     then: tuple[Step, ...]
     otherwise: tuple[Step, ...]
     extents: tuple[tuple[int, int, int], ...] = ()
-    """Extents that the branches write: each with its value in one and in the other."""
+    """Extents that the branches write: each with its value in either branch."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Runs steps repeatedly: at most `trips` times (-1: any number) and at most `count`.
+    """Steps that run repeatedly: at most `trips` times (-1: any number) and at most `count`.
 
-    Nothing is run where `start` is false; the rest is left out once `going` is. These names are ''
-    where there is no such value. `iteration` holds the number of the iteration.
+    Nothing runs if `start` is false; the loop ends once `going` is. These names are '' if there is
+    no such value. `iteration` holds the number of the iteration.
     """
 
     node: Node
@@ -97,11 +97,11 @@ class Repeat:
     collected: tuple[str, ...]
     """Results that the iterations write part by part."""
     trip_count: int = -1
-    """An extent that the loop writes, the iterations that it ran; -1 where there is none."""
+    """An extent to which the loop writes the number of its iterations; -1 if there is none."""
     carried_extents: tuple[tuple[int, int, int], ...] = ()
-    """Extents that change: each with its first value, and with that after an iteration."""
+    """Extents that change: each with its initial value, and that after an iteration."""
     strict: bool = False
-    """Whether the run ends with a status where the loop would go on after `trips` iterations."""
+    """Whether the run fails if the loop would go on after `trips` iterations."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -111,10 +111,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class CascadeLoop:
-    """A cascade of calls: each computes the rows of its result that the next ones need.
+    """A cascade of calls: each computes the rows of its result that the next one needs.
 
-    `stripes` are by stripe and call. A call's first argument is the result of the call before, of
-    which memory holds a few rows, a rolling buffer: those still needed are moved to its begin.
+    `stripes` are by stripe and call. A call's first argument is the result of the call before, a
+    few rows of which are in a rolling buffer: those still needed are moved to its begin.
     """
 
     node: Node
@@ -159,7 +159,7 @@ class State:
 
 
 def home_of(value: str, storage: Mapping[str, str]) -> str:
-    """Return the value whose memory `value` lives in, where `storage` says of some in whose."""
+    """Return the value whose memory `value` lives in, by `storage`."""
     while value in storage:
         value = storage[value]
     return value
@@ -169,8 +169,8 @@ def home_of(value: str, storage: Mapping[str, str]) -> str:
 class Program:
     """Steps over values.
 
-    `storage` says whose memory a value lives in, where not in its own, `shifts` how many bytes
-    after that one's begin it begins, where it does not begin with it.
+    `storage` maps values that live in another one's memory to that one, `shifts` to their offsets
+    in it, in bytes, if these aren't 0.
     """
 
     name: str
@@ -183,15 +183,15 @@ class Program:
     bundles: tuple[Composite, ...] = ()
     shifts: Mapping[str, int] = field(default_factory=dict)
     dims: tuple[Symbol, ...] = ()
-    """The extents that are known only when the network runs."""
+    """The extents that are known only at run time."""
     guards: tuple[int, ...] = ()
-    """What must be 0 of them."""
+    """Expressions of the extents that must be 0."""
     aliases: Mapping[str, Alias] = field(default_factory=dict)
-    """The values that are others once more."""
+    """The values that are others under another name, in another layout, or recomputed."""
     states: tuple[State, ...] = ()
-    """What is carried from run to run; no inputs or outputs."""
+    """The values that are kept from run to run; none are inputs or outputs."""
     lengths: tuple[tuple[int, int], ...] = ()
-    """The numbers of extents that states have, and what each is in the next run."""
+    """The extents of states, and the value of each in the next run."""
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
@@ -212,7 +212,7 @@ class Program:
 
 
 def most_branches(steps: Sequence[Step]) -> int:
-    """Return the most branches of a fork, 1 where there is none."""
+    """Return the most branches of any fork, 1 if there is none."""
     return max((len(step.branches) for step in walk(steps) if isinstance(step, Fork)), default=1)
 
 
@@ -258,9 +258,9 @@ def calls(steps: Iterable[Step]) -> Iterator[Call]:
 
 
 def call_sources(program: Program) -> Iterator[list[int | str]]:
-    """Yield, for each call, what it reads: the number of the call that made it, or an input.
+    """Yield the sources of each call's operands: the number of the call that wrote it, or an input.
 
-    Constants are left out; of a value that several calls write it is the latest one.
+    Constants are left out; if several calls write a value, its source is the latest one.
     """
     makers: dict[str, int | str] = {name: name for name in program.inputs}
     for number, call in enumerate(calls(program.steps)):

@@ -86,7 +86,7 @@ class Streams:
                 context.arguments[0], ffi.cast("void *", stream), *tables
             )
             if status:
-                raise library.error(status)
+                raise library.error(status, context.arguments[0])
             return context.shapes_made(shapes)
 
     @contextmanager

@@ -56,7 +56,7 @@ class Session:
         """Run the network; raises RuntimeError with the library's words where it fails."""
         status = self.start()
         if status:
-            raise self._library.error(status)
+            raise self._library.error(status, self._bound._context.arguments[0])
 
 
 def need(session: Session, function: str, option: str, where: str) -> None:

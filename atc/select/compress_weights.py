@@ -1,8 +1,8 @@
-"""Compresses weights where that loses nothing: constants that float16 or bfloat16 hold exactly.
+"""Compress weights without loss: constants that float16 or bfloat16 represents exactly.
 
-Such are the weights of models in 16 bits, and those that a precision mode rounded. Arithmetic stays
-in float32: kernels widen a vector of weights when they load it. Nodes keep floats where that is
-faster by more than the memory is worth, and where a kernel stores 16 bits of its own.
+Such are the weights of 16-bit models, and those that a precision mode has rounded. Arithmetic stays
+in float32: kernels widen a vector of weights when they load it. Nodes keep floats where these are
+faster by more than the memory is worth, and where a kernel packs 16-bit weights itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from atc.select.cost import estimate
 from atc.select.select import Limits, candidates
 
 LEAST = 1024
-"""Weights of a node that are worth a kernel of its own."""
+"""The fewest weights of a node that are worth a kernel of its own."""
 
 UNUSED = 0x1FFF
-"""Bits of a float that are 0 where 16 bits hold it."""
+"""The bits of a float32 that are 0 if float16 represents it."""
 
 
 def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Observer) -> Graph:
-    """Return the graph with weights in 16 bits wherever that pays, verified and observed."""
+    """Return the graph with 16-bit weights wherever they pay off, verified and observed."""
     made: dict[tuple[str, DType], str] = {}
 
     def rule(state: Rewriting, node: Node) -> Node:
@@ -61,7 +61,7 @@ def _weights(state: Rewriting, node: Node) -> Array | None:
 
 
 def _narrowest(weights: Array) -> DType | None:
-    """Return the type of 16 bits that holds all of these floats, None where there is none."""
+    """Return the 16-bit type that represents all of these floats, None if there is none."""
     bits = np.ascontiguousarray(weights).view(np.uint32).reshape(-1)
     if (bits[:LEAST] & UNUSED).any() or (bits & UNUSED).any():
         return None
@@ -90,7 +90,7 @@ def _pays(graph: Graph, node: Node, dtype: DType, target: Target, limits: Limits
 
 
 def _best(w: Workload, target: Target, limits: Limits) -> tuple[float, str] | None:
-    """Return the least estimated cost of a workload, and what its kernel computes products in."""
+    """Return the least estimated cost of a workload, and the precision of that kernel."""
     costs = [
         (estimate(c, w, target, limits.weight_price), c.kernel.precision)
         for c in candidates(w, target, limits)

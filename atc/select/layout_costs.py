@@ -1,4 +1,4 @@
-"""Costs of layouts: of the kernels that would compute nodes in them, measured or else estimated."""
+"""Costs of layouts: those of the nodes' kernels in each, measured or else estimated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from atc.select.cost import MODELLED
 from atc.select.select import Limits, Measurement, Timings, consider
 
 GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32, "chwn4": 4}
-"""Layouts of bytes on a GPU, and the channels of their blocks."""
+"""Layouts of bytes on a GPU, and the channels of a block."""
 
 
 @dataclass(frozen=True)
 class LayoutCosts:
-    """Costs of the layouts of a compilation's graphs, remembered once they are known."""
+    """Costs of the layouts of a compilation's graphs, cached."""
 
     target: Target
     limits: Limits
@@ -38,10 +38,10 @@ class LayoutCosts:
         self, wanted: str, report: Callable[[LayoutReport], None] = lambda found: None,
         measured: bool = False,
     ) -> Layouts:  # fmt: skip
-        """Return how the passes are to choose layouts; OptionError for one that isn't there.
+        """Return how the passes are to choose layouts; OptionError for one that doesn't exist.
 
-        On a GPU auto is nchw, for want of estimates of what blocks gain, unless times are
-        `measured`.
+        On a GPU auto is nchw unless times are `measured`: there are no estimates of what blocks
+        gain.
         """
         width = self.target.vector_bytes // 4
         last = self.target.bytes_last and self.limits.tier != "portable"
@@ -63,19 +63,19 @@ class LayoutCosts:
         return Layouts(wanted, self.price, report, bytes_last=last, integers=integers)
 
     def storing(self) -> Storing:
-        """Return how passes are to choose what is stored in 16 bits."""
+        """Return how passes are to choose the values that are stored in 16 bits."""
         bf16 = "bf16" in self.limits.precisions
         return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps, bf16)
 
     def kernel_cost(self, node: Node, task: Task) -> KernelCost | None:
-        """Return what the best kernel takes that a node may have; None where there is none."""
+        """Return the cost of the best kernel that a node may have; None if there is none."""
         key = workload(task), self.limits.of(node)
         if key not in self.kernel_costs:
             self.kernel_costs[key] = kernel_cost(key[0], self.target, key[1])
         return self.kernel_costs[key]
 
     def price(self, task: Task) -> float | None:
-        """Return the cycles of a task, infinite where no kernel does it."""
+        """Return the cycles of a task, infinite if no kernel can do it."""
         w = workload(task)
         if w not in self.estimates:
             self.estimates[w] = estimate(w, self.target, self.limits)
@@ -84,12 +84,12 @@ class LayoutCosts:
         return round(min(times), 1) / self.nanoseconds() if times else known
 
     def costs(self, measured: Sequence[Measurement]) -> list[float]:
-        """Return the times of the candidates that ran, with the price of their memory."""
+        """Return the times of the candidates that ran, including the price of their memory."""
         costs = (m.cost(self.limits.weight_price) for m in measured)
         return [cost for cost in costs if cost is not None]
 
     def nanoseconds(self) -> float:
-        """Return the time of a cycle of the estimates, by all that is measured."""
+        """Return the time of an estimated cycle: the median over all measurements."""
         ratios = []
         for w, measured in self.timings.items():
             times = self.costs(measured)
@@ -100,7 +100,7 @@ class LayoutCosts:
 
 
 def near_optimal(reports: Sequence[LayoutReport], conversions: bool = False) -> list[Workload]:
-    """Return the workloads of forms that measuring might prefer, relayouts too if asked."""
+    """Return the workloads of layouts that measuring might prefer, reorders too if asked."""
     tasks = [task for report in reports for task in report.near_optimal]
     if conversions and tasks:
         tasks += (task for report in reports for task in report.conversions)
@@ -113,9 +113,9 @@ def workload(task: Task) -> Workload:
 
 
 def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
-    """Return the estimated cycles of the best kernel; None where they say too little.
+    """Return the estimated cycles of the best kernel; None if there is no useful estimate.
 
-    On a GPU they are nanoseconds: of kernels that say nothing, those of their memory.
+    On a GPU they are nanoseconds: of kernels without an estimate, those of their memory traffic.
     """
     if target.device:
         costs = consider(w, target, limits).costs(limits.weight_price)
@@ -131,7 +131,7 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
 
 
 def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | None:
-    """Return what the best kernel by estimates takes; None where there is none."""
+    """Return the cost of the best kernel by estimates; None if there is none."""
     considered = consider(w, target, limits)
     if not considered.found:
         return None

@@ -1,4 +1,4 @@
-"""Chooses a kernel and its parameters for every node."""
+"""Choose a kernel and its parameters for every node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
 class Measurement:
     """One candidate's time in ns; None with the reason when it can't be chosen.
 
-    `packing_overhead`: the bytes that its constants take beyond the model's.
+    `packing_overhead`: the bytes by which its constants exceed the model's.
     """
 
     label: str
@@ -29,7 +29,7 @@ class Measurement:
     packing_overhead: int = 0
 
     def cost(self, price: float) -> float | None:
-        """Return the time with the price of the memory, in cycles for a byte."""
+        """Return the time including memory, at a price in cycles per byte."""
         return (
             None
             if self.time_ns is None
@@ -45,17 +45,16 @@ Timings = Mapping[Workload, tuple[Measurement, ...]]
 class Limits:
     """The constraints on candidates.
 
-    `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
-    scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
-    only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
-    model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
-    products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
-    than `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
-    stored in bfloat16. `packed` are arrangements of constants that are there
-    anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
-    cycles that a byte must save by which constants are larger than the model's. `tensor_cores`:
-    whether those of a GPU may be used. With `host_compute` the host computes what is small
-    and whose operands it has.
+    `exact`: results have no larger error than the op's definition. `workspace`: the most bytes of
+    scratch; if every candidate needs more, those with least scratch are taken. `tier`: all,
+    only portable kernels, or only optimized ones, if there are any. `exact_nodes` are the
+    model's nodes for which `exact` always holds. `precisions`: what kernels may compute
+    products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 only for
+    `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
+    stored in bfloat16. `packed` are layouts of constants that exist anyway: kernels that read them
+    are preferred if they are nearly as fast. `weight_price`: the cycles that each byte must save
+    by which constants exceed the model's. `tensor_cores`: whether those of a GPU may be used. With
+    `host_compute` the host computes small nodes whose operands it has.
     """
 
     exact: bool = False
@@ -82,22 +81,22 @@ class Limits:
         return replace(self, exact=exact, precisions=allowed)
 
     def may_round(self, node: Node) -> bool:
-        """Return whether what a node computes may be stored in bfloat16."""
+        """Return whether a node's results may be stored in bfloat16."""
         return bool(node.origin) and self.stored_nodes.issuperset(node.origin)
 
     def keeps(self, node: Node) -> bool:
-        """Return whether a node's operands are to be stored as they are."""
+        """Return whether a node's operands must be stored unrounded."""
         return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
 
 
 SMALL = 64
-"""Elements of a tensor up to which a GPU isn't worth the way to it."""
+"""Elements of a tensor up to which the transfer to a GPU isn't worth it."""
 
 MOST_ON_DEVICE = 4 << 30
-"""Bytes of the largest value of a network of ranges that a GPU computes."""
+"""The largest value, in bytes, of a network with dynamic shapes that a GPU computes."""
 
 NEAR = 1.15
-"""How many times longer a kernel may take that finds its constants packed already."""
+"""How many times as long a kernel may take if its constants are packed already."""
 
 ANY = Limits()
 """No limits."""
@@ -105,10 +104,10 @@ ANY = Limits()
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel of one node, and what every candidate was estimated or measured to cost.
+    """The kernel of one node, and the estimated or measured cost of each candidate.
 
-    Estimates don't include the price of `packing_overhead`: the bytes that constants take beyond
-    the model's, where they do. `excluded` are the candidates that exceed a limit, with the reason.
+    Estimates don't include the price of `packing_overhead`: the bytes by which constants exceed
+    the model's. `excluded` are the candidates that exceed a limit, with the reason.
     """
 
     workload: Workload
@@ -125,7 +124,7 @@ Selection = Mapping[str, Choice]
 
 @dataclass(frozen=True)
 class Considered:
-    """What can do a workload: the candidates within the limits, with their estimated costs.
+    """The candidates for a workload that are within the limits, with their estimated costs.
 
     `excluded` are the labels of the other candidates, with the reason.
     """
@@ -143,17 +142,17 @@ class Considered:
 
     @cached_property
     def overheads(self) -> tuple[int, ...]:
-        """The bytes that each candidate's constants take beyond the model's."""
+        """The bytes by which each candidate's constants exceed the model's."""
         return tuple(packing_overhead(c, self.workload, self.target) for c in self.found)
 
     def costs(self, price: float) -> list[float]:
-        """Return the estimated cycles of each candidate, with the price of its memory."""
+        """Return the estimated cycles of each candidate, including the price of its memory."""
         both = zip(self.cycles, self.overheads, strict=True)
         return [priced(cycles, overhead, price) for cycles, overhead in both]
 
 
 def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:
-    """Return all kernels with all parameter sets that can do a workload, in catalogue order."""
+    """Return all kernels with all parameter sets that accept a workload, in catalogue order."""
     return list(consider(w, target, limits).found)
 
 
@@ -214,17 +213,17 @@ def _is_portable(c: Candidate) -> bool:
 
 
 def _precise(c: Candidate, w: Workload, target: Target) -> Candidate:
-    """Return an exact candidate with its parameters for least error, another one as it is."""
+    """Return an exact candidate with its parameters for the least error, others unchanged."""
     if not c.kernel.exact(c.params):
         return c
     return replace(c, params=c.kernel.precise_params(w, c.params, target))
 
 
 def target_for(graph: Graph, target: Target) -> Target:
-    """Return a graph's target: without a GPU where none has room for its largest shapes.
+    """Return a graph's target: the host alone if no GPU has room for its largest shapes.
 
-    A GPU's arena holds those of the largest shapes, whatever is computed. Where nothing bounds what
-    the data decides, that is more than any has.
+    A GPU's arena is allocated for the largest shapes. Where data-dependent extents are unbounded,
+    these exceed any GPU's memory.
     """
     if not (target.device and graph.dims):
         return target
@@ -239,7 +238,7 @@ def select(
     outer: Mapping[str, Array] | None = None,
     limits: Limits = ANY,
 ) -> Selection:
-    """Choose by measured time where there is one, else by estimated cost, and the memory's price.
+    """Choose by measured time if there is one, else by estimated cost; both include memory's price.
 
     `target` is the graph's own (`target_for`). Ties go to the earlier kernel of the catalogue.
     """
@@ -272,13 +271,13 @@ def _is_small(w: Workload) -> bool:
 
 
 def _is_there(node: Node, constants: Mapping[str, Array], there: Set[str]) -> bool:
-    """Return whether a node reads what is there, and besides constants alone."""
+    """Return whether a node reads some values that are available, and otherwise only constants."""
     read = {value for value in node.inputs if value and value not in constants}
     return bool(read) and read <= there
 
 
 def packings(selection: Selection, target: Target) -> frozenset[str]:
-    """Return how the chosen kernels arrange constants."""
+    """Return the chosen kernels' layouts of packed constants."""
     chosen = {(c.workload, c.candidate.label): c for c in selection.values()}.values()
     names = (c.candidate.kernel.packing(c.workload, c.candidate.params, target) for c in chosen)
     return frozenset(filter(None, names))
@@ -288,9 +287,9 @@ def choose(
     node: Node, w: Workload, target: Target, limits: Limits,
     measured: tuple[Measurement, ...] = (), hosted: bool = False,
 ) -> Choice:  # fmt: skip
-    """Choose the kernel of one node; UnsupportedError names it where there is none.
+    """Choose the kernel of one node; UnsupportedError names a node without one.
 
-    If it is `hosted`, that is one of the host's, where there are some.
+    A `hosted` node gets one of the host's kernels, if there are any.
     """
     considered = consider(w, target, limits.of(node))
     if hosted:
@@ -321,7 +320,7 @@ def choose(
 
 
 def _hosted(considered: Considered) -> Considered:
-    """Return the candidates that are the host's, all where none is."""
+    """Return the host's candidates, or all if there are none."""
     w, target = considered.workload, considered.target
     own = tuple(c for c in considered.found if c.kernel.launch(w, c.params, target) is None)
     return replace(considered, found=own or considered.found)

@@ -72,9 +72,7 @@ def machine_text(shown: Shown) -> str:
 def _instructions(m: Machine) -> Iterator[tuple[str, str]]:
     vectors = f"vectors of {m.datapath} bytes"
     yield "multiply-adds", f"{m.fmas:g} per cycle on {vectors}, {m.fma_latency:g} cycles each"
-    yield "loads, stores", f"{m.loads:g} and {m.stores:g} per cycle of {vectors}"
-    yield "divide, sqrt", f"{m.divide:g} and {m.sqrt:g} cycles a vector"
-    yield "gather", f"{m.gather:g} cycles an element"
+    yield "loads", f"{m.loads:g} per cycle of {vectors}"
 
 
 def _cache(cache: Cache) -> str:

@@ -141,8 +141,9 @@ def _info(report: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
 
 def _build_info(folder: Path, name: str) -> list[str]:
     """Return what the library says of its making; it isn't loaded, so any target's can be read."""
+    library = folder / f"lib{name}.so"
     try:
-        data = (folder / f"lib{name}.so").read_bytes()
+        data = (library if library.is_file() else folder / f"{name}.dll").read_bytes()
     except OSError:
         return []
     found = re.search(rb"atc=[ -~]{1,200}?; target=[ -~]{1,2000}", data)

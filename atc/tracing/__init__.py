@@ -1,11 +1,11 @@
-"""Functions of tensors become networks: Python in, an ONNX model and its compiled library out.
+"""Trace functions of tensors: Python in, an ONNX model and its compiled library out.
 
-`tensor` has the objects that operations are recorded with, `tape` what records, `recording` the
-ONNX nodes, `networks` the libraries that compute, `segments` those of a function that Python runs a
-part of; `array_api` and `functional` are the functions, `gradient` and `optim` what trains, `trace`
-the decorator, `exclude` what it leaves to Python; `training` compiles a training step of a model
-that there is, which `inline` records; `step` runs it, `step_files` are its files. Nothing is
-computed in Python.
+`tensor` has the objects whose operations are recorded, `tape` the recorder, `recording` the ONNX
+nodes, `networks` the compiled libraries, `segments` those of a function that runs partly in
+Python; `array_api` and `functional` are the functions, `gradient` and `optim` are for training,
+`traced` has the decorator, `exclude` leaves parts of a function to Python; `training` compiles a
+training step of an existing model, which `inline` records; `step` runs it, `step_files` writes
+its files. Nothing is computed in Python.
 """
 
 from atc.tracing import array_api, functional, optim

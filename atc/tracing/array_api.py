@@ -1,8 +1,8 @@
 """The functions of the Python array API standard on traced tensors.
 
 `x.__array_namespace__()` returns this module, so functions that are written against the standard
-are traced as they stand. Left out are complex numbers and what has a shape that depends on values
-(`nonzero`, `unique_*`).
+are traced without changes. Complex numbers and functions whose result's shape depends on values
+(`nonzero`, `unique_*`) are left out.
 """
 
 from __future__ import annotations

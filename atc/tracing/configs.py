@@ -17,10 +17,10 @@ def _at_least(least: int, **values: int) -> None:
 
 @dataclass(frozen=True)
 class SublinearMemoryConfig:
-    """Values are computed again, by a search for the cheapest choice.
+    """Values are recomputed to save memory, after a search for the cheapest choice.
 
     `thresh_nr_try` rules are tried, then `genetic_nr_iter` rounds of `genetic_pool_size`, by
-    `num_worker` threads; nothing more is computed again once memory is down to `lb_memory_mb`.
+    `num_worker` threads; nothing more is recomputed once memory is down to `lb_memory_mb`.
     """
 
     thresh_nr_try: int = 10
@@ -38,7 +38,7 @@ class SublinearMemoryConfig:
             _at_least(1, genetic_pool_size=self.genetic_pool_size)
 
     def options(self) -> dict[str, Any]:
-        """Return the keywords of `atc.compile` that say so."""
+        """Return the equivalent keywords of `atc.compile`."""
         return {
             "recompute": "all", "recompute_tries": self.thresh_nr_try,
             "recompute_rounds": self.genetic_nr_iter, "recompute_pool": self.genetic_pool_size,
@@ -48,11 +48,11 @@ class SublinearMemoryConfig:
 
 @dataclass(frozen=True)
 class DTRConfig:
-    """Values of at least `evictee_minimum_size` bytes go where memory exceeds a threshold.
+    """Values of at least `evictee_minimum_size` bytes are evicted where memory exceeds a threshold.
 
-    The threshold is the most that the network may take, in bytes: arena, parameters and their new
-    values, gradients. One that can't do with it is refused, and the error says how little it can
-    do with.
+    The threshold is the most memory that the network may take, in bytes: arena, parameters and
+    their new values, gradients. If the network can't do with it, the error names the least that it
+    needs.
     """
 
     eviction_threshold: int = 0
@@ -63,7 +63,7 @@ class DTRConfig:
         _at_least(0, evictee_minimum_size=self.evictee_minimum_size)
 
     def options(self) -> dict[str, Any]:
-        """Return the keywords of `atc.compile` that say so."""
+        """Return the equivalent keywords of `atc.compile`."""
         return {
             "recompute": "all", "memory_budget": self.eviction_threshold,
             "recompute_minimum": self.evictee_minimum_size,

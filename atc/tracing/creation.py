@@ -1,4 +1,4 @@
-"""The array API: types, and tensors from nothing."""
+"""The array API: types, and the creation of tensors."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Return whether a type's values all have a place in another."""
+    """Return whether all values of a type can be represented in another."""
     return np.can_cast(from_.dtype if isinstance(from_, Tensor) else from_, to)
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
-    """Return the type of a result of operands or types."""
+    """Return the result type of operands or types."""
     return np.result_type(*(x.dtype if isinstance(x, Tensor) else x for x in operands))
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Return whether a type is of a kind of the standard's."""
+    """Return whether a type is of one of the standard's kinds."""
     return np.isdtype(dtype, kind)
 
 
 def finfo(type: Any, /) -> Any:  # noqa: A002
-    """Return the limits of a type of floats."""
+    """Return the limits of a floating-point type."""
     return np.finfo(type.dtype if isinstance(type, Tensor) else type)
 
 
 def iinfo(type: Any, /) -> Any:  # noqa: A002
-    """Return the limits of a type of integers."""
+    """Return the limits of an integer type."""
     return np.iinfo(type.dtype if isinstance(type, Tensor) else type)
 
 
-# ---- tensors from nothing -----------------------------------------------------------------------
+# ---- creation -----------------------------------------------------------------------------------
 
 
 def made(array: Any) -> Tensor:
@@ -60,7 +60,7 @@ def made(array: Any) -> Tensor:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Tensor:
-    """Return a tensor of numbers, lists of them or an array."""
+    """Return a tensor of a number, nested lists of numbers or an array."""
     return _asarray(obj, dtype)
 
 
@@ -76,7 +76,7 @@ def arange(
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return a tensor of one value."""
+    """Return a tensor filled with one value."""
     default = {"b": bool, "i": int64}.get(np.asarray(fill_value).dtype.kind, float32)
     return made(np.full(shape, fill_value, dtype or default))
 
@@ -95,17 +95,17 @@ empty = zeros
 
 
 def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return a tensor of one value, like x."""
+    """Return a tensor filled with one value, of x's shape."""
     return full(fixed(x), fill_value, dtype=dtype or x.dtype)
 
 
 def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return zeros like x."""
+    """Return zeros of x's shape."""
     return zeros(fixed(x), dtype=dtype or x.dtype)
 
 
 def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return ones like x."""
+    """Return ones of x's shape."""
     return ones(fixed(x), dtype=dtype or x.dtype)
 
 
@@ -115,7 +115,7 @@ empty_like = zeros_like
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """Return ones on a diagonal."""
+    """Return a matrix with ones on a diagonal."""
     return made(np.eye(n_rows, n_cols, k, dtype or float32))
 
 
@@ -128,12 +128,12 @@ def linspace(
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Return the lower triangle, zeros above."""
+    """Return the lower triangle, with zeros above it."""
     return node("Trilu", x, scalar(k), upper=0)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Return the upper triangle, zeros below."""
+    """Return the upper triangle, with zeros below it."""
     return node("Trilu", x, scalar(k), upper=1)
 
 
@@ -143,14 +143,14 @@ def scalar(value: int) -> Tensor:
 
 
 def axis_of(x: Tensor, axis: int) -> int:
-    """Return an axis counted from the first one. Raises ArgumentError."""
+    """Return an axis as a number from 0. Raises ArgumentError."""
     if not -x.ndim <= axis < x.ndim:
         raise ArgumentError(f"axis {axis} of a tensor of {x.ndim} axes", where=place())
     return axis % x.ndim
 
 
 def fixed(x: Tensor) -> tuple[int, ...]:
-    """Return a shape that is known. Raises ArgumentError."""
+    """Return a shape all of whose extents are known. Raises ArgumentError."""
     if None in x.shape:
         raise ArgumentError("an extent is known only at run time", where=place())
     return tuple(n for n in x.shape if n is not None)

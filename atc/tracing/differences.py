@@ -1,4 +1,4 @@
-"""`gradcheck`: derivatives against differences, in double precision."""
+"""`gradcheck`: derivatives against finite differences, in double precision."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def gradcheck(
 ) -> bool:  # fmt: skip
     """Compare the gradients of a function of float64 arrays with central differences.
 
-    The function's results are weighted by numbers that are drawn, the same in each call. Returns
-    True, or raises VerificationError, which names the input and element that is furthest off.
+    The function's results are weighted by random numbers, the same in each call. Returns True, or
+    raises VerificationError, which names the first input and element that is off.
     """
     arrays = [np.array(x) for x in inputs]
     if not arrays or any(x.dtype != np.float64 for x in arrays):

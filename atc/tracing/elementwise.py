@@ -61,7 +61,7 @@ def positive(x: Tensor, /) -> Tensor:
 
 
 def square(x: Tensor, /) -> Tensor:
-    """Return x x."""
+    """Return x * x."""
     return x * x
 
 
@@ -71,14 +71,14 @@ def trunc(x: Tensor, /) -> Tensor:
 
 
 def isfinite(x: Tensor, /) -> Tensor:
-    """Tell what is neither infinite nor NaN."""
+    """Return where x is neither infinite nor NaN."""
     if x.dtype.kind != "f":
         return ones(fixed(x), dtype=_bool)
     return ~(node("IsNaN", x) | node("IsInf", x))
 
 
 def signbit(x: Tensor, /) -> Tensor:
-    """Tell what has a minus, -0 too."""
+    """Return where the sign bit is set, that of -0 included."""
     return (x < 0) | ((x == 0) & (1.0 / x < 0))
 
 
@@ -107,42 +107,42 @@ def log10(x: Tensor, /) -> Tensor:
 
 
 def divide(x1: Any, x2: Any, /) -> Tensor:
-    """Return the quotient of floats."""
+    """Return x1 / x2 of floats."""
     return divided(x1, x2)
 
 
 def floor_divide(x1: Any, x2: Any, /) -> Tensor:
-    """Return the largest integers that aren't above the quotients."""
+    """Return the quotients, rounded down."""
     return floor_divided(x1, x2)
 
 
 def remainder(x1: Any, x2: Any, /) -> Tensor:
-    """Return what is left of a floor division."""
+    """Return the remainders of a floor division."""
     return rest(x1, x2)
 
 
 def not_equal(x1: Any, x2: Any, /) -> Tensor:
-    """Tell what differs."""
+    """Return where x1 and x2 differ."""
     return node("Not", binary("Equal", x1, x2))
 
 
 def bitwise_and(x1: Any, x2: Any, /) -> Tensor:
-    """Return the bits that both have."""
+    """Return the bitwise and."""
     return bitwise("And", x1, x2)
 
 
 def bitwise_or(x1: Any, x2: Any, /) -> Tensor:
-    """Return the bits that one of them has."""
+    """Return the bitwise or."""
     return bitwise("Or", x1, x2)
 
 
 def bitwise_xor(x1: Any, x2: Any, /) -> Tensor:
-    """Return the bits that just one has."""
+    """Return the bitwise exclusive or."""
     return bitwise("Xor", x1, x2)
 
 
 def bitwise_invert(x: Tensor, /) -> Tensor:
-    """Return the bits that it has not."""
+    """Return the bitwise complement."""
     return ~x
 
 
@@ -153,7 +153,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Tensor:
 
 
 def hypot(x1: Any, x2: Any, /) -> Tensor:
-    """Return sqrt(x1 x1 + x2 x2), without overflow."""
+    """Return sqrt(x1 * x1 + x2 * x2), without overflow."""
     a, b = (node("Abs", v) for v in promoted(x1, x2))
     large, small = node("Max", a, b), node("Min", a, b)
     ratio = where((large == 0) | node("IsInf", large), zeros_like(large), small / large)
@@ -177,7 +177,7 @@ def copysign(x1: Any, x2: Any, /) -> Tensor:
 
 
 def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
-    """Return x within limits."""
+    """Return x clipped to limits."""
     found = x if min is None else binary("Max", x, min)
     return found if max is None else binary("Min", found, max)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a traced function; the line of it that is to blame."""
+"""Errors of tracing, and the user's line that caused them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atc.errors import AtcError, OptionError
 
-_OWN = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent)
 
 
 class TracingError(AtcError, RuntimeError):
@@ -18,7 +18,7 @@ class TracingError(AtcError, RuntimeError):
 
 
 class ArgumentError(OptionError, ValueError):
-    """An argument that makes no sense."""
+    """An invalid argument."""
 
 
 class OperandError(OptionError, TypeError):
@@ -26,9 +26,9 @@ class OperandError(OptionError, TypeError):
 
 
 def place() -> str:
-    """Return the line of the user's that runs now: `file:line: text`."""
+    """Return the user's line that is running: `file:line: text`."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line).strip()

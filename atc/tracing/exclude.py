@@ -1,4 +1,4 @@
-"""`exclude_from_trace`: what Python runs in every call of a traced function."""
+"""`exclude_from_trace`: code that Python runs in every call of a traced function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atc.tracing.tape import reset_traced, set_traced, traced_tape
 
 
 def is_tracing() -> bool:
-    """Return whether a function is traced now."""
+    """Return whether a function is being traced."""
     return traced_tape() is not None
 
 

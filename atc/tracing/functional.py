@@ -1,4 +1,4 @@
-"""What networks are made of: activations, convolutions, normalizations, pooling, losses.
+"""Layers of networks: activations, convolutions, normalizations, pooling, losses.
 
 Images are [N, C, H, W], labels are integers [N]. Together with the functions of `array_api`.
 """
@@ -35,7 +35,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Return x where it is positive, else a part of it."""
+    """Return x where it is positive, else x times the slope."""
     return node("LeakyRelu", x, alpha=negative_slope)
 
 
@@ -129,7 +129,7 @@ def max_pool2d(
 def avg_pool2d(
     x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0
 ) -> Tensor:
-    """Return the mean of each window, what is padded included."""
+    """Return the mean of each window, padding included."""
     return _pool("AveragePool", x, kernel_size, stride, padding, count_include_pad=1)
 
 
@@ -142,12 +142,12 @@ def _pool(
 
 
 def global_avg_pool2d(x: Tensor) -> Tensor:
-    """Return the mean of each image's channels: [N, C, 1, 1]."""
+    """Return the mean of each channel of an image: [N, C, 1, 1]."""
     return node("GlobalAveragePool", x)
 
 
 def flatten(x: Tensor, start: int = 1) -> Tensor:
-    """Return x with all axes from `start` on as one."""
+    """Return x with all axes from `start` on flattened."""
     return xp.reshape(x, [*x.shape[:start], -1])
 
 
@@ -197,11 +197,11 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
 
 
 def one_hot(indices: Tensor, classes: int, dtype: Any = np.float32) -> Tensor:
-    """Return 1 at the index, 0 elsewhere, along a new last axis."""
-    pair = xp.asarray(np.array([0, 1], dtype))
+    """Return 1 at each index and 0 elsewhere, along a new last axis."""
+    values = xp.asarray(np.array([0, 1], dtype))
     depth = xp.asarray(np.array(classes, np.int64))
-    pair.constant = depth.constant = True
-    return node("OneHot", indices, depth, pair)
+    values.constant = depth.constant = True
+    return node("OneHot", indices, depth, values)
 
 
 # ---- losses -------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def cross_entropy(pred: Tensor, label: Tensor, axis: int = 1) -> Tensor:
 
 
 def nll_loss(log_probabilities: Tensor, label: Tensor, axis: int = 1) -> Tensor:
-    """Return the mean of what is at the labels, negated."""
+    """Return the negated mean of the values at the labels."""
     label, along = asarray(label), axis_of(log_probabilities, axis)
     shape = [n for k, n in enumerate(log_probabilities.shape) if k != along]
     if [*label.shape] != shape or label.dtype.kind not in "iu":

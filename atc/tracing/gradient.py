@@ -1,4 +1,4 @@
-"""`GradManager`: gradients of tensors with respect to those that are attached."""
+"""`GradManager`: gradients of tensors with respect to the attached ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atc.tracing.tensor import Tensor, asarray, node
 class GradManager:
     """Records while it is entered; `backward` then adds to each attached parameter's `grad`.
 
-    As MegEngine's: gradients add up until `clear_grad`, of the optimizer or of the manager.
+    As MegEngine's does: gradients accumulate until `clear_grad`, of the optimizer or the manager.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class GradManager:
         self._tape: Tape | None = None
 
     def attach(self, parameters: Parameter | Iterable[Parameter]) -> GradManager:
-        """Note parameters whose gradients are wanted; returns the manager."""
+        """Attach parameters, whose gradients are wanted; returns the manager."""
         for each in [parameters] if isinstance(parameters, Parameter) else [*parameters]:
             if not isinstance(each, Parameter):
                 raise ArgumentError(f"{type(each).__name__} is no Parameter", where=place())

@@ -26,14 +26,14 @@ _SETTINGS: Mapping[str, frozenset[int]] = {
     "Upsample": frozenset({1}), "Clip": frozenset({1, 2}), "Pad": frozenset({2}),
     "Dropout": frozenset({1}), "OneHot": frozenset({2}), "Range": frozenset({0, 1, 2}),
 }  # fmt: skip
-"""Operands that are settings of a layer, or its statistics, and no weights."""
+"""Operands that are settings or statistics of a layer, not weights."""
 _DRAWN = frozenset({"RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike",
                     "Bernoulli"})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model to train: in the opset that traces have, with inputs of fixed shapes.
+    """A model to train: in the opset of traces, with inputs of fixed shapes.
 
     `weights` are its initializers, `inputs` the inputs that aren't any of these, `trainable` the
     names of the weights that can have a gradient.
@@ -131,7 +131,7 @@ def applied(
 
 
 def constant(array: Array) -> Tensor:
-    """Return a tensor that traces take for a constant."""
+    """Return a tensor that traces record as a constant."""
     made = Tensor(array)
     made.constant = True
     return made
@@ -142,7 +142,7 @@ def _tensor(value: str) -> Tensor:
 
 
 def _running(model: Model) -> list[str]:
-    """Return the weights that are running statistics of layers in training."""
+    """Return the weights that are running statistics of layers in training mode."""
     return [
         name for n in model.proto.graph.node
         if n.op_type == "BatchNormalization"
@@ -153,7 +153,7 @@ def _running(model: Model) -> list[str]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Return the tensors that a graph's Constants are."""
+    """Return the values of a graph's Constant nodes."""
     return {
         n.output[0]: numpy_helper.to_array(a.t)
         for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
@@ -161,13 +161,13 @@ def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
 
 
 def _is_on(known: Mapping[str, Array], node_: onnx.NodeProto, k: int) -> bool:
-    """Whether a switch among a node's operands is constant and on."""
+    """Whether a boolean operand of a node is a constant true."""
     name = node_.input[k] if len(node_.input) > k else ""
     return name in known and bool(known[name].all())
 
 
 def _seed_of(node_: onnx.NodeProto) -> float:
-    """Return a node's own part of its random numbers' seed."""
+    """Return a node's own offset of the seed of its random numbers."""
     given = next((a.f or a.i for a in node_.attribute if a.name == "seed"), None)
     own = crc32("/".join([node_.name, *node_.output]).encode()) % 2**24  # exact in a float
     return float(own if given is None else given)
@@ -176,7 +176,7 @@ def _seed_of(node_: onnx.NodeProto) -> float:
 def _dropped(
     node_: onnx.NodeProto, operands: Sequence[Tensor | None], seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Record a Dropout in training, and return its results."""
+    """Record a Dropout in training mode, and return its results."""
     x, *more = operands
     assert x is not None
     ratio = more[0] if more and more[0] is not None else constant(np.array(0.5, np.float32))
@@ -188,7 +188,7 @@ def _dropped(
 
 
 def _draw_by(made: onnx.NodeProto, seed: str) -> None:
-    """Let a node's random numbers follow a seed, its last operand."""
+    """Derive a node's random numbers from a seed, its last operand."""
     own = _seed_of(made)
     kept = [a for a in made.attribute if a.name != "seed"]
     del made.attribute[:]
@@ -198,7 +198,7 @@ def _draw_by(made: onnx.NodeProto, seed: str) -> None:
 
 
 def _renamed(node_: onnx.NodeProto, renamed: Callable[[str], str]) -> onnx.NodeProto:
-    """Return a node, and those of graphs inside of it, on values of other names."""
+    """Return a node with its values, and those of graphs inside of it, renamed."""
     made = onnx.NodeProto()
     made.CopyFrom(node_)
     made.input[:] = [renamed(n) for n in node_.input]

@@ -1,4 +1,4 @@
-"""The array API: functions that move, repeat and take elements, and products."""
+"""The array API: functions that move, repeat and gather elements, and products."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
-    """Return x with its last axes exchanged."""
+    """Return x with its last two axes swapped."""
     return x.mT
 
 
 def moveaxis(x: Tensor, source: Any, destination: Any, /) -> Tensor:
-    """Return x with axes at other places."""
+    """Return x with some axes moved."""
     froms = [axis_of(x, a) for a in ([source] if isinstance(source, int) else source)]
     tos = [axis_of(x, a) for a in ([destination] if isinstance(destination, int) else destination)]
     left = [a for a in range(x.ndim) if a not in froms]
@@ -55,18 +55,18 @@ def squeeze(x: Tensor, /, axis: Any) -> Tensor:
 
 
 def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
-    """Return x repeated to a shape."""
+    """Return x broadcast to a shape."""
     return node("Expand", x, ints(*shape))
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
-    """Return the tensors repeated to one shape."""
+    """Return the tensors broadcast to one shape."""
     shape = np.broadcast_shapes(*map(fixed, arrays))
     return [broadcast_to(x, shape) for x in arrays]
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
-    """Join tensors along an axis, or flat."""
+    """Concatenate tensors along an axis, or flattened."""
     parts = promoted(*arrays)
     if axis is None:
         parts, axis = [reshape(x, [-1]) for x in parts], 0
@@ -74,7 +74,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
-    """Join tensors along a new axis."""
+    """Stack tensors along a new axis."""
     return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)
 
 
@@ -84,7 +84,7 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def flip(x: Tensor, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Return x backwards along axes."""
+    """Return x reversed along axes."""
     axes = axes_of(x, axis)
     most = int(np.iinfo(np.int64).max)
     count = len(axes)
@@ -95,7 +95,7 @@ def flip(x: Tensor, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 def roll(x: Tensor, /, shift: Any, *, axis: Any = None) -> Tensor:
-    """Return x shifted round along axes."""
+    """Return x rotated along axes."""
     if axis is None:
         return reshape(roll(reshape(x, [-1]), shift, axis=0), fixed(x))
     shifts = [shift] if isinstance(shift, int) else [*shift]
@@ -124,19 +124,19 @@ def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
-    """Return the parts along an axis that indices name."""
+    """Return the slices along an axis that indices select."""
     if axis is None and x.ndim != 1:
         raise ArgumentError("take needs an axis", where=place())
     return node("Gather", x, _asarray(indices), axis=axis or 0)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Return for each place the element that its index names."""
+    """Return the element along an axis that each index selects."""
     return node("GatherElements", x, _asarray(indices), axis=axis)
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Return a grid's coordinates."""
+    """Return the coordinates of a grid."""
     rank = len(arrays)
     order = [1, 0, *range(2, rank)] if indexing == "xy" and rank > 1 else [*range(rank)]
     shapes = [[-1 if k == order[i] else 1 for k in range(rank)] for i in range(rank)]
@@ -152,7 +152,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def tensordot(x1: Tensor, x2: Tensor, /, *, axes: Any = 2) -> Tensor:
-    """Multiply and add up along pairs of axes."""
+    """Multiply, and sum along corresponding axes of both operands."""
     if isinstance(axes, int):
         left, right = [*range(x1.ndim - axes, x1.ndim)], [*range(axes)]
     else:

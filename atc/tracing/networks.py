@@ -1,4 +1,4 @@
-"""Compiled networks of recorded graphs, each compiled once in a process."""
+"""Compiled networks of recorded graphs, each compiled once per process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Options = tuple[tuple[str, Any], ...]
 def options_of(keywords: Mapping[str, Any]) -> Options:
     """Return keywords of `atc.compile`; kernels are shared through the op compiler cache.
 
-    Raises ArgumentError for what is none.
+    Raises ArgumentError for an unknown keyword.
     """
     known = {name for name, s in OPTIONS.items() if s.role in ("compilation", "tool")}
     unknown = {*keywords} - known

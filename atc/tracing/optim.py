@@ -1,4 +1,4 @@
-"""Optimizers: `step()` gives parameters new values, of their gradients.
+"""Optimizers: `step()` updates parameters by their gradients.
 
 All that changes from step to step is tensors, so a step is traced once and a compiled step still
 counts and obeys `lr`. Numbers are those of PyTorch's optimizers of the same names.
@@ -16,7 +16,7 @@ from atc.tracing.tensor import Tensor, astype, binary, node
 
 
 class Optimizer:
-    """What all optimizers share: the parameters, the learning rate, `clear_grad`."""
+    """Base class of optimizers: the parameters, the learning rate, `clear_grad`."""
 
     def __init__(self, params: Parameter | Iterable[Parameter], lr: float) -> None:
         self.params = [params] if isinstance(params, Parameter) else [*params]
@@ -37,13 +37,13 @@ class Optimizer:
         self.rate.assign(np.float64(_positive(rate, "lr")))
 
     def clear_grad(self) -> Optimizer:
-        """Forget the parameters' gradients; returns the optimizer."""
+        """Clear the parameters' gradients; returns the optimizer."""
         for parameter in self.params:
             parameter.grad = None
         return self
 
     def step(self) -> Optimizer:
-        """Change each parameter that has a gradient; returns the optimizer."""
+        """Update each parameter that has a gradient; returns the optimizer."""
         self._begin()
         for k, parameter in enumerate(self.params):
             grad = parameter.grad
@@ -52,7 +52,7 @@ class Optimizer:
         return self
 
     def state(self) -> Sequence[Parameter]:
-        """Return what the optimizer remembers, which a checkpoint has to hold."""
+        """Return the optimizer's state, which a checkpoint has to contain."""
         return []
 
     def _begin(self) -> None:
@@ -78,7 +78,7 @@ def _positive(value: float, name: str) -> float:
 
 
 class SGD(Optimizer):
-    """p - lr v, where v = momentum v + g; g has `weight_decay` times p in it."""
+    """p - lr v, where v = momentum v + g and g includes `weight_decay` times p."""
 
     def __init__(
         self, params: Parameter | Iterable[Parameter], lr: float, momentum: float = 0.0,
@@ -106,10 +106,10 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Steps of lr m / (sqrt(v) + eps), of averages m of g and v of g g without their bias."""
+    """Steps of lr m / (sqrt(v) + eps), with bias-corrected averages m of g and v of g g."""
 
     decoupled = False
-    """Whether the weights decay beside the step instead of in the gradient."""
+    """Whether weight decay is decoupled from the gradient."""
 
     def __init__(
         self, params: Parameter | Iterable[Parameter], lr: float = 1e-3,
@@ -149,7 +149,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay that the averages don't see."""
+    """Adam with decoupled weight decay."""
 
     decoupled = True
 

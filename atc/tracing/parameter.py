@@ -1,4 +1,4 @@
-"""`Parameter`: what training changes."""
+"""`Parameter`: a tensor that training updates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atc.tracing.tensor import Tensor, asarray
 
 
 class Parameter(Tensor):
-    """A tensor of a network's own that training changes; `grad` is its gradient, or None."""
+    """A tensor of a network that training updates; `grad` is its gradient, or None."""
 
     def __init__(self, data: Any, dtype: Any = None, *, name: str = "") -> None:
         super().__init__(data, dtype, name=name)
@@ -19,7 +19,7 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` left here."""
+        """The gradient that `backward` has stored."""
         self._note_grad()
         return self.kept_grad
 
@@ -34,7 +34,7 @@ class Parameter(Tensor):
             tape.grads.setdefault(id(self), (self, self.kept_grad))
 
     def assign(self, value: Any) -> None:
-        """Give the parameter a new value, of the same type and shape."""
+        """Assign a new value of the same type and shape."""
         new = asarray(value, self.dtype)
         if new.shape != self.shape:
             raise ArgumentError(

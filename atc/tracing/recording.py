@@ -15,10 +15,10 @@ from atc.tracing.errors import OperandError, place
 OPSET = 21
 PREVIEW = "ai.onnx.preview.training"
 RANDOM = "atc.random"
-"""The domain of random operators with one more operand than the standard's, a seed."""
+"""The domain of random operators with one more operand than the standard's: a seed."""
 _IMPORTS = [helper.make_opsetid("", OPSET), helper.make_opsetid(PREVIEW, 1)]
 _SMALL = 4096
-"""Elements of constants that types are inferred from: shapes, axes and the like are smaller."""
+"""Most elements of constants whose values type inference gets: shapes, axes and the like."""
 
 _REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
 
@@ -123,7 +123,7 @@ class Recording:
     ) -> onnx.ModelProto:
         """Return the model of these inputs and outputs: the name of each and its value.
 
-        What the outputs don't depend on is left out, but for the inputs.
+        Nodes that the outputs don't depend on are left out; inputs stay.
         """
         made = {o: n for n in self.nodes for o in n.output}
         needed: set[str] = set()
@@ -150,7 +150,7 @@ class Recording:
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def used(self, outputs: Sequence[str]) -> set[str]:
-        """Return the inputs that values depend on."""
+        """Return the inputs that some values depend on."""
         model = self.model("used", (), {f"_{k}": v for k, v in enumerate(outputs)})
         read = {i for n in model.graph.node for i in reads(n)}
         return read & {*self.inputs}

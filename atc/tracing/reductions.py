@@ -1,4 +1,4 @@
-"""The array API: functions that reduce along axes, or put in order."""
+"""The array API: functions that reduce along axes, or sort."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _floats(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:  # noqa: A001
-    """Add up along axes."""
+    """Return the sum along axes."""
     return _reduced("ReduceSum", _wide(x, dtype), axis, keepdims)
 
 
 def prod(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
-    """Multiply along axes."""
+    """Return the product along axes."""
     return _reduced("ReduceProd", _wide(x, dtype), axis, keepdims)
 
 
@@ -54,12 +54,12 @@ def mean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:  # noqa: A001
-    """Return the largest along axes."""
+    """Return the maximum along axes."""
     return _reduced("ReduceMax", x, axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:  # noqa: A001
-    """Return the least along axes."""
+    """Return the minimum along axes."""
     return _reduced("ReduceMin", x, axis, keepdims)
 
 
@@ -80,24 +80,24 @@ def std(
 
 
 def all(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:  # noqa: A001
-    """Tell where all are true, or not 0."""
+    """Return whether all elements along axes are true, or not 0."""
     return min(_asarray(_asarray(x, _bool), uint8), axis=axis, keepdims=keepdims) != 0
 
 
 def any(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:  # noqa: A001
-    """Tell where one is true, or not 0."""
+    """Return whether any element along axes is true, or not 0."""
     return max(_asarray(_asarray(x, _bool), uint8), axis=axis, keepdims=keepdims) != 0
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
-    """Count what isn't 0."""
+    """Return the number of elements along axes that aren't 0."""
     return sum(_asarray(_asarray(x, _bool), int64), axis=axis, keepdims=keepdims)
 
 
 def cumulative_sum(
     x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: Any = False
 ) -> Tensor:
-    """Add up from the first on."""
+    """Return the running sum along an axis."""
     if axis is None and x.ndim != 1:
         raise ArgumentError("cumulative_sum needs an axis", where=place())
     at = axis_of(x, axis or 0)
@@ -117,12 +117,12 @@ def _argument(op: str, x: Tensor, axis: int | None, keepdims: Any) -> Tensor:
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:
-    """Return where the largest is."""
+    """Return the index of the maximum."""
     return _argument("ArgMax", x, axis, keepdims)
 
 
 def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:
-    """Return where the least is."""
+    """Return the index of the minimum."""
     return _argument("ArgMin", x, axis, keepdims)
 
 
@@ -135,12 +135,12 @@ def _sorted(x: Tensor, axis: int, descending: Any) -> list[Tensor]:
 
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: Any = False, stable: Any = True) -> Tensor:
-    """Return x in order along an axis."""
+    """Return x sorted along an axis."""
     return _sorted(x, axis, descending)[0]
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: Any = False, stable: Any = True) -> Tensor:
-    """Return what puts x in order along an axis; what is equal keeps its order."""
+    """Return the indices that sort x along an axis; equal elements keep their order."""
     return _sorted(x, axis, descending)[1]
 
 

@@ -1,4 +1,4 @@
-"""What `exclude_from_trace` cuts a function into: networks that are functions of one library."""
+"""The parts into which `exclude_from_trace` cuts a function: networks of one library."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from atc.runtime.network import Network
 from atc.tracing.networks import Options, network_of, write_library
 
 MOST = 32
-"""Networks in a library: a function that needs new ones in each call would never have all."""
+"""The most networks in a library: a function may need new ones in each call."""
 
 
 class Segments:
-    """The networks of a function that Python runs a part of.
+    """The networks of a function that runs partly in Python.
 
-    Each is compiled when a call comes to it, as Python waits for what it computes. Once the call is
-    over, `join` makes them functions of one library, with equal kernels and constants once:
-    NAME_0, NAME_1, ... of a function NAME. On GPUs, for several targets and beyond MOST they stay
-    libraries of their own.
+    Each is compiled when a call reaches it, as Python waits for its results. After the call, `join`
+    makes them functions of one library, with one copy of equal kernels and constants: NAME_0,
+    NAME_1, ... of a function NAME. On GPUs, for several targets and beyond MOST they stay separate
+    libraries.
     """
 
     def __init__(self, name: str, options: Options) -> None:
@@ -46,13 +46,13 @@ class Segments:
         self._before = NO_WEIGHTS
         self._made_with: tuple[Request, Compiler] | None = None
         self._joined = 0
-        self._apart = False
+        self._separate = False
         self._place: Path | None = None
         self._lock = Lock()
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks, in the order in which calls first came to them, MOST of them."""
+        """The networks, at most MOST, in the order in which calls first reached them."""
         return tuple(self._networks.values())
 
     def network(self, model: onnx.ModelProto, held: Held = Held()) -> Network:  # noqa: B008
@@ -61,7 +61,7 @@ class Segments:
         with self._lock:
             if key not in self._networks and len(self._networks) < MOST:
                 self._networks[key] = (
-                    network_of(model, self._options, held) if self._apart
+                    network_of(model, self._options, held) if self._separate
                     else self._compiled(*key)
                 )  # fmt: skip
             found = self._networks.get(key)
@@ -72,12 +72,12 @@ class Segments:
         done = write_library(model, folder, self._options, held, self._before)
         network = open_network(folder)
         self._folders.append(folder)
-        self._before, self._apart = done.emission.blob, not _can_be_joined(done)
+        self._before, self._separate = done.emission.blob, not _can_be_joined(done)
         self._made_with = done.request, done.compiler
         return network
 
     def _folder(self) -> Path:
-        """Return where the networks' projects are, as long as the function is there."""
+        """Return the folder of the networks' projects, which is removed with the function."""
         if self._place is None:
             stack = ExitStack()
             self._place = stack.enter_context(temporary_folder("segments"))
@@ -85,17 +85,17 @@ class Segments:
         return self._place
 
     def join(self) -> None:
-        """Make one library of all networks, and load it, if there are new ones.
+        """Make one library of all networks, and load it, if any are new.
 
-        Where that fails a warning says why, and each stays a library of its own.
+        If that fails, a warning says why, and each stays a separate library.
         """
         with self._lock:
-            if self._apart or self._joined == len(self._folders) or len(self._folders) == 1:
+            if self._separate or self._joined == len(self._folders) or len(self._folders) == 1:
                 return
             try:
                 networks = self._loaded_at_once()
             except (AtcError, OSError) as error:
-                self._apart = True
+                self._separate = True
                 warnings.warn(
                     one_line(f"{self._name}: its segments stay libraries of their own: {error}"),
                     stacklevel=4,
@@ -113,14 +113,14 @@ class Segments:
         ):
             sdk = make_sdk(
                 place / self._name, self._folders, request.target, compiler, cache, 0,
-                request.options.compiler_flags,
+                request.options.compiler_flags, strip=request.options.strip,
             )  # fmt: skip
             library = sdk.folder / shared_library(compiler, self._name)
             return [Network(library, name) for name in sdk.networks]
 
 
 def _can_be_joined(done: Compilation) -> bool:
-    """Return whether a library of several networks has all that this one's has."""
+    """Return whether a library of several networks supports all that this network's has."""
     options = done.options
     own = options.c_opr_lib or options.op_debug_level or options.external_weight
     one_cpu = len(done.request.targets) == 1 and not done.target.device and not done.target.bare

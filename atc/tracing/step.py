@@ -27,7 +27,7 @@ class TrainingStep:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        """Load a step as it was when it was compiled. Raises AtcError."""
+        """Load a step in its initial state. Raises AtcError."""
         place = Path(folder)
         name = network_name(place.resolve())
         try:
@@ -47,7 +47,7 @@ class TrainingStep:
         self.load(data)
 
     def __call__(self, *arrays: Any) -> float:
-        """Train on one batch; returns the loss of before."""
+        """Train on one batch; returns the loss before the update."""
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{len(arrays)} arrays for {', '.join(self.inputs)}")
         given = dict(zip(self.inputs, arrays, strict=True)) | self._state
@@ -63,7 +63,7 @@ class TrainingStep:
         return float(loss)
 
     def names(self) -> list[str]:
-        """Return the names of the parameters, and of what the optimizer remembers."""
+        """Return the names of the parameters and of the optimizer's state."""
         return [slot.name for slot in self._slots]
 
     def get(self, name: str) -> Array:
@@ -86,7 +86,7 @@ class TrainingStep:
         return bytes(data)
 
     def load(self, data: bytes) -> None:
-        """Take a state that was saved. Raises OptionError for one of another size."""
+        """Restore a saved state. Raises OptionError for one of another size."""
         if len(data) != self._saved:
             raise OptionError(f"a state of {len(data)} bytes, not {self._saved}")
         for slot in self._slots:

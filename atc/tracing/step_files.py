@@ -1,4 +1,4 @@
-"""The files of a training step beside its library: the header in C, the first state, a manifest."""
+"""Files of a training step beside its library: a C header, the initial state, a manifest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from atc.templates import render
 from atc.tracing.tensor import Tensor
 
 ALIGNMENT = 64
-"""Of each tensor in the state, in bytes."""
+"""The alignment of each tensor in the state, in bytes."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor of the state: where it lies, and where its new value is written."""
+    """A tensor of the state: its offset, and that of its new value."""
 
     name: str
     dtype: int
@@ -54,7 +54,7 @@ class Recorded:
     seed: str
 
     def held(self, in_place: bool) -> Held:
-        """Return what the caller keeps; `in_place` allows new values where the old ones lie."""
+        """Return what the caller keeps; `in_place` allows new values to overwrite the old ones."""
         return Held(tuple((source, out) for source, out, _ in self.state), ALIGNMENT, in_place)
 
 
@@ -76,7 +76,7 @@ def write_step(done: Compilation, recorded: Recorded, held: Held) -> None:
 
 
 def _slots(done: Compilation, recorded: Recorded, held: Held) -> tuple[list[Slot], bytes, int]:
-    """Return the state's tensors, their first values, and the bytes of the caller's memory."""
+    """Return the state's tensors, their initial values, and the bytes of the caller's memory."""
     spots = held_in_place(done.program, held)
     slots, first = list[Slot](), bytearray()
     for source, _, tensor in recorded.state:

@@ -1,4 +1,4 @@
-"""What records while a function runs: a tape, the tensors it reads, what it leaves changed."""
+"""The recorder of a function that runs: a tape, the tensors it reads, those it updates."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from atc.tracing.tensor import Tensor
 
 LONGEST = 500
-"""Nodes outside of traced functions after which their values are computed."""
+"""Most nodes that are recorded outside of traced functions before they are computed."""
 
 
 @dataclass
 class Tape:
     """A recording in progress.
 
-    `sources` are the tensors behind its inputs, `placeholders` those whose values may not be
-    looked at. `traced` is the name of the function that is traced, '' outside of any.
+    `sources` are the tensors behind its inputs. `traced` is the name of the function that is being
+    traced, '' outside of any.
     """
 
     traced: str = ""
@@ -42,7 +42,7 @@ class Tape:
     """Whether a part of the function was left to Python."""
     ended: bool = False
     segments: Segments | None = None
-    """What `exclude_from_trace` has cut the function into."""
+    """The parts into which `exclude_from_trace` has cut the function."""
     differentiating: int = 0
     grads: dict[int, tuple[Parameter, Tensor | None]] = field(default_factory=dict)
     """The gradients of parameters as they were when the function began."""
@@ -51,7 +51,7 @@ class Tape:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew with no nodes."""
+        """Start over without nodes."""
         self.recording = Recording()
         self.sources: dict[str, Tensor] = {}
         self.values: dict[int, str] = {}
@@ -80,20 +80,20 @@ class Tape:
         return value
 
     def placeholder(self, tensor: Tensor, name: str) -> None:
-        """Make a tensor an input, though the tape may read tensors as constants."""
+        """Make a tensor an input, even if the tape reads other tensors as constants."""
         assert tensor.array is not None
         value = self.recording.input(tensor.array.dtype, tensor.array.shape, name)
         self.sources[value] = tensor
         self.values[id(tensor)] = value
 
     def take(self, tensor: Tensor) -> None:
-        """Note a tensor that was made of this tape's values."""
+        """Keep track of a tensor that was made of this tape's values."""
         self.made.append(weakref.ref(tensor))
         if not self.traced and not self.differentiating and len(self.recording.nodes) > LONGEST:
             self.finish()
 
     def look(self, tensor: Tensor, why: str) -> Array:
-        """Return a tensor's elements, computed now; `why` says what they are for."""
+        """Compute a tensor's elements and return them; `why` says what they are for."""
         current = self.updates[id(tensor)][1] if id(tensor) in self.updates else tensor
         self._check_ended()
         if self.symbolic:
@@ -116,7 +116,7 @@ class Tape:
         return current.array
 
     def settle(self, tensor: Tensor) -> None:
-        """Compute a tensor that another tape reads, and what else is alive."""
+        """Compute a tensor that another tape reads, and all others that are alive."""
         self._check_ended()
         if self.traced:
             raise TracingError(
@@ -132,7 +132,7 @@ class Tape:
             )  # fmt: skip
 
     def finish(self) -> None:
-        """Compute what is alive, and begin anew."""
+        """Compute all tensors that are alive, and start over."""
         alive = [t for ref in self.made if (t := ref()) is not None and t.tape is self]
         waiting = [t for t in alive if t.array is None]
         changed = list(self.updates.values())
@@ -149,7 +149,7 @@ class Tape:
     def run(self, values: Sequence[str], segments: Segments | None = None) -> list[Array]:
         """Compute values from the present values of what the recording has read.
 
-        What computes them is one of the `segments`, if there are any.
+        The network that computes them is one of the `segments`, if there are any.
         """
         distinct = list(dict.fromkeys(values))
         found: dict[str, Array] = {}
@@ -176,22 +176,22 @@ _TRACED: ContextVar[Tape | None] = ContextVar("traced", default=None)
 
 
 def traced_tape() -> Tape | None:
-    """Return the tape of the function that is traced now."""
+    """Return the tape of the function that is being traced, if any."""
     return _TRACED.get()
 
 
 def set_traced(tape: Tape | None) -> Any:
-    """Let a tape record what follows; returns what `reset_traced` takes."""
+    """Make a tape the one that records; returns a token for `reset_traced`."""
     return _TRACED.set(tape)
 
 
 def reset_traced(token: Any) -> None:
-    """Let the tape record that did before."""
+    """Make the previous tape the one that records."""
     _TRACED.reset(token)
 
 
 def current_tape() -> Tape:
-    """Return the tape that records: a traced function's, else one of the context's own."""
+    """Return the tape that records: that of a traced function, else that of the context."""
     tape = _TRACED.get()
     if tape is not None:
         return tape
@@ -203,5 +203,5 @@ def current_tape() -> Tape:
 
 
 def options_for(level: int, more: Mapping[str, Any]) -> Options:
-    """Return the options of a level of optimisation, 0 to 3, and more of them."""
+    """Return the options for a level of optimisation, 0 to 3, and further ones."""
     return options_of({"oo_level": f"O{level}", **more})

@@ -1,4 +1,4 @@
-"""Tensors whose operations are recorded: the object of the Python array API standard."""
+"""Tensors whose operations are recorded: the array object of the Python array API standard."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NAMESPACE: list[ModuleType] = []
 
 
 class Tensor:
-    """An array of a fixed shape, or the promise of one: it is computed when its value is wanted.
+    """An array of a fixed shape, or a recorded one, which is computed when its value is needed.
 
     It has the methods and operators of the array API standard; `__array_namespace__` has the
-    functions. Make one of anything that numpy takes: `atc.tensor([1.0, 2.0])`.
+    functions. Make one of anything that numpy accepts: `atc.tensor([1.0, 2.0])`.
     """
 
-    __array_priority__ = 1000.0  # numpy lets our operators have the say
+    __array_priority__ = 1000.0  # numpy defers to our operators
 
     def __init__(self, data: Any, dtype: Any = None, *, name: str = "") -> None:
         found = np.array(data.numpy() if isinstance(data, Tensor) else data, dtype)
@@ -48,7 +48,7 @@ class Tensor:
         tape.take(made)
         return made
 
-    # ---- what it is -----------------------------------------------------------------------------
+    # ---- attributes -----------------------------------------------------------------------------
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -104,14 +104,14 @@ class Tensor:
             raise ArgumentError(f"there is no device '{device}'", where=place(), hint="use cpu")
         return self
 
-    # ---- its elements ---------------------------------------------------------------------------
+    # ---- elements -------------------------------------------------------------------------------
 
     def numpy(self) -> Array:
-        """Return the elements, computed where they aren't yet."""
+        """Return the elements, which are computed if they aren't yet."""
         return self._elements("the array").copy()
 
     def item(self) -> Any:
-        """Return the one element as a Python number."""
+        """Return the only element as a Python number."""
         return self._elements("the item").item()
 
     def _elements(self, why: str) -> Array:
@@ -159,7 +159,7 @@ class Tensor:
             return f"<tensor: {self.dtype} {list(self.shape)}>"
         return f"tensor({np.array2string(self.array, separator=', ')}, dtype={self.dtype})"
 
-    # ---- parts ----------------------------------------------------------------------------------
+    # ---- indexing -------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Tensor:
         return _indexed(self, key if isinstance(key, tuple) else (key,))
@@ -266,7 +266,7 @@ class Tensor:
 
 
 def set_namespace(module: ModuleType) -> None:
-    """Say what the array API's functions are in."""
+    """Set the module of the array API's functions."""
     _NAMESPACE[:] = [module]
 
 
@@ -274,7 +274,7 @@ def set_namespace(module: ModuleType) -> None:
 
 
 def asarray(x: Any, dtype: Any = None) -> Tensor:
-    """Return a tensor of anything that numpy takes, of a type if one is given."""
+    """Return a tensor of anything that numpy accepts, of a type if one is given."""
     made = x if isinstance(x, Tensor) else Tensor(x, dtype)
     return made if dtype is None or made.dtype == np.dtype(dtype) else astype(made, dtype)
 
@@ -292,12 +292,12 @@ def nodes(
 
 
 def node(op: str, *operands: Any, **attributes: Any) -> Tensor:
-    """Record a node of the standard's of one result."""
+    """Record a node of the standard's with one result."""
     return nodes(op, operands, attributes, 1)[0]
 
 
 def ints(*values: int) -> Tensor:
-    """Return a constant list of integers, as shapes and axes are given."""
+    """Return a constant list of integers, such as shapes and axes."""
     made = Tensor(np.array(values, np.int64))
     made.constant = True
     return made
@@ -309,7 +309,7 @@ def astype(x: Tensor, dtype: Any) -> Tensor:
 
 
 def promoted(*operands: Any) -> list[Tensor]:
-    """Return the operands in the type that the array API gives their result.
+    """Return the operands converted to their result type by the array API.
 
     Python numbers have the type of the tensors beside them. Raises OperandError for operands of
     no common type.
@@ -354,7 +354,7 @@ def bitwise(op: str, a: Any, b: Any) -> Tensor:
 
 
 def divided(a: Any, b: Any) -> Tensor:
-    """Return the quotient of floats."""
+    """Return a / b of floats."""
     left, right = promoted(a, b)
     if left.dtype.kind != "f":
         raise OperandError(
@@ -364,7 +364,7 @@ def divided(a: Any, b: Any) -> Tensor:
 
 
 def floor_divided(a: Any, b: Any) -> Tensor:
-    """Return the largest integers that aren't above the quotients."""
+    """Return the quotients, rounded down."""
     left, right = promoted(a, b)
     if left.dtype.kind == "f":
         return node("Floor", node("Div", left, right))
@@ -374,7 +374,7 @@ def floor_divided(a: Any, b: Any) -> Tensor:
 
 
 def rest(a: Any, b: Any) -> Tensor:
-    """Return what is left of a floor division, of the divisor's sign."""
+    """Return the remainders of a floor division, with the divisor's sign."""
     left, right = promoted(a, b)
     if left.dtype.kind != "f":
         return node("Mod", left, right)

@@ -1,4 +1,4 @@
-"""`trace`: a decorator that compiles what a function does with tensors."""
+"""`trace`: a decorator that compiles a function of tensors."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Entry:
     sources: list[tuple[str, Tensor]]
     """The inputs that aren't arguments."""
     results: Any
-    """Of the function, with the outputs' names for tensors."""
+    """The function's result, with the outputs' names in the place of tensors."""
     updates: list[tuple[Tensor, str]]
     grads: list[tuple[Parameter, Tensor | None, str | None]]
-    """Parameters, their gradient before, and the output that it is after; None if it has none."""
+    """Parameters, their gradients before, and the outputs that have them after, if any."""
 
     def named(self, tensor: Tensor) -> str:
-        """Return the name of the input that a tensor is."""
+        """Return the name of a tensor's input."""
         return next(name for name, source in self.sources if source is tensor)
 
     def held(self) -> Held:
-        """Return what is there from call to call: captured tensors, new values, gradients."""
+        """Return what is kept between calls: captured tensors, new values, gradients."""
         pairs = tuple((self.named(t), out) for t, out in self.updates)
         replaced = {name for name, _ in pairs}
         kept = [t.array for name, t in self.sources if name not in replaced]
@@ -57,11 +57,11 @@ class Entry:
         return Held(pairs, in_place=False, more=more)
 
     def fits(self) -> bool:
-        """Return whether the parameters' gradients are there as they were."""
+        """Return whether the parameters have the gradients that the trace began with."""
         return all(p.kept_grad is before for p, before, _ in self.grads)
 
     def ran(self, found: Mapping[str, Array]) -> Any:
-        """Keep what was computed; returns the function's result."""
+        """Assign computed values to tensors and gradients; returns the function's result."""
         for tensor, name in self.updates:
             tensor.array = found[name]
         for parameter, before, output in self.grads:
@@ -82,7 +82,7 @@ def _outer(array: Array) -> Tensor:
 
 
 def _mapped(results: Any, of: Callable[[Any], Any]) -> Any:
-    """Return a result with each tensor, or what stands for it, replaced."""
+    """Return a result with each tensor, or its placeholder, replaced."""
     if isinstance(results, dict):
         return {k: of(v) for k, v in results.items()}
     if isinstance(results, (tuple, list)):
@@ -91,9 +91,9 @@ def _mapped(results: Any, of: Callable[[Any], Any]) -> Any:
 
 
 class Traced:
-    """A traced function: its first call of a kind compiles it, later ones run what is compiled.
+    """A traced function: the first call of a kind compiles it, later ones run the library.
 
-    Calls are of a kind if their arrays have equal types and shapes and their keywords are equal,
+    Calls are of one kind if their arrays have equal types and shapes and their keywords are equal
     or the same objects.
     """
 
@@ -151,7 +151,7 @@ class Traced:
         if isinstance(argument, _PLAIN) or not hasattr(argument, "__array__"):
             if not hasattr(argument, "__dlpack__"):
                 raise OperandError(
-                    f"positional parameter '{name}' is no array but "
+                    f"positional parameter '{name}' is not an array but "
                     f"{type(argument).__name__}", where=self._name,
                     hint="arrays are the network's inputs; make all else keyword-only",
                 )  # fmt: skip
@@ -223,11 +223,11 @@ class Traced:
         return tape, entry
 
     def _returned(self, returned: Any) -> list[Tensor]:
-        """Return the tensors of a result. Raises TracingError where something else is in it."""
+        """Return the tensors of a result. Raises TracingError if it has something else."""
         if isinstance(returned, dict):
             parts = [*returned.values()]
             if not all(isinstance(k, str) for k in returned):
-                raise TracingError("a key of the returned dict is no text", where=self._name)
+                raise TracingError("a key of the returned dict is not a string", where=self._name)
         else:
             parts = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         wrong = [p for p in parts if not isinstance(p, Tensor)]
@@ -299,7 +299,7 @@ class Traced:
     ) -> onnx.ModelProto:
         """Return the latest trace as an ONNX model, with other names if they are given.
 
-        Raises ValueError for names of another count.
+        Raises ValueError if there are too few or too many names.
         """
         entry = self._traced()
         model = onnx.ModelProto()
@@ -326,8 +326,8 @@ class Traced:
         """Write the latest trace: `*.onnx` an ONNX model, `*.mge` one of MegEngine's, any other
         name a folder of a library.
 
-        Raises ValueError without capture_as_const, and for names of another count;
-        UnsupportedError for what MegEngine's operators can't say.
+        Raises ValueError without capture_as_const, and for too few or too many names;
+        UnsupportedError for what MegEngine's operators can't express.
         """
         if self._excluded:
             raise ArgumentError("a function with exclude_from_trace can't be dumped",
@@ -403,15 +403,15 @@ def trace(
 ) -> Traced | Callable[[Callable[..., Any]], Traced]:  # fmt: skip
     """Compile a function of tensors: `@trace`, or `@trace(symbolic=True, ...)`.
 
-    Positional arguments are arrays, the network's inputs; keyword-only parameters are anything
+    Positional arguments are arrays, the network's inputs; keyword-only parameters may be anything
     else. Tensors that the function reads from elsewhere are inputs of its network, or constants
     with `capture_as_const`. With `symbolic` no tensor has a value while the function is traced;
-    else they have those of the first call, and a branch that is taken by one is frozen.
-    `record_only` computes nothing. `opt_level` is 0 to 3, the keywords left are those of
+    otherwise tensors have those of the first call, and a branch that depends on one is frozen.
+    `record_only` computes nothing. `opt_level` is 0 to 3; further keywords are those of
     `atc.compile`.
 
-    Returns the function, which records at its first call with arrays of these types and shapes and
-    runs the library at all later ones; `network` is the compiled network of the latest call,
+    Returns the function, which is recorded at its first call with arrays of some types and shapes,
+    and runs the library at later ones; `network` is the compiled network of the latest call,
     `model()` its ONNX model, and `dump(file)` writes either.
     """
     if opt_level not in range(4):

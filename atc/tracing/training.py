@@ -1,8 +1,8 @@
-"""`training_step`: a model with its loss and optimizer as a library that owns nothing.
+"""`training_step`: a model with its loss and optimizer as a library that owns no memory.
 
 The step is traced as any function is. Beside the library there is a header with the step in C,
-which keeps parameters and optimizer state in memory of the caller, and updates them where they lie
-as far as the program proves that nothing reads them later.
+which keeps parameters and optimizer state in the caller's memory, and updates them in place where
+nothing is proven to read them later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ALIEN = (
     "input_fp16_nodes", "output_type", "state", "insert_op_conf", "cal_conf", "verify", "selftest",
     "starter", "step", "singleop", "om", "json", "check_report",
 )  # fmt: skip
-"""Options of a compilation that a step of training has no use for."""
+"""Options of a compilation that don't apply to training steps."""
 
 
 def training_step(
@@ -68,13 +68,13 @@ def training_step(
     """Compile one training step of a model into the folder `output`.
 
     `loss` is a name of `LOSSES`, which compares the first output with a label, or a function of
-    the outputs and the labels; `labels` has the type and shape of each label then. `trainable`
+    the outputs and the labels; `labels` then has the type and shape of each label. `trainable`
     are patterns of weights' names: all others are constants, for which no gradient is computed.
-    Gradients of `accumulate` steps are averaged before the parameters change; where their norm
-    exceeds `clip_norm`, if that isn't 0, they are scaled down to it. `optimizer_options` are
-    momentum, betas and the like; `inplace_update` allows new values to be written on old ones.
+    Gradients of `accumulate` steps are averaged before the parameters are updated; if their norm
+    exceeds a `clip_norm` other than 0, they are scaled down to it. `optimizer_options` are
+    momentum, betas and the like; `inplace_update` allows new values to overwrite the old ones.
     `options` are those of `atc.compile`, `memory_budget` and `recompute` among them. All may be
-    texts, as on the command line. Raises AtcError.
+    strings, as on the command line. Raises AtcError.
 
     Returns the step: called with a batch and its labels it updates its state and returns the loss.
     """
@@ -93,15 +93,15 @@ def training_step(
 def train(
     values: Mapping[str, Any], environ: Mapping[str, str], listen: Diagnostics
 ) -> Compilation:
-    """Compile a step of training, as the checked values of all options say. Raises AtcError."""
+    """Compile a training step from the checked values of all options. Raises AtcError."""
     for name in _ALIEN:
         if values[name] != OPTIONS[name].value(OPTIONS[name].default):
-            raise OptionError(f"--{name} isn't for steps of training", where=f"--{name}",
+            raise OptionError(f"--{name} doesn't apply to training steps", where=f"--{name}",
                               code="E10057")  # fmt: skip
     options = make_options(values)
     read = read_for_training(options)
     recorded, model = _recorded(read, options, values)
-    # Of several targets each has a program of its own.
+    # Each of several targets has a program of its own.
     held = recorded.held(values["inplace_update"] and "," not in options.target)
     with temporary_folder("model") as place:
         file = Path(place, f"{network_name(options.output)}.onnx")
@@ -173,7 +173,7 @@ def _zeros(info: onnx.ValueInfoProto) -> Array:
 
 
 def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Parameter]:
-    """Return the parameters that patterns name. Raises ArgumentError for one that names none."""
+    """Return the parameters that match patterns. Raises ArgumentError for one without a match."""
     found: set[str] = set()
     for pattern in patterns:
         named = {n for n in read.trainable if _names(pattern, n, read.weights[n])}
@@ -188,7 +188,7 @@ def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Pa
 
 
 def _names(pattern: str, name: str, weight: Array) -> bool:
-    """Whether a pattern names a weight: numbers without axes have to be named exactly."""
+    """Whether a pattern matches a weight: a scalar must be named exactly."""
     return pattern == name or (weight.ndim > 0 and fnmatchcase(name, pattern))
 
 
@@ -201,7 +201,7 @@ def _label_arrays(labels: Mapping[str, tuple[Any, Sequence[int]]], where: str) -
 
 
 def _label(read: Model, loss: str | Callable[..., Tensor], where: str) -> dict[str, Array]:
-    """Return the label that a loss by name compares the first output with."""
+    """Return the label that a named loss compares the first output with."""
     if not isinstance(loss, str):
         raise ArgumentError("a function as loss needs the labels' types and shapes", where=where,
                             hint='labels={"label": ("int64", (8,))}')  # fmt: skip
@@ -215,7 +215,7 @@ def _label(read: Model, loss: str | Callable[..., Tensor], where: str) -> dict[s
 
 @dataclass
 class _Update:
-    """Gradients of the loss, and what the optimizer makes of them."""
+    """The gradients of the loss, and the optimizer's update by them."""
 
     manager: GradManager
     optimizer: Optimizer
@@ -239,7 +239,7 @@ class _Update:
         self.manager.clear_grad()
 
     def _accumulated(self, parameters: Iterable[Parameter]) -> Tensor:
-        """Let the gradients be means over steps; returns whether the latest is a last one."""
+        """Replace the gradients by means over steps; returns whether this is the last of them."""
         count = Parameter(np.int64(0), name="accumulated")
         last = count + 1 == self.accumulate
         for parameter in parameters:
@@ -253,7 +253,7 @@ class _Update:
         return last
 
     def _clip(self, parameters: Iterable[Parameter]) -> None:
-        """Scale the gradients down to a norm."""
+        """Scale the gradients down to the greatest norm."""
         listed = [p for p in parameters if p.grad is not None]
         squares = [
             node("Cast", node("ReduceSumSquare", p.grad, keepdims=0), to=onnx.TensorProto.DOUBLE)
@@ -268,7 +268,7 @@ class _Update:
             parameter.grad = cast("Tensor", parameter.grad) * node("Cast", factor, to=kind)
 
     def _only_if(self, condition: Tensor) -> None:
-        """Let the optimizer's changes be made only where a condition holds."""
+        """Apply the optimizer's update only if a condition holds."""
         tape = current_tape()
         changed = {id(p) for p in (*self.optimizer.params, *self.optimizer.state())}
         for key in [k for k in tape.updates if k in changed]:  # ids have no order of their own

@@ -1,4 +1,4 @@
-"""CUDA kernels of Attention: on tensor cores, or for few queries, whose keys blocks share."""
+"""CUDA kernels of Attention: on tensor cores, or for few queries with keys split over blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.tensor import HALVES, ROUNDED, SHARED, Form
+from atc.backends.cuda.tensor import ROUNDED, SHARED, SPLIT, Form
 from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
@@ -19,28 +19,28 @@ from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
 
 ROWS, KEYS = 64, 32
-"""Queries of a block, and keys that it looks at a time."""
+"""Queries of a block, and keys that it processes at a time."""
 
 WIDEST, GROUP = 128, 64
-"""Results of a query at most, and of how many of them there are fragments at a time."""
+"""The largest width of a query's result, and the part of it that is in fragments at a time."""
 
 
 FEW_QUERIES, LEAST_PART, LANES = 8, 64, 8
-"""Queries from which on a warp has work; keys of a block at least; threads that share a key."""
+"""Fewest queries that keep a warp busy, fewest keys of a block, threads that share a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartParams(KernelParams):
-    """The keys that a block looks at."""
+    """The number of keys that a block processes."""
 
     keys: int
 
 
 class TensorAttention(DeviceKernel[Attention]):
-    """Attention in tiles: a block has some queries, and takes the keys in turn.
+    """Tiled Attention: a block has a tile of queries and loops over tiles of keys.
 
-    After T. Dao, "FlashAttention-2", 2023: what is summed so far is scaled down where a new score
-    is the largest, so that no score is kept.
+    After T. Dao, "FlashAttention-2", 2023: the sums so far are rescaled when a larger score is
+    found (online softmax), so that no scores are stored.
     """
 
     op = Attention
@@ -51,7 +51,7 @@ class TensorAttention(DeviceKernel[Attention]):
     form: Form
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Floats, queries enough for a warp, operands that shared memory has room for."""
+        """Floats, enough queries for a warp, operands that fit in shared memory."""
         op = w.op
         floats = {t.dtype for t in w.inputs[:3] if t is not None} == {DType.FLOAT}
         size = self.form.planes * 64 * (_depth(op) // 32 * (ROWS + KEYS) + _width(op))
@@ -92,7 +92,7 @@ class TensorAttention(DeviceKernel[Attention]):
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
-        """Return the seconds that tensor cores, exponentials and loads take, one after another."""
+        """Return the seconds that tensor cores, exponentials and loads take, without overlap."""
         op, gpu, planes = w.op, gpu_of(target.device), self.form.planes
         products = (1, 3)[planes - 1] * ROWS * KEYS * (_depth(op) + _width(op))
         loads = 8 * planes * KEYS * (_depth(op) + _width(op))
@@ -117,11 +117,11 @@ def _tiles(op: Attention) -> int:
 
 
 class AttentionSplit(TensorAttention):
-    """Attention of floats in halves."""
+    """Attention of floats split in two bfloat16."""
 
     name = "cuda_attention_bf16x3"
     precision = "bf16x3"
-    form = HALVES
+    form = SPLIT
 
 
 class AttentionRounded(TensorAttention):
@@ -133,10 +133,10 @@ class AttentionRounded(TensorAttention):
 
 
 class AttentionParts(DeviceKernel[Attention, PartParams]):
-    """Attention of few queries: blocks look at parts of a query's keys, which are then joined.
+    """Attention of few queries: blocks process parts of a query's keys, which are then combined.
 
-    As in "Flash-Decoding", T. Dao and others, 2023: a word of a decoder has too few queries to keep
-    a device busy. The order of all sums is always the same.
+    As in "Flash-Decoding", T. Dao and others, 2023: a decoder's single token has too few queries
+    to keep a device busy. The order of all sums is fixed.
     """
 
     name = "cuda_attention_parts"
@@ -153,7 +153,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         return few and types in ({DType.FLOAT}, {DType.DOUBLE})
 
     def parameters(self, w: Workload[Attention], target: Target) -> Sequence[PartParams]:
-        """Parts of several sizes, those that are estimated to take least time first."""
+        """Parts of several sizes, the fastest by estimate first."""
         sizes = (LEAST_PART << k for k in range(5))
         found = [PartParams(keys=n) for n in sizes if 2 * n <= high(w.op.keys)]
         largest = concrete(w)
@@ -166,7 +166,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         return replace(first, merge=min(high(rows), MOST_BLOCKS))
 
     def scratch(self, w: Workload[Attention], params: PartParams, target: Target) -> int:
-        """Return what is found of every part."""
+        """Return the bytes of the partial results."""
         parts = _rows(w.op) * -(-w.op.keys // params.keys)
         return parts * (w.op.width + 2) * w.input(0).dtype.itemsize
 
@@ -193,15 +193,16 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
             "op": op, "type": dtype.c, "rows": _rows(op), "count": count, "keys": params.keys,
             "lanes": LANES if along else 1, "stride": op.width + 2,
             "columns": min(1 << (op.width - 1).bit_length(), self.threads),
-            "indices": unravel("at", [*rows, ("part", count)]), "own_indices": unravel("at", rows),
+            "indices": unravel("at", [*rows, ("part", count)]),
+            "query_indices": unravel("at", rows),
             **places, "scored": scored, "score": score, "after": after, "value": value,
             "seen": seen, "exp": "exp" if wide else "expf", "fma": "fma" if wide else "fmaf",
             "used": " ".join((*(places[n] for n in "qkv"), *scored, score, *seen)),
-            "own_used": " ".join((places["y"], *after, value)),
+            "query_used": " ".join((places["y"], *after, value)),
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: PartParams, target: Target) -> float:
-        """Return the seconds that the parts take, and joining them."""
+        """Return the seconds for the parts and for combining them."""
         op, gpu = w.op, gpu_of(target.device)
         rows, count = _rows(op), -(-op.keys // params.keys)
         clocks = 4 * params.keys * (op.depth + op.width) / gpu.fmas + 1500
@@ -211,7 +212,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
 
 
 def _rows(op: Attention) -> int:
-    """Return the queries of all batches."""
+    """Return the number of queries in all batches."""
     return prod(op.batch) * op.queries
 
 

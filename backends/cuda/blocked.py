@@ -16,8 +16,8 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
 from atc.backends.cuda.products import ProductTiles, SharedParams, multiply_add, product_of
 from atc.backends.cuda.tensor import ConvTensor, TileParams
-from atc.backends.cuda.windows import axes_of
 from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
@@ -110,7 +110,8 @@ class BlockedElements(ElementKernel[ConvBlocked]):
         What lies behind the last channel is 0.
         """
         op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
-        axes, block = axes_of(op.window, x.shape[2 : op.plain]), y.shape[-1]
+        block = y.shape[-1]
+        axes = loop_axes(op.window, y.shape[2:-1], x.shape[2 : op.plain])
         spatial = [(f"o{d}", n) for d, n in enumerate(y.shape[2:-1])]
         loops = [("n", y.shape[0]), ("mb", y.shape[1]), *spatial, ("ml", block)]
         indices = unravel("at", loops)
@@ -120,7 +121,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
         after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
         if not whole:
             value = f"{m} > {last} ? 0 : {value}"
-        pixel = [a.inp for a in axes]
+        pixel = [a.input for a in axes]
         blocked = len(x.shape) > op.plain
         at = ["n", f"((first + c) / {block})", *pixel, f"(first + c) % {block}"]
         place = address(dense(x.shape), at if blocked else ["n", "(first + c)", *pixel])

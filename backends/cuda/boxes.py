@@ -1,7 +1,7 @@
-"""How operands of products lie for the copy engine (TMA): as they are, or packed; their boxes.
+"""Layouts of operands of products for the copy engine (TMA), as they are or packed; their boxes.
 
-It reads boxes of tensors whose strides are multiples of 16 bytes, and leaves rows of 128 bytes,
-swizzled, in shared memory. What lies otherwise is packed, where it is constant.
+The engine reads boxes of tensors whose strides are multiples of 16 bytes, and writes rows of 128
+bytes, swizzled, to shared memory. Constants with another layout are packed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from atc.ir.ops import MatMul
 from atc.ir.view import View, gather_view
 
 ROW, CHUNK = 128, 16
-"""Bytes of a tile's row, and those of which tensors' strides are multiples."""
+"""Bytes of a tile's row, and the alignment of tensors' strides."""
 
 ATOM = 64
-"""Rows of a warpgroup, and neighbours in a row of a turned tile."""
+"""Rows of a warpgroup, and elements in a row of a transposed tile."""
 
 @dataclass(frozen=True)
 class Form:
-    """What is multiplied: the function that imitates it, the types as PTX names them, bytes.
+    """A kind of product: the function that emulates it, its types in PTX, the bytes of an element.
 
-    `type` is the driver's number of what the first operand is stored as, of so many `stored` bytes.
-    Floats are made bfloat16 on their way through registers, `planes` of them; others are multiplied
-    as they are (0).
+    `type` is the driver's number of the first operand's stored type, which has `stored` bytes.
+    Floats are converted to `planes` bfloat16 in registers; other types are multiplied as they are
+    (`planes` is 0).
     """
 
     function: str
@@ -47,24 +47,24 @@ class Form:
 
     @property
     def depth(self) -> int:
-        """The depth of a step: a row of 128 bytes of the second operand, of all planes."""
+        """The depth of a step: a row of 128 bytes of the second operand, with all planes."""
         return ROW // self.bytes // max(1, self.planes)
 
     @property
     def instructions(self) -> int:
-        """Those of a step, of one plane."""
+        """The instructions of a step for one plane."""
         return self.depth // self.deep
 
 
 BFLOAT16 = 9
-"""A type as the driver numbers it."""
+"""The driver's number of the type."""
 
 @dataclass(frozen=True)
 class Matrix:
-    """An operand in memory: rows along the depth, or `turned`; elements of so many bytes.
+    """An operand in memory: rows along the depth, or `transposed`; elements of `bytes` bytes.
 
-    `rows` and `depth` are its extents, `step` are the bytes from one row, or one depth where it is
-    turned, to the next; `batch` are loops over batches that it has: number, bytes, extent.
+    `rows` and `depth` are its extents; `step` is the stride in bytes between rows, or between
+    depths where it is transposed; `batch` has the batch loops: index, stride in bytes, extent.
     """
 
     argument: int
@@ -73,7 +73,7 @@ class Matrix:
     step: int
     begin: int
     batch: tuple[tuple[int, int, int], ...]
-    turned: bool
+    transposed: bool
     type: int
     bytes: int
     packed: bool = False
@@ -81,7 +81,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Side:
-    """An operand's part of a stage: which boxes it is made of, and how an instruction finds it."""
+    """An operand's part of a stage: its boxes, and the offsets that an instruction needs."""
 
     name: str
     bytes: int
@@ -90,20 +90,20 @@ class Side:
     group: int
     leading: int
     along: int
-    turned: bool
+    transposed: bool
 
 
 def matrix_of(
     op: MatMul, argument: int, view: View, rows: int, form: Form
 ) -> Matrix | None:
-    """Return an operand as the copy engine can read it; None where it can't.
+    """Return an operand as the copy engine can read it; None if it can't.
 
-    `view` is over (*batch, rows, depth). It may be turned where 16-bit numbers are multiplied.
+    `view` is over (*batch, rows, depth). 16-bit operands may be transposed.
     """
     *outer, across, along = view.strides
     type_, size = form.type, form.stored
-    turned = across == 1 and form.bytes == 2 and along != 1
-    step, unit = (along, across) if turned else (across, along)
+    transposed = across == 1 and form.bytes == 2 and along != 1
+    step, unit = (along, across) if transposed else (across, along)
     batch = [(k, s, n) for k, (s, n) in enumerate(zip(outer, op.batch, strict=True))
              if s != 0 and n > 1]  # fmt: skip
     steps = [step, *(s for _, s, _ in batch)]
@@ -112,23 +112,23 @@ def matrix_of(
         return None
     return Matrix(
         argument, rows, op.k, step * size, view.offset * size,
-        tuple((k, s * size, n) for k, s, n in batch), turned, type_, size,
+        tuple((k, s * size, n) for k, s, n in batch), transposed, type_, size,
     )  # fmt: skip
 
 
-def turned_view(op: MatMul) -> View:
+def transposed_view(op: MatMul) -> View:
     """Return the second operand's view over (*batch, columns, depth)."""
     return View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
 
 
 def _packed_depth(op: MatMul, form: Form) -> int:
-    """Return the numbers of a row of packed constants."""
+    """Return the elements of a row of packed constants."""
     each = {0: CHUNK // form.bytes, 1: 16, 2: 32}[form.planes]
     return -(-op.k // each) * each * max(1, form.planes)
 
 
 def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
-    """Return the batches that packed constants have: loop by loop."""
+    """Return the batch loops of packed constants: index and extent."""
     outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
     return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
 
@@ -146,16 +146,16 @@ def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
 
 
 LARGEST = np.float32((2 - 2**-7) * 2.0**127)
-"""Of finite bfloat16."""
+"""The largest finite bfloat16."""
 
 ORDER = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
-"""Which of 16 numbers is at each place; `w_position` in warpgroup.h is the inverse."""
+"""Which of 16 elements is at each position; `w_position` in warpgroup.h is the inverse."""
 
 
 def pack(op: MatMul, form: Form, b: Array) -> Array:
-    """Return constant B as [*batch, n, depth]; floats in bfloat16, in the order of registers.
+    """Return constant B as [*batch, n, depth]; floats as bfloat16, in the order of registers.
 
-    In planes of halves each 32 numbers' upper halves are followed by the lower ones.
+    Of floats that are split in two, each 32 upper parts are followed by the 32 lower ones.
     """
     kept = dict(_packed_batch(op))
     batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
@@ -179,7 +179,7 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
 
 
 def _rounded(rows: Array) -> Array:
-    """Return floats as bfloat16; what is finite stays so."""
+    """Round floats to bfloat16; finite ones stay finite."""
     with np.errstate(over="ignore"):
         found = rows.astype(ml_dtypes.bfloat16)
         over = np.isinf(found.astype(np.float32)) & np.isfinite(rows)
@@ -207,13 +207,13 @@ def packed_operand(op: MatMul, form: Form, product: Product) -> Operand:
 def side_of(
     name: str, first: str, rows: int, own: Matrix, batch: Sequence[str], depth: int
 ) -> Side:  # fmt: skip
-    """Return how a tile of so many rows of an operand is brought, a depth of a step."""
+    """Return how a tile of `rows` rows of an operand is loaded, one step's depth at a time."""
     each = ROW // own.bytes
     outer = tuple(f"(int){batch[k]}" for k, _, _ in own.batch)
     strides = (own.step, *(s for _, s, _ in own.batch))
     extents = tuple(n for _, _, n in own.batch)
     ones = (1,) * len(extents)
-    if own.turned:
+    if own.transposed:
         box = depth * ROW
         loads = [(k * box, (f"(int)({_plus(first, k * each)})", f"step * {depth}", *outer))
                  for k in range(rows // each)]  # fmt: skip
@@ -226,11 +226,11 @@ def side_of(
     map_ = TensorMap(name, own.argument, own.begin, own.type, shape, strides, size)
     return Side(
         name, len(loads) * box, map_, tuple(loads),
-        ATOM // each * box if own.turned else ATOM * ROW,
-        box if own.turned else 0, 16 * ROW if own.turned else 32, own.turned,
+        ATOM // each * box if own.transposed else ATOM * ROW,
+        box if own.transposed else 0, 16 * ROW if own.transposed else 32, own.transposed,
     )  # fmt: skip
 
 
 def _plus(text: str, more: int) -> str:
-    """Return C of a sum."""
+    """Return the C of a sum."""
     return f"{text} + {more}" if more else text

@@ -17,7 +17,7 @@ from atc.ir.ops.sampling import Resample
 
 
 class ConcatElements(ElementKernel[Concat]):
-    """Concat: where an element comes from is found by comparing."""
+    """Concat: the part that an element comes from is found by comparing."""
 
     name = "cuda_concat"
     op = Concat
@@ -25,7 +25,7 @@ class ConcatElements(ElementKernel[Concat]):
     dynamic = True
 
     def values(self, w: Workload[Concat], params: Params, target: Target) -> dict[str, object]:
-        """Where each part begins in a row of the result."""
+        """Return where each part begins in a row of the result."""
         op = w.op
         begins = [sum(op.parts[:k]) for k in range(len(op.parts))]
         pieces = [(k, b, n) for k, (b, n) in enumerate(zip(begins, op.parts, strict=True)) if n]
@@ -34,7 +34,7 @@ class ConcatElements(ElementKernel[Concat]):
 
 @dataclass(frozen=True)
 class PadAxis:
-    """An axis of a padded tensor; the table says where its elements come from, if it has one."""
+    """An axis of a padded tensor; the table, if there is one, lists its elements' sources."""
 
     index: int
     begin: int
@@ -58,14 +58,14 @@ class PadElements(ElementKernel[Pad]):
     dynamic = True
 
     def accepts(self, w: Workload[Pad], target: Target) -> bool:
-        """Axes whose elements a table tells have known extents."""
+        """Axes whose sources a table lists must have known extents."""
         op = w.op
         rows = zip(op.shape, op.begins, op.ends, strict=True)
         around = (row for row in rows if op.mode != "constant" and (row[1] or row[2]))
         return not is_dynamic(tuple(around))
 
     def values(self, w: Workload[Pad], params: Params, target: Target) -> dict[str, object]:
-        """Return the axes, and what lies around a constant pad."""
+        """Return the axes, and the value of a constant pad."""
         op = w.op
         strides, extents, axes = row_major(op.shape), op.extents, []
         for d, size in enumerate(op.shape):
@@ -85,7 +85,7 @@ class PadElements(ElementKernel[Pad]):
 
 
 class GatherElements(ElementKernel[Gather]):
-    """Gather: every thread computes its address."""
+    """Gather: each thread computes its address."""
 
     name = "cuda_gather"
     op = Gather
@@ -107,7 +107,7 @@ class GatherElements(ElementKernel[Gather]):
 
 
 class ResampleElements(ElementKernel[Resample]):
-    """Resample: a thread sums the few elements that its result is made of."""
+    """Resample: a thread sums the few weighted elements of its result."""
 
     name = "cuda_resample"
     op = Resample

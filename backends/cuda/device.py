@@ -21,7 +21,7 @@ def compute_capabilities() -> tuple[tuple[int, int], ...]:
 
 
 def _driver() -> ctypes.CDLL:
-    """Return the driver, ready for calls; OSError where there is none that is."""
+    """Return the initialised driver; OSError where none can be."""
     driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     if driver.cuInit(0) != 0:
         raise OSError("the CUDA driver doesn't start")
@@ -43,7 +43,7 @@ def _capabilities(driver: ctypes.CDLL) -> Iterator[tuple[int, int]]:
 
 
 def device_name(number: int) -> str:
-    """Return a device's name as the driver tells it; '' where there is none."""
+    """Return a device's name as the driver reports it; '' if there is no such device."""
     name, device = ctypes.create_string_buffer(256), ctypes.c_int()
     try:
         driver = _driver()
@@ -66,7 +66,7 @@ def runs_code(device: str, number: int) -> bool:
 
 
 def architecture_for(capability: tuple[int, int]) -> str | None:
-    """Return the best of our architectures whose code runs on such a device; None: none does.
+    """Return the best of our architectures whose code runs on such a device; None if none does.
 
     Code runs on later minor versions of its major one.
     """

@@ -25,17 +25,17 @@ from atc.ir.ops import ArgReduce, Map, Reduce
 from atc.ir.view import View, dense
 
 LONG_ROW = 64
-"""Elements from which on a block's threads share a sum."""
+"""Elements from which a block's threads share a sum."""
 
 MANY_ROWS = 1 << 15
-"""Results that fill a GPU with a thread each."""
+"""Results that fill a GPU with one thread each."""
 
 
 VECTOR, MANY = 16, 1 << 10
-"""Bytes that an instruction reads at most, and elements from which on that matters."""
+"""The most bytes that an instruction reads, and elements from which that matters."""
 
-SQUARE, TURNED = 32, 8
-"""Rows and columns of a square that is turned, and those from which on most of it is there."""
+SQUARE, FEWEST = 32, 8
+"""Rows and columns of a square that is transposed, and the fewest of a tensor that use it well."""
 
 
 def _types(w: Workload[Map]) -> list[DType | None]:
@@ -43,7 +43,7 @@ def _types(w: Workload[Map]) -> list[DType | None]:
 
 
 def _in_place(w: Workload[Map]) -> tuple[int, ...]:
-    """Return the operands whose element is read only by the thread that writes there."""
+    """Return the operands each of whose elements only the thread that overwrites it reads."""
     op, out = w.op, w.outputs[0]
     return tuple(
         k
@@ -54,7 +54,7 @@ def _in_place(w: Workload[Map]) -> tuple[int, ...]:
 
 
 class MapVectors(ElementKernel[Map]):
-    """Map of tensors that lie as the result does, and of single numbers: 16 bytes at a time."""
+    """Map of scalars and tensors with the result's layout: 16 bytes at a time."""
 
     name = "cuda_map_vectors"
     op = Map
@@ -66,18 +66,18 @@ class MapVectors(ElementKernel[Map]):
         return VECTOR // max(sizes)
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
-        """Many elements, whose places are no part of what is computed."""
+        """Many elements, and no coordinates in the expression."""
         op, count = w.op, w.outputs[0].size
         if op.coordinates or high(count) < MANY or None in w.inputs or self._width(w) < 2:
             return False
         return all(_is_whole(v, op.shape) or not any(v.strides) for v in op.views)
 
     def elements(self, w: Workload[Map]) -> int:
-        """Return how many vectors there are, the rest as one."""
+        """Return the number of vectors, a partial one included."""
         return -(-w.outputs[0].size // self._width(w))
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
-        """Return which operands are whole, and the stored value."""
+        """Return which operands are tensors, and the stored value."""
         op, types = w.op, [t.c for t in _types(w) if t is not None]
         whole = [_is_whole(v, op.shape) for v in op.views]
         lines, value = render_expr(op.expr, lambda k: load(w.input(k).dtype, f"a{k}"))
@@ -99,21 +99,21 @@ def _is_whole(view: View, shape: Sequence[int]) -> bool:
     return view.offset == 0 and view.is_dense(shape)
 
 
-class MapTurned(DeviceKernel[Map]):
-    """Map of operands whose neighbours are the result's columns: squares in shared memory."""
+class MapTransposed(DeviceKernel[Map]):
+    """Map of transposed operands: squares are transposed in shared memory."""
 
     name = "cuda_map_turned"
     op = Map
-    template = "cuda/map_turned.cu.j2"
+    template = "cuda/map_transposed.cu.j2"
     dynamic = True
     barriers = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
-        """Rows and columns enough, and shared memory for the squares of all turned operands."""
-        return bool(_turned(w))
+        """Enough rows and columns in at least one transposed operand."""
+        return bool(_transposed(w))
 
     def _tiles(self, w: Workload[Map]) -> list[tuple[str, int]]:
-        op, d = w.op, _turned_loop(w)
+        op, d = w.op, _transposed_loop(w)
         kept = [(n, e) for k, (n, e) in enumerate(loop_names("i", op.shape))
                 if k not in (d, len(op.shape) - 1)]  # fmt: skip
         rows, columns = -(-op.shape[d] // SQUARE), -(-op.shape[-1] // SQUARE)
@@ -124,43 +124,43 @@ class MapTurned(DeviceKernel[Map]):
         return grid(prod(n for _, n in self._tiles(w)), MOST_BLOCKS, THREADS)
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
-        """Return the squares, where operands are read, and the stored value."""
-        op, turned, d = w.op, _turned(w), _turned_loop(w)
+        """Return the squares, the operands' addresses, and the stored value."""
+        op, transposed, d = w.op, _transposed(w), _transposed_loop(w)
         names = loop_names("i", op.shape)
         indices = [v for v, _ in names]
         direct = reader((*op.views, *op.coordinates), _types(w), indices)
 
         def read(k: int) -> str:
-            return load(w.input(k).dtype, f"square{k}[c][r]") if k in turned else direct(k)
+            return load(w.input(k).dtype, f"square{k}[c][r]") if k in transposed else direct(k)
 
         lines, value = render_expr(op.expr, read)
         tiles = self._tiles(w)
         return {
             "tiles": prod(n for _, n in tiles), "indices": unravel("at", tiles),
             "row": names[d], "column": names[-1], "lines": lines,
-            "turned": [
-                (k, w.input(k).dtype.c, address(op.views[k], indices)) for k in turned
+            "transposed": [
+                (k, w.input(k).dtype.c, address(op.views[k], indices)) for k in transposed
             ],
             "value": store(w.outputs[0].dtype, value),
             "target": address(dense(op.shape), indices),
         }  # fmt: skip
 
 
-def _turned_loop(w: Workload[Map]) -> int:
-    """Return the loop along which the first turned operand lies; -1 where there is none."""
+def _transposed_loop(w: Workload[Map]) -> int:
+    """Return the loop along which the first transposed operand is contiguous; -1 if none is."""
     shape = w.op.shape
     for view, type_ in zip(w.op.views, w.inputs, strict=False):
         if type_ is None or not view.strides or view.strides[-1] in (-1, 0, 1):
             continue
         for d in range(len(shape) - 1):
-            if view.strides[d] == 1 and min(high(shape[d]), high(shape[-1])) >= TURNED:
+            if view.strides[d] == 1 and min(high(shape[d]), high(shape[-1])) >= FEWEST:
                 return d
     return -1
 
 
-def _turned(w: Workload[Map]) -> tuple[int, ...]:
-    """Return the operands whose neighbours lie along that loop, at most four."""
-    d = _turned_loop(w)
+def _transposed(w: Workload[Map]) -> tuple[int, ...]:
+    """Return the operands that are contiguous along that loop, at most four."""
+    d = _transposed_loop(w)
     if d < 0 or None in w.inputs:
         return ()
     views = w.op.views[: len(w.inputs)]
@@ -179,8 +179,8 @@ class MapElements(ElementKernel[Map]):
     dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
-        """Return what the other kernels leave."""
-        return not MapVectors().accepts(w, target) and not MapTurned().accepts(w, target)
+        """Accept what the other kernels don't."""
+        return not MapVectors().accepts(w, target) and not MapTransposed().accepts(w, target)
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return indices, declarations and the stored value."""
@@ -201,7 +201,7 @@ class MapElements(ElementKernel[Map]):
 
 
 def _reduce_values(w: Workload[Reduce]) -> dict[str, object]:
-    """Return what both kernels of Reduce need: loops, accumulator, stored value."""
+    """Return the values of both Reduce kernels: loops, accumulator, stored value."""
     op = w.op
     outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
     first = len(w.inputs) - len(op.epilogue.views)
@@ -238,7 +238,7 @@ class ReduceElements(ElementKernel[Reduce]):
 
 
 class ReduceRows(RowKernel[Reduce]):
-    """Any Reduce, a block for each result: partial results of its threads are joined as a tree."""
+    """Any Reduce, a block for each result: its threads' partial results are combined as a tree."""
 
     name = "cuda_reduce_rows"
     op = Reduce
@@ -250,7 +250,7 @@ class ReduceRows(RowKernel[Reduce]):
         return _shares_rows(w)
 
     def rows(self, w: Workload[Reduce]) -> int:
-        """Return a row for each result."""
+        """Return the number of results."""
         return w.outputs[0].size
 
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
@@ -286,5 +286,6 @@ class ArgReduceElements(ElementKernel[ArgReduce]):
 
 
 KERNELS = (
-    MapVectors(), MapTurned(), MapElements(), ReduceElements(), ReduceRows(), ArgReduceElements(),
+    MapVectors(), MapTransposed(), MapElements(), ReduceElements(), ReduceRows(),
+    ArgReduceElements(),
 )  # fmt: skip

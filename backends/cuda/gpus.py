@@ -1,6 +1,6 @@
-"""What GPUs do in a clock: the numbers that estimates of CUDA kernels are made of.
+"""Throughputs of GPUs, from which the times of CUDA kernels are estimated.
 
-A record for each architecture, of a device that stands for it. The numbers are NVIDIA's own: the
+A record for each architecture, of a representative device. The numbers are NVIDIA's: the
 CUDA programming guide's throughputs of arithmetic instructions, and the devices' data sheets.
 """
 
@@ -12,17 +12,17 @@ from math import ceil
 from atc.backends.cuda.targets import EMULATED, PORTABLE
 
 LAUNCH_NS = 2500.0
-"""Nanoseconds from a kernel's begin to the next one's, within a graph."""
+"""Nanoseconds between the starts of two empty kernels within a graph."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device: multiprocessors, their clock in GHz, its memory's rate in bytes a nanosecond.
+    """A device: multiprocessors, their clock in GHz, the memory's bandwidth in bytes/ns.
 
-    `fmas` are multiply-adds of floats in a clock of a multiprocessor, `tensor` those of 16-bit
-    floats on tensor cores (0: none that our kernels use), of which there are twice as many of
-    bytes; `wgmma` are those of warpgroups, which read their operands from shared memory.
-    `shared` are the bytes of shared memory, `blocks` the blocks that it runs at most.
+    Per clock and multiprocessor, `fmas` are the multiply-adds of floats, `tensor` those of 16-bit
+    floats on tensor cores (0: none that our kernels use; of bytes there are twice as many), and
+    `wgmma` those of warpgroups, which read their operands from shared memory. `shared` is the
+    shared memory of a multiprocessor in bytes, `blocks` the most blocks that it runs at a time.
     """
 
     name: str
@@ -36,15 +36,15 @@ class Gpu:
     wgmma: int = 0
 
     def compute_ns(self, blocks: int, resident: int, clocks: float) -> float:
-        """Return the time of blocks that take so many clocks of a multiprocessor each.
+        """Return the time of blocks that each take so many clocks of a multiprocessor.
 
-        `resident` of them fit one at a time; the last wave may leave most of the device idle.
+        `resident` of them run on one at a time; the last wave may leave most of the device idle.
         """
         waves = ceil(blocks / (self.multiprocessors * resident))
         return waves * min(resident, ceil(blocks / self.multiprocessors)) * clocks / self.clock
 
     def memory_ns(self, size: float) -> float:
-        """Return the time in which so many bytes come from memory."""
+        """Return the time to read so many bytes from memory."""
         return size / self.memory
 
 
@@ -57,12 +57,12 @@ GPUS = {
     "sm_100": Gpu("B200", 148, 1.85, 8000, 128, 1024, 228 << 10, 32),
     "sm_120": Gpu("RTX 5090", 170, 2.41, 1792, 128, 512, 100 << 10, 24),
 }
-"""By architecture. `tensor` of sm_90 and sm_100 is what mma.sync reaches, not wgmma or tcgen05."""
+"""By architecture; `tensor` of sm_90 and sm_100 is the rate of mma.sync, not wgmma or tcgen05."""
 
-_IMITATED = replace(GPUS["sm_80"], wgmma=1)
-"""What is imitated: an A100 that can do what it lacks, and would rather not."""
+_EMULATED = replace(GPUS["sm_80"], wgmma=1)
+"""The emulated device: an A100 that has wgmma, too slow to be chosen unless it is forced."""
 
 
 def gpu_of(device: str) -> Gpu:
-    """Return the record for a target's device; A100's for one that is imitated, or any."""
-    return _IMITATED if device == EMULATED else GPUS["sm_80" if device == PORTABLE else device]
+    """Return the record of a target's device: the A100's if it is emulated or any GPU."""
+    return _EMULATED if device == EMULATED else GPUS["sm_80" if device == PORTABLE else device]

@@ -1,4 +1,4 @@
-"""What CUDA kernels have in common: a thread for each element, or a block for each row."""
+"""Base classes of CUDA kernels: a thread for each element, or a block for each row."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from atc.dims import Dim, high, is_dynamic
 from atc.ir.graph import DType
 
 THREADS = 256
-"""Threads of a block: eight warps, of which several blocks fit a multiprocessor."""
+"""Threads of a block: eight warps; several such blocks fit on a multiprocessor."""
 
 MOST_BLOCKS = 1 << 16
-"""Blocks from which on threads take several elements in turn."""
+"""Most blocks of a launch; with more elements each thread computes several."""
 
 MOST_TENSORS, MOST_OF_RANGES = 100, 24
-"""Operands and results that a launch is given, and those beside which it is given extents.
+"""Most tensors that a launch is passed, and most where extents are passed, too.
 
-A GPU's parameters have 4 KiB.
+A kernel's parameters may have 4 KiB.
 """
 
 Unravelled = list[tuple[str, str]]
-"""C variables with the expressions that they are declared with."""
+"""C variables and their initialisers."""
 
 
 def grid(blocks: int, most: int, threads: int) -> Launch:
-    """Return a launch of so many blocks, at least one, up to a limit: threads take turns then."""
+    """Return a launch of `blocks` blocks, between 1 and `most`, beyond which threads loop."""
     wanted = blocks if isinstance(blocks, Dim) else 0
     return Launch(max(min(high(blocks), most), 1), threads, wanted)
 
@@ -39,7 +39,7 @@ class DeviceKernel(Kernel[OpT, ParamsT]):
     """Whether threads of a block wait for each other."""
 
     def supports_extents(self, w: Workload[OpT]) -> bool:
-        """No extent may always be 0: the host does nothing as well. No text either."""
+        """No tensor that is always empty, which the host handles as well, and no strings."""
         if w.op.written or not super().supports_extents(w):
             return False
         types = [t for t in (*w.inputs, *w.outputs) if t is not None]
@@ -56,22 +56,22 @@ class ElementKernel(DeviceKernel[OpT, ParamsT]):
     """A thread computes an element of the result at a time."""
 
     def elements(self, w: Workload[OpT]) -> int:
-        """Return how many elements are computed."""
+        """Return the number of elements that are computed."""
         return w.outputs[0].size
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
-        """Enough blocks for a thread each, up to a limit."""
+        """Return enough blocks for a thread per element, up to a limit."""
         return grid(-(-self.elements(w) // THREADS), MOST_BLOCKS, THREADS)
 
 
 class RowKernel(DeviceKernel[OpT, ParamsT]):
-    """A block computes a row at a time; its threads share what they find."""
+    """A block computes a row at a time; its threads combine their partial results."""
 
     barriers = True
     threads = 128
 
     def rows(self, w: Workload[OpT]) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         raise NotImplementedError
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
@@ -80,13 +80,13 @@ class RowKernel(DeviceKernel[OpT, ParamsT]):
 
 
 def seconds(w: Workload, nanoseconds: float, gpu: Gpu) -> float:
-    """Return the time of a kernel that computes so long, and reads and writes memory meanwhile."""
+    """Return the time of a kernel that computes for so long while it reads and writes memory."""
     size = sum(t.nbytes for t in (*w.inputs, *w.outputs) if t is not None)
     return 1e-9 * (max(nanoseconds, gpu.memory_ns(size)) + LAUNCH_NS)
 
 
 def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
-    """Return the indices of a loop nest as C of a flat index, the last one running fastest."""
+    """Return the indices of a loop nest as C of a flat index, the last one varying fastest."""
     found: Unravelled = []
     step = 1
     for k, (name, extent) in reversed([*enumerate(loops)]):
@@ -98,6 +98,6 @@ def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
 
 
 def _divisor(extent: int) -> str:
-    """Return an extent as C; an index of 32 bits is divided by no more."""
+    """Return an extent as C, unsigned where it fits 32 bits, as the flat index does."""
     narrow = isinstance(extent, Dim) and high(extent) < 1 << 31
     return f"(unsigned){extent}" if narrow else str(extent)

@@ -21,24 +21,24 @@ THREADS, MOST_BLOCKS = 128, 1 << 13
 """Threads of a block: four warps, as iterations take many registers."""
 
 ROOM = 1 << 26
-"""Bytes of scratch that threads have at the same time, unless a block alone needs more."""
+"""Bytes of scratch for all threads of a launch, unless a single block needs more."""
 
 
 class Threads(DeviceKernel[OpT, ParamsT], ParallelFor[OpT, ParamsT], Generic[OpT, ParamsT]):
-    """Runs a loop's iterations, several a thread where there are more than threads."""
+    """A loop's iterations, several per thread where there are more of them than threads."""
 
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """As many blocks as there are iterations and room for."""
         iterations = self.iterations(w)
         threads = min(THREADS, -(-max(high(iterations), 1) // 32) * 32)
-        own = self.own_scratch(w)
-        most = max(ROOM // (own * threads), 1) if own else MOST_BLOCKS
+        each = self.iteration_scratch(w)
+        most = max(ROOM // (each * threads), 1) if each else MOST_BLOCKS
         return grid(-(-iterations // threads), min(most, MOST_BLOCKS), threads)
 
     def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
         """Return what all threads need."""
         launch = self.launch(w, params, target)
-        return launch.blocks * launch.threads * self.own_scratch(w)
+        return launch.blocks * launch.threads * self.iteration_scratch(w)
 
 
 class InverseThreads(Threads[Inverse | Determinant], linalg.InverseElimination):

@@ -1,4 +1,4 @@
-"""CUDA kernels of Scatter, Cumulate and TopK: the order of elements decides what they give."""
+"""CUDA kernels of Scatter, Cumulate and TopK, whose results depend on the order of elements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from atc.dims import high, is_dynamic
 from atc.ir.ops.data import Cumulate, Scatter, TopK
 
 FEW_UPDATES, MOST_PARTS, FEWEST_PARTS = 4096, 1024, 128
-"""Updates up to which the data are shared by most blocks: each of them looks at all updates."""
+"""Updates up to which most blocks share the data, each of which scans all updates; the most
+parts of the data with so few updates, and with more."""
 
 PASSES = 16
-"""Results of a row up to which each is looked for."""
+"""Results of a row up to which each is found by a pass of its own."""
 
 SORTED = 1 << 26
-"""Bytes of scratch for what is being sorted at the same time."""
+"""Bytes of scratch for all rows that are being sorted at a time."""
 
 
 class ScatterParts(DeviceKernel[Scatter]):
@@ -97,7 +98,7 @@ class CumulateElements(ElementKernel[Cumulate]):
 
 
 class CumulateRows(RowKernel[Cumulate]):
-    """Any Cumulate, a block for each row; sums are those of parts of the row, added in order."""
+    """Any Cumulate, a block for each row; sums of parts of the row are added in order."""
 
     name = "cuda_cumulate_rows"
     op = Cumulate
@@ -141,14 +142,14 @@ class _TopKRows(RowKernel[TopK]):
 
 
 class TopKPasses(_TopKRows):
-    """TopK, one result of a row after the other."""
+    """TopK, one result of a row after another."""
 
     name = "cuda_top_k"
     template = "cuda/top_k.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
-        """Few results of rows whose elements an int counts."""
+        """Few results, of rows whose elements an int can count."""
         op = w.op
         return high(op.k) <= PASSES and high(op.axis) < 1 << 30 and not is_dynamic(op.inner)
 
@@ -161,23 +162,23 @@ class TopKSort(_TopKRows):
     dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
-        """Many results of rows that scratch has room for."""
+        """Many results, of rows that fit in scratch."""
         op = w.op
         if high(op.k) <= PASSES or is_dynamic((op.axis, op.inner)):
             return False
         return 4 * _padded(op) <= SORTED
 
     def launch(self, w: Workload[TopK], params: Params, target: Target) -> Launch:
-        """As many blocks as have scratch."""
+        """Return as many blocks as there is scratch for."""
         most = SORTED // (4 * _padded(w.op))
         return grid(self.rows(w), most, self.threads)
 
     def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:
-        """Return the bytes of the numbers that blocks sort."""
+        """Return the bytes of the indices that blocks sort."""
         return self.launch(w, params, target).blocks * 4 * _padded(w.op)
 
     def values(self, w: Workload[TopK], params: Params, target: Target) -> dict[str, object]:
-        """Return the order of two elements, and how many numbers are sorted."""
+        """Return the order of two elements, and how many indices are sorted."""
         return {**super().values(w, params, target), "padded": _padded(w.op)}
 
 

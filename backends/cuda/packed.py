@@ -1,11 +1,11 @@
-"""CUDA kernels of MatMulPacked: weights of few bits are unpacked in registers."""
+"""CUDA kernels of MatMulPacked: low-bit weights are unpacked in registers."""
 
 from __future__ import annotations
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import RowKernel, seconds
 from atc.backends.cuda.products import SLIM, ProductTiles, packed_zero
-from atc.backends.cuda.tensor import ProductsOfHalves, ProductsOfRounded, ProductsOfShortened
+from atc.backends.cuda.tensor import ProductsOfRounded, ProductsOfShortened, ProductsOfSplit
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
@@ -22,7 +22,7 @@ class PackedRows(RowKernel[MatMulPacked]):
     dynamic = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
-        """Return what isn't computed in tiles."""
+        """Few rows or columns: the others are computed in tiles."""
         return min(high(w.op.m), w.op.n) < SLIM
 
     def rows(self, w: Workload[MatMulPacked]) -> int:
@@ -32,13 +32,13 @@ class PackedRows(RowKernel[MatMulPacked]):
     def values(
         self, w: Workload[MatMulPacked], params: Params, target: Target
     ) -> dict[str, object]:
-        """Return the unpacking of a word, or a byte, of weights."""
+        """Return how a word, or a byte, of weights is unpacked."""
         op = w.op
         size = op.block * op.bits // 8
         word = 4 if size % 4 == 0 else 1
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
-            "op": op, "count": op.n, "indices": [("j", "at")], "own": min(high(op.m), SLIM),
+            "op": op, "count": op.n, "indices": [("j", "at")], "most_rows": min(high(op.m), SLIM),
             "whole": not is_dynamic(op.m) and op.m <= SLIM,
             "zero": packed_zero(w), "unit": "uint32_t" if word == 4 else "uint8_t",
             "each": 8 * word // op.bits, "words": size // word, "mask": (1 << op.bits) - 1,
@@ -46,7 +46,7 @@ class PackedRows(RowKernel[MatMulPacked]):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
-        """Return the seconds that memory takes, or the multiply-adds."""
+        """Return the larger of the seconds for memory and for multiply-adds."""
         op, gpu = w.op, gpu_of(target.device)
         products = op.m * op.n * op.k / (gpu.multiprocessors * gpu.fmas * gpu.clock)
         return seconds(w, 4 * products, gpu)
@@ -59,8 +59,8 @@ class PackedTiles(ProductTiles):
     op = MatMulPacked
 
 
-class PackedSplit(ProductsOfHalves):
-    """MatMulPacked of floats in halves, on tensor cores."""
+class PackedSplit(ProductsOfSplit):
+    """MatMulPacked of floats split in two bfloat16, on tensor cores."""
 
     name = "cuda_matmul_packed_bf16x3"
     op = MatMulPacked

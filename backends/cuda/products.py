@@ -1,6 +1,6 @@
-"""CUDA kernels of MatMul and Conv as products of matrices: tiles in shared memory.
+"""CUDA kernels of MatMul and Conv as matrix products: tiles in shared memory.
 
-A Conv is the product of its filters with the patches that they meet, which are read where they are.
+A Conv is the product of its filters with patches of the input (an implicit im2col).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from atc.ir.ops.elementwise import Epilogue
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View, dense
 
-TILE, DEPTH, OWN = 64, 16, 4
-"""Rows and columns of a block's tile, products between two loads, rows and columns of a thread."""
+TILE, DEPTH, THREAD_TILE = 64, 16, 4
+"""Rows and columns of a block's tile, the depth of a load, rows and columns of a thread's tile."""
 
 SLIM = 8
 """Rows or columns below which most of a tile would be empty."""
 
 def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
-    """Return the C statement that adds a product: one rounding for floats, integers wrap."""
+    """Return the C statement that adds a product: floats are rounded once, integers wrap."""
     if dtype.is_float:
         return f"{total} = fma{'' if dtype is DType.DOUBLE else 'f'}({a}, {b}, {total});"
     wide = f"uint{max(32, 8 * dtype.itemsize)}_t"
@@ -47,10 +47,10 @@ def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
 class Operand:
     """An operand of a product as C: of row i, or column j, and depth p of a batch.
 
-    `place` is the index of an element, `inside` whether there is one (else it is 0; '': always),
-    `indices` are what they need. `zero` is C of its zero point. Neighbours in memory are neighbours
-    `along_rows` (of i or j), else along the depth. In `chunks` of so many elements along the depth
-    all lie side by side, and begin at multiples of that. `computed` is C of a value that isn't
+    `place` is the index of an element, `inside` the condition that there is one ('': always;
+    otherwise it is 0), `indices` are the variables that both use. `zero` is the C of its zero
+    point. It is contiguous `along_rows` (i or j), else along the depth: there in `chunks` of so
+    many elements, which begin at multiples of that. `computed` is the C of a value that isn't
     stored as such.
     """
 
@@ -66,7 +66,7 @@ class Operand:
 
     @property
     def text(self) -> str:
-        """All that its C names."""
+        """All of its C, to find the names in it."""
         own = (self.inside, self.place, self.zero, self.computed)
         return " ".join((*own, *(c for _, c in self.indices)))
 
@@ -77,7 +77,7 @@ class Operand:
 
     @property
     def value(self) -> str:
-        """The value of an element that is there, less its zero point."""
+        """The value of an element, less its zero point."""
         value = self.computed or load(self.dtype, self.element)
         return f"({value} - {self.zero})" if self.zero else value
 
@@ -86,8 +86,8 @@ class Operand:
 class Product:
     """y[batch, i, j] = epilogue(sum over p of a[batch, i, p] * b[batch, p, j]), as C.
 
-    `indices` are what the result's place, `target`, and the epilogue need of i and j; the epilogue
-    is over `loops`, its operands begin at input `first`.
+    `indices` are the variables that the result's place, `target`, and the epilogue derive from i
+    and j; the epilogue is over `loops`, its operands begin at input `first`.
     """
 
     batch: tuple[tuple[str, int], ...]
@@ -104,12 +104,12 @@ class Product:
 
     @property
     def text(self) -> str:
-        """All that the result's place names."""
+        """All of the C of the result's place, to find the names in it."""
         return " ".join((self.target, *(c for _, c in self.indices)))
 
     @property
     def batches(self) -> int:
-        """How many products there are."""
+        """The number of products."""
         return prod(n for _, n in self.batch)
 
 
@@ -127,7 +127,7 @@ def product_of(w: Workload) -> Product:
 
 
 def packed_zero(w: Workload) -> str:
-    """Return C of the zero point of block `block` of packed weights."""
+    """Return the C of the zero point of block `block` of packed weights."""
     assert isinstance(w.op, MatMulPacked)
     zeros = w.inputs[3]
     return str(1 << (w.op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[block]")
@@ -172,12 +172,12 @@ def _of_matmul(w: Workload) -> Product:
 
 
 def _along_rows(view: View) -> bool:
-    """Whether neighbours along the last axis but one lie side by side, not those of the last."""
+    """Whether the view is contiguous along the last axis but one, not along the last."""
     return view.strides[-2] == 1 and view.strides[-1] != 1
 
 
 def _chunks(view: View, depth: int) -> int:
-    """Return in chunks of how many elements, a power of 2, the last axis lies in memory."""
+    """Return the size of the aligned, contiguous chunks of the last axis, a power of 2 up to 16."""
     if view.strides[-1] != 1:
         return 1
     steps = (depth, view.offset, *view.strides[:-1])
@@ -215,7 +215,7 @@ def _of_conv(w: Workload, op: Conv) -> Product:
 def _met(
     window: Window, size: Sequence[int], out: Sequence[int]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the pixel that a tap meets, i0, i1, ... of o0 and k0, and when it is in the image."""
+    """Return the pixel i0, i1, ... of a tap, from o0, k0, ..., and when it is in the image."""
     inputs, inside = list[tuple[str, str]](), list[str]()
     for d, (extent, pad) in enumerate(zip(size, window.pads, strict=True)):
         reach = (window.kernel[d] - 1) * window.dilations[d]
@@ -228,9 +228,9 @@ def _met(
 
 
 def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
-    """Sum a block's channels one after the other, or those of a plain x as a Conv does.
+    """Sum a block's channels one after another, or those of a plain x as a Conv does.
 
-    Filters lie as their sums run then, see `blocked.py`.
+    Filters are stored in the order of these sums, see `blocked.py`.
     """
     x, weights, y = w.input(0), w.input(1), w.outputs[0]
     rank, block = op.window.rank, y.shape[-1]
@@ -261,7 +261,7 @@ def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
 
 
 def _zero_point(op: Conv, w: Workload, index: int, filter_: str) -> str:
-    """Return C of zero point `index`, one number, or one for each output channel."""
+    """Return the C of zero point `index`: one number, or one per output channel."""
     point = w.inputs[index] if op.zero_points else None
     if point is None:
         return ""
@@ -281,22 +281,22 @@ def epilogue_of(w: Workload) -> Epilogue:
 
 
 RESIDENT, LEAST_STEPS, MOST_PARTS = 4, 4, 16 << 20
-"""Blocks that a multiprocessor runs at a time; of blocks that share a product the steps of each at
-least, and the bytes of what they leave at most."""
+"""Blocks that a multiprocessor runs at a time; of blocks that share a product, the fewest steps of
+each and the most bytes of their partial results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedParams(KernelParams):
-    """The `blocks` that share all steps of all tiles; 0: a tile is one block's."""
+    """The number of `blocks` that share all steps of all tiles; 0: one block computes a tile."""
 
     blocks: int = 0
 
 
 def sharing_blocks(tiles: int, steps: int, room: int, size: int) -> Iterator[int]:
-    """Yield for how many blocks sharing all steps of some tiles may be worth it.
+    """Yield numbers of blocks that may be faster if they share all steps of the tiles.
 
-    A device has `room` for so many blocks at a time, `size` are the bytes of a tile's results.
-    Several blocks for each tile leave fewer parts than those that begin in the middle of one.
+    A device runs `room` blocks at a time; `size` is the bytes of a tile's results. A multiple of
+    the tiles' number leaves fewer parts than blocks that begin in the middle of a tile.
     """
     most = min(room, tiles * steps // LEAST_STEPS, MOST_PARTS // (2 * size))
     if most > tiles:
@@ -306,24 +306,24 @@ def sharing_blocks(tiles: int, steps: int, room: int, size: int) -> Iterator[int
 
 
 def sharing_ns(gpu: Gpu, blocks: int, size: int) -> float:
-    """Return the time of another launch that adds what blocks have left, `size` bytes each."""
+    """Return the time of another launch that adds the blocks' partial results of `size` bytes."""
     return LAUNCH_NS + gpu.memory_ns(2 * blocks * size) + 1000
 
 
 class ProductTiles(DeviceKernel[Op, SharedParams]):
-    """Products of tiles that a block loads to shared memory; a thread sums a part of the tile."""
+    """Products of tiles that a block loads to shared memory; a thread sums a small tile of each."""
 
     template = "cuda/matmul.cu.j2"
     dynamic = True
     barriers = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Results that are no slim strips."""
+        """Results with enough rows and columns."""
         product = product_of(w)
         return min(high(product.m), high(product.n)) >= SLIM
 
     def parameters(self, w: Workload, target: Target) -> Sequence[SharedParams]:
-        """Return a block for each tile, and those that share all steps where that takes less."""
+        """Return a block for each tile, and shared steps where these are estimated to be faster."""
         largest = concrete(w)
         alone, product = SharedParams(), product_of(largest)
         steps, size = -(-product.k // DEPTH), TILE * TILE * product.accumulator.itemsize
@@ -336,24 +336,24 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
 
     def launch(self, w: Workload, params: SharedParams, target: Target) -> Launch:
         """Return a block for each tile, up to a limit, or as many as share all steps."""
-        tiles, threads = _tiles(product_of(w)), (TILE // OWN) ** 2
+        tiles, threads = _tiles(product_of(w)), (TILE // THREAD_TILE) ** 2
         if params.blocks:
             return Launch(params.blocks, threads, merge=min(high(tiles), params.blocks))
         return grid(tiles, MOST_BLOCKS, threads)
 
     def scratch(self, w: Workload, params: SharedParams, target: Target) -> int:
-        """Return two tiles of each block that shares steps with others."""
+        """Return the bytes of two tiles for each block that shares steps with others."""
         return 2 * params.blocks * TILE * TILE * product_of(w).accumulator.itemsize
 
     def values(self, w: Workload, params: SharedParams, target: Target) -> dict[str, object]:
-        """Tiles, and which index runs fastest where an operand is loaded."""
+        """Tiles, how operands are loaded, and the epilogue of a sum."""
         product = product_of(w)
         tiles = tiles_of(product, TILE, TILE)
-        own = "sum" if params.blocks else "total[u][v]"
-        after, value = finish(epilogue_of(w), w, own, product.loops, product.first)
+        total = "sum" if params.blocks else "total[u][v]"
+        after, value = finish(epilogue_of(w), w, total, product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
-            "tile": TILE, "depth": DEPTH, "own": OWN,
+            "tile": TILE, "depth": DEPTH, "thread_tile": THREAD_TILE,
             "tiles": _tiles(product), "indices": unravel("at", tiles), "blocks": params.blocks,
             "steps": -(-product.k // DEPTH),
             "join": accumulate("Sum", product.accumulator, "other"),
@@ -367,7 +367,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: SharedParams, target: Target) -> float:
-        """Return the seconds that the multiply-adds take, or the memory."""
+        """Return the larger of the seconds for multiply-adds and for memory."""
         product, gpu = product_of(w), gpu_of(target.device)
         blocks, steps = _tiles(product), -(-product.k // DEPTH)
         step = TILE * TILE * DEPTH / (0.6 * gpu.fmas)
@@ -385,7 +385,7 @@ def _tiles(product: Product) -> int:
 
 
 class MatMulTiles(ProductTiles):
-    """Any MatMul but slim ones."""
+    """Any MatMul with enough rows and columns."""
 
     name = "cuda_matmul"
     op = MatMul
@@ -393,13 +393,13 @@ class MatMulTiles(ProductTiles):
 
 
 class ConvTiles(ProductTiles):
-    """A Conv with filters and channels enough, as a product."""
+    """A Conv with enough filters and channels, as a product."""
 
     name = "cuda_conv_tiles"
     op = Conv
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Results that are no slim strips, of sums that are no short ones."""
+        """Results with enough rows and columns, of sums that are long enough."""
         return not is_dynamic(w.input(1)) and (
             super().accepts(w, target) and product_of(w).k >= SLIM
         )

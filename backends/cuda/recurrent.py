@@ -15,11 +15,11 @@ from atc.ir.graph import DType
 from atc.ir.ops import Recurrent
 
 MOST_BLOCKS = 1024
-"""Blocks that have scratch at the same time."""
+"""Most blocks, each of which has scratch."""
 
 
 class RecurrentBlocks(RowKernel[Recurrent]):
-    """Any Recurrent: a block's threads share the units of a row, whose steps it takes."""
+    """Any Recurrent: a block computes all steps of a row, whose units its threads share."""
 
     name = "cuda_recurrent"
     op = Recurrent
@@ -28,7 +28,7 @@ class RecurrentBlocks(RowKernel[Recurrent]):
     threads = 256
 
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
-        """Accept what is computed in the type of the states, of which their number is known."""
+        """Accept floats and doubles with a known number of units."""
         return w.outputs[0].dtype in (DType.FLOAT, DType.DOUBLE) and not is_dynamic(w.op.hidden)
 
     def rows(self, w: Workload[Recurrent]) -> int:
@@ -36,10 +36,10 @@ class RecurrentBlocks(RowKernel[Recurrent]):
         return len(w.op.cells) * w.op.batch
 
     def launch(self, w: Workload[Recurrent], params: Params, target: Target) -> Launch:
-        """As many blocks as have scratch."""
+        """Return as many blocks as there is scratch for."""
         return grid(self.rows(w), MOST_BLOCKS, self.threads)
 
-    def _own(self, w: Workload[Recurrent]) -> int:
+    def _block_bytes(self, w: Workload[Recurrent]) -> int:
         """Return the bytes of a block: the states' shares of the gates, reset h, h in bytes."""
         op = w.op
         size = (op.gates + 1) * op.hidden * w.outputs[0].dtype.itemsize
@@ -47,7 +47,7 @@ class RecurrentBlocks(RowKernel[Recurrent]):
 
     def scratch(self, w: Workload[Recurrent], params: Params, target: Target) -> int:
         """Return the bytes of all blocks."""
-        return self.launch(w, params, target).blocks * self._own(w)
+        return self.launch(w, params, target).blocks * self._block_bytes(w)
 
     def values(self, w: Workload[Recurrent], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands, and each direction's formulas."""
@@ -58,7 +58,7 @@ class RecurrentBlocks(RowKernel[Recurrent]):
             products = [("h", 0, op.gates - 1), ("reset", op.gates - 1, 1)]
         return {
             "op": op, "type": dtype.c, "weight": "int8_t" if op.scales else dtype.c,
-            "count": self.rows(w), "products": products, "own": self._own(w),
+            "count": self.rows(w), "products": products, "block_bytes": self._block_bytes(w),
             "indices": unravel("at", [("d", len(op.cells)), ("b", op.batch)]),
             "step": multiply_add(dtype, "total", "OPERAND[p]", f"r[p * {gates} + u]"),
             "scales": [literal(s, DType.FLOAT) for s in op.scales],

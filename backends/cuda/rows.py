@@ -18,17 +18,17 @@ from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention, Normalize, Softmax
 
 ROWS_OF_SCORES = 1024
-"""Blocks that have a row of scores in scratch at the same time."""
+"""Most blocks, each of which has a row of scores in scratch."""
 
 
 def _lowest(dtype: DType) -> str:
-    """Return the lowest finite number, from which even minus infinity is infinitely far."""
+    """Return the lowest finite number: minus infinity less it is minus infinity, not NaN."""
     wide = dtype is DType.DOUBLE
     return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
 
 
 def _in_place(w: Workload) -> tuple[int, ...]:
-    """Return (0,) where the result may take x's place: same element, and no other operand is x."""
+    """Return (0,) if the result may overwrite x: same type, and no other operand is x."""
     x = w.input(0)
     return (0,) if w.outputs[0].dtype is x.dtype and x not in w.inputs[1:] else ()
 
@@ -42,7 +42,7 @@ class SoftmaxRows(RowKernel[Softmax]):
     dynamic = True
 
     def rows(self, w: Workload[Softmax]) -> int:
-        """Return a row for each place beside the axis."""
+        """Return the number of rows along the axis."""
         op = w.op
         return op.outer * op.inner
 
@@ -68,7 +68,7 @@ class SoftmaxRows(RowKernel[Softmax]):
         }  # fmt: skip
 
     def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
-        """x, of which the last pass reads where it writes."""
+        """x, which the last pass reads only where it writes."""
         return _in_place(w)
 
 
@@ -81,7 +81,7 @@ class NormalizeRows(RowKernel[Normalize]):
     dynamic = True
 
     def rows(self, w: Workload[Normalize]) -> int:
-        """Return a row for each pair of statistics."""
+        """Return the number of rows that are normalized, each with statistics of its own."""
         op = w.op
         return prod(op.outer) * prod(op.inner)
 
@@ -104,12 +104,12 @@ class NormalizeRows(RowKernel[Normalize]):
         }  # fmt: skip
 
     def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:
-        """x, of which the last pass reads where it writes."""
+        """x, which the last pass reads only where it writes."""
         return _in_place(w)
 
 
 def _scale(op: Normalize, dtype: DType) -> str:
-    """Return the C value that the centred elements are multiplied by."""
+    """Return the C of the factor of the centred elements."""
     match op.how:
         case "L1":
             return f"total[0] == 0 ? 0 : ({dtype.c})(1 / total[0])"
@@ -126,7 +126,7 @@ def _real(extent: int) -> str:
 
 
 class AttentionRows(RowKernel[Attention]):
-    """Any Attention: a block computes a query's scores in scratch, and then its result."""
+    """Any Attention: a block computes a query's scores in scratch, then its result."""
 
     name = "cuda_attention"
     op = Attention
@@ -134,27 +134,27 @@ class AttentionRows(RowKernel[Attention]):
     dynamic = True
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Accept what is computed in the type of all three operands."""
+        """Accept operands that are all floats, or all doubles."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
         return types in ({DType.FLOAT}, {DType.DOUBLE})
 
     def rows(self, w: Workload[Attention]) -> int:
-        """Return a row for each query."""
+        """Return the number of queries."""
         op = w.op
         return prod(op.batch) * op.queries
 
     def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
-        """As many blocks as have scratch."""
+        """Return as many blocks as there is scratch for."""
         return grid(self.rows(w), ROWS_OF_SCORES, self.threads)
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
-        """Return the seconds that the products take: each loads an operand of its own."""
+        """Return the seconds that the products take: each loads an operand from memory."""
         op, gpu = w.op, gpu_of(target.device)
         clocks = 8 * op.keys * (op.depth + op.width) / gpu.fmas + 8 * (op.depth + op.keys)
         return seconds(w, gpu.compute_ns(self.rows(w), 8, clocks), gpu)
 
     def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
-        """Return a row of scores for each block."""
+        """Return the bytes of a row of scores for each block."""
         op = w.op
         blocks = self.launch(w, params, target).blocks
         return (blocks * op.keys or 1) * w.input(0).dtype.itemsize

@@ -1,4 +1,4 @@
-"""CUDA kernels of products of few rows or columns, most of whose tiles would be empty."""
+"""CUDA kernels of products with few rows or columns, which would leave tiles mostly empty."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from atc.dims import high
 from atc.ir.ops import MatMul
 
 DEEP, FEW, SHARERS = 64, 1 << 15, 256
-"""Products of a sum that threads share, results that leave a GPU idle, threads of a block."""
+"""Fewest products of a sum that threads share, most results that don't fill a GPU, threads of a
+block."""
 
 
 class MatMulElements(ElementKernel):
-    """A thread sums each element of a result of few rows or columns."""
+    """A thread for each element of a result with few rows or columns."""
 
     name = "cuda_matmul_slim"
     op = MatMul
@@ -31,7 +32,7 @@ class MatMulElements(ElementKernel):
     accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Return what isn't computed in tiles, or by threads that share a result."""
+        """Accept what is computed neither in tiles nor by threads that share a result."""
         return not (MatMulTiles().accepts(w, target) or MatMulShared().accepts(w, target))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -47,10 +48,10 @@ class MatMulElements(ElementKernel):
 
 
 class MatMulShared(DeviceKernel):
-    """A result of few rows or columns: threads share the depth of each element.
+    """A result with few rows or columns: threads share the depth of each element.
 
-    A word of a decoder times a matrix has too few results for a thread each. The order of sums is
-    always the same.
+    A decoder's single token times a matrix has too few results for a thread each. The order of
+    sums is fixed.
     """
 
     name = "cuda_matmul_shared"
@@ -67,7 +68,10 @@ class MatMulShared(DeviceKernel):
         return high(product_of(w).k) >= DEEP and high(w.outputs[0].size) <= FEW
 
     def _shape(self, product: Product) -> tuple[int, int, bool]:
-        """Return the threads of a result, the results of a block, and whose neighbours lie so."""
+        """Return the threads of a result, the results of a block, and whether lanes come first.
+
+        Neighbouring threads read neighbours in memory: along the depth where lanes come first.
+        """
         wide = high(product.n) >= high(product.m)
         across = (product.b if wide else product.a).along_rows
         return (SHARERS // 32, 32, False) if across else (32, SHARERS // 32, True)

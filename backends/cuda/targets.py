@@ -1,6 +1,6 @@
-"""The CUDA targets: GPUs by compute capability, any of them, and their imitation on the host.
+"""The CUDA targets: GPUs by compute capability, any GPU, and their emulation on the host.
 
-What runs on the host beside a GPU is portable C, so these targets have one float in a vector.
+Code that runs on the host beside a GPU is portable C: these targets' vectors hold one float.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA kernels of products on tensor cores: 16-bit floats, bytes, floats in halves or as TF32."""
+"""CUDA kernels of products on tensor cores: 16-bit floats, bytes, floats as TF32 or bfloat16."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from atc.ir.graph import DType, Op
 from atc.ir.ops import Conv, MatMul
 
 ROW = 64
-"""Bytes of a tile's row: the depth between two loads."""
+"""Bytes of a tile's row: the depth that is loaded at a time."""
 
 SHARED = 48 << 10
-"""Bytes of shared memory that every block may have."""
+"""Bytes of shared memory that any block may use."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What tensor cores multiply: by which function, in how many parts, numbers of so many bytes.
+    """What tensor cores multiply: the function, the bytes of a number, the parts of a value.
 
-    `numbers` are C of the parts of a value, or of a stored element; where `stored` they are what is
-    in memory.
+    `numbers` are C of the parts of a value, or of a stored element; if `stored`, memory holds them
+    as they are.
     """
 
     function: str
@@ -49,7 +49,7 @@ class Form:
 
     @property
     def planes(self) -> int:
-        """How many parts a number has."""
+        """The number of parts of a value."""
         return len(self.numbers)
 
     @property
@@ -65,7 +65,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Side:
-    """An operand's part of a tile, and how it gets to shared memory."""
+    """An operand's part of a tile, and how it is copied to shared memory."""
 
     name: str
     index: str
@@ -82,8 +82,8 @@ class Side:
         return self.operand.along_rows
 
 
-HALVES = Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})"), stored=False)
-"""Floats as sums of two bfloat16, of which three products are summed."""
+SPLIT = Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})"), stored=False)
+"""Floats as sums of two bfloat16; three of the four products are summed."""
 
 ROUNDED = Form("t_bf16", 2, ("t_upper({value})",), stored=False)
 """Floats rounded to bfloat16."""
@@ -108,7 +108,7 @@ def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form:
 
 @dataclass(frozen=True, kw_only=True)
 class TileParams(SharedParams):
-    """A block's tile of `m` rows and `n` columns, its warps along both, stages of shared memory."""
+    """A block's tile of `m` rows and `n` columns, its warps along each, stages of shared memory."""
 
     m: int
     n: int
@@ -125,7 +125,7 @@ class TileParams(SharedParams):
 class TensorProduct(DeviceKernel[Op, TileParams]):
     """Products on tensor cores: tiles in several stages of shared memory, floats summed in float.
 
-    A sum of floats that isn't finite is computed once more as the op defines it.
+    A float sum that isn't finite is recomputed as the op defines it.
     """
 
     template = "cuda/tensor.cu.j2"
@@ -134,11 +134,11 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     tensor_cores = True
 
     def form(self, product: Product) -> Form | None:
-        """Return how a product is computed; None where it can't be."""
+        """Return how a product is computed; None if it can't be."""
         raise NotImplementedError
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Products whose tiles aren't nearly empty, on devices that have such cores."""
+        """Products that fill enough of a tile, on devices with tensor cores."""
         product = product_of(w)
         least = min(map(high, (product.m, product.n, product.k)))
         if gpu_of(target.device).tensor == 0 or least < 8:
@@ -151,7 +151,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return form
 
     def parameters(self, w: Workload, target: Target) -> Sequence[TileParams]:
-        """Tiles of several sizes, each in as many stages as there is memory for, up to four."""
+        """Tiles of several sizes, each with as many stages as fit in memory, up to four."""
         planes = self._form(product_of(w)).planes
         found = []
         for m, n, warps_m, warps_n in (
@@ -168,7 +168,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return sorted(found, key=lambda params: self.cost(largest, params, target))
 
     def _sharing(self, w: Workload, params: TileParams, target: Target) -> Iterator[TileParams]:
-        """Yield the same tiles whose steps blocks share, where that is estimated to take less."""
+        """Yield the same tiles with blocks that share their steps, where estimated to be faster."""
         gpu, steps = gpu_of(target.device), self._steps(product_of(w))
         room = gpu.multiprocessors * self._resident(params, gpu, self._form(product_of(w)))
         least = self.cost(w, params, target)
@@ -182,7 +182,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
 
     @staticmethod
     def _resident(params: TileParams, gpu: Gpu, form: Form) -> int:
-        """Return how many blocks a multiprocessor runs at a time."""
+        """Return the number of blocks that a multiprocessor runs at a time."""
         shared = params.stages * form.planes * (params.m + params.n) * ROW
         return max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
 
@@ -195,11 +195,11 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return grid(tiles, MOST_BLOCKS, 32 * params.warps)
 
     def scratch(self, w: Workload, params: TileParams, target: Target) -> int:
-        """Return two tiles of each block that shares steps with others."""
+        """Return the bytes of two tiles for each block that shares steps with others."""
         return 2 * params.blocks * _size(params)
 
     def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
-        """Tiles, how operands are loaded, and what becomes of a sum."""
+        """Tiles, how operands are loaded, and the epilogue of a sum."""
         product = product_of(w)
         form, rows, columns = self._form(product), params.m, params.n
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
@@ -219,13 +219,13 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: TileParams, target: Target) -> float:
-        """Return the seconds that tensor cores take, or shared memory where it is slower."""
+        """Return the larger of the seconds for tensor cores and for shared memory."""
         product, gpu = product_of(w), gpu_of(target.device)
         form, m, n = self._form(product), params.m, params.n
         steps, products = -(-product.k // form.depth), (1, 3)[form.planes - 1]
         rate = 0.7 * gpu.tensor * 2 / form.bytes
-        own_m, own_n = m // params.warps_m, n // params.warps_n
-        read = form.planes * ROW * params.warps * (own_m + own_n)  # bytes, 128 of them in a clock
+        warp_m, warp_n = m // params.warps_m, n // params.warps_n
+        read = form.planes * ROW * params.warps * (warp_m + warp_n)  # bytes, 128 of them in a clock
         filled = form.planes * ROW * (m + n)
         step = max(products * m * n * form.depth / rate, (read + 2 * filled) / 128)
         resident = self._resident(params, gpu, form)
@@ -248,7 +248,7 @@ def _size(params: TileParams) -> int:
 
 
 class _Stored(TensorProduct):
-    """Operands as they are stored: float16, bfloat16, bytes without zero points."""
+    """Operands multiplied as they are stored: float16, bfloat16, bytes without zero points."""
 
     def form(self, product: Product) -> Form | None:
         """Return the function for the operands' types."""
@@ -261,15 +261,15 @@ class _Stored(TensorProduct):
         return None
 
 
-class ProductsOfHalves(TensorProduct):
-    """Floats as sums of two bfloat16, of which three products are summed."""
+class ProductsOfSplit(TensorProduct):
+    """Floats as sums of two bfloat16; three of the four products are summed."""
 
     precision = "bf16x3"
 
     def form(self, product: Product) -> Form | None:
-        """Return the function, where operands are floats."""
+        """Return the form if the operands are floats."""
         types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return HALVES if types == {DType.FLOAT} else None
+        return SPLIT if types == {DType.FLOAT} else None
 
 
 class ProductsOfRounded(TensorProduct):
@@ -278,7 +278,7 @@ class ProductsOfRounded(TensorProduct):
     precision = "bf16"
 
     def form(self, product: Product) -> Form | None:
-        """Return the function, where operands are floats."""
+        """Return the form if the operands are floats."""
         types = {product.a.dtype, product.b.dtype, product.accumulator}
         return ROUNDED if types == {DType.FLOAT} else None
 
@@ -289,20 +289,20 @@ class ProductsOfShortened(TensorProduct):
     precision = "tf32"
 
     def form(self, product: Product) -> Form | None:
-        """Return the function, where operands are floats."""
+        """Return the form if the operands are floats."""
         types = {product.a.dtype, product.b.dtype, product.accumulator}
         return SHORTENED if types == {DType.FLOAT} else None
 
 
 class MatMulTensor(_Stored):
-    """MatMul of what tensor cores multiply as it is."""
+    """MatMul of types that tensor cores multiply as they are."""
 
     name = "cuda_matmul_tensor"
     op = MatMul
 
 
-class MatMulSplit(ProductsOfHalves):
-    """MatMul of floats in halves."""
+class MatMulSplit(ProductsOfSplit):
+    """MatMul of floats split in two bfloat16."""
 
     name = "cuda_matmul_bf16x3"
     op = MatMul
@@ -323,14 +323,14 @@ class MatMulShortened(ProductsOfShortened):
 
 
 class ConvTensor(_Stored):
-    """Conv of what tensor cores multiply as it is."""
+    """Conv of types that tensor cores multiply as they are."""
 
     name = "cuda_conv_tensor"
     op = Conv
 
 
-class ConvSplit(ProductsOfHalves):
-    """Conv of floats in halves."""
+class ConvSplit(ProductsOfSplit):
+    """Conv of floats split in two bfloat16."""
 
     name = "cuda_conv_bf16x3"
     op = Conv

@@ -1,8 +1,8 @@
-"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA brings.
+"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA loads.
 
-Of sm_90a. One warp asks for tiles while the others multiply; blocks stay and take tiles in turn.
-Operands lie as the copy engine reads them: rows of 16-byte multiples along the depth, or of 16-bit
-numbers along the other axis. Constants that don't are packed so.
+For sm_90a. One warp requests tiles while the others multiply; blocks are persistent and loop over
+tiles. Operands have a layout that the copy engine can read: rows of 16-byte multiples along the
+depth, or of 16-bit numbers along the other axis. Other constants are packed into that layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atc.backends.cuda.boxes import (
     packed_matrix,
     packed_operand,
     side_of,
-    turned_view,
+    transposed_view,
 )
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
@@ -47,19 +47,21 @@ ROOM = 227 << 10
 """Bytes of shared memory that a block may ask for."""
 
 STAGED = 40
-"""Numbers from one row to the next of 32 results on their way: they meet in no bank."""
+"""Row stride, in numbers, of 32 results in shared memory: free of bank conflicts."""
 
 LEAST = 16
 """Rows, columns or depth below which most of a tile would be empty."""
 
 SHARES = {2: (40, 232), 3: (56, 152)}
-"""Registers of a thread that asks for tiles, and of one that multiplies, by warpgroups of these.
+"""Registers of a thread that requests tiles, and of one that multiplies, by the number of
+warpgroups that multiply.
 
-They begin with as many each, and are handed over by warpgroups: there four warps ask, else one."""
+All threads start with the same number, and only whole warpgroups can reallocate registers: for
+these numbers of warpgroups four warps are reserved for requests, else one."""
 
 FED, REACHED, ALONE = 48, 0.8, 0.65
-"""Bytes a clock that a multiprocessor gets of tiles, the part of tensor cores' rate that two
-warpgroups or more reach, and one."""
+"""Bytes of tiles that a multiprocessor receives per clock, and the fraction of the tensor cores'
+rate that two or more warpgroups reach, and that one reaches."""
 
 
 _FORMS = {
@@ -70,19 +72,19 @@ _FORMS = {
     (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
     (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
 }
-"""Products of what is stored."""
+"""Products of operands as they are stored."""
 
 SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
 """Floats that the copy engine rounds to TF32."""
 
 ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
-HALVES = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
-"""Floats rounded to bfloat16, and as sums of two, of which three products are summed."""
+SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
+"""Floats rounded to bfloat16, and as sums of two; three of the four products are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarpgroupParams(KernelParams):
-    """A tile of `m` rows, 64 a warpgroup, and `n` columns; stages; blocks that take turns."""
+    """A tile of `m` rows, 64 per warpgroup, and `n` columns; stages; persistent blocks."""
 
     m: int
     n: int
@@ -93,31 +95,31 @@ class WarpgroupParams(KernelParams):
 class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """Products of tiles by warpgroups, floats summed in float.
 
-    A sum of floats that isn't finite is computed once more as the op defines it.
+    A float sum that isn't finite is recomputed as the op defines it.
     """
 
     template = "cuda/warpgroup.cu.j2"
     barriers = True
     tensor_cores = True
     operands = (0, 1)
-    """The inputs that are multiplied, that of the rows first."""
+    """The indices of the inputs that are multiplied, that of the rows first."""
     along_rows = False
-    """Whether results of neighbouring rows lie side by side, not those of columns."""
+    """Whether neighbouring rows of results are contiguous in memory, not columns."""
 
     def product(self, w: Workload) -> Product:
-        """Return what is computed, as C."""
+        """Return the product as C."""
         return product_of(w)
 
     def matmul(self, w: Workload) -> MatMul:
-        """Return what is computed, as a MatMul of the operands."""
+        """Return the product as a MatMul of the operands."""
         raise NotImplementedError
 
     def form(self, w: Workload) -> Form | None:
-        """Return how a product is computed; None where it can't be."""
+        """Return how a product is computed; None if it can't be."""
         raise NotImplementedError
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Products whose operands the copy engine can read, on devices that have one."""
+        """Products of operands that the copy engine can read, on devices with wgmma."""
         if gpu_of(target.device).wgmma == 0 or is_dynamic(w):
             return False
         op = self.matmul(w)
@@ -133,14 +135,14 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         return form
 
     def _matrices(self, w: Workload) -> tuple[Matrix, Matrix] | None:
-        """Return both operands as they lie in memory."""
+        """Return both operands' layouts in memory; None if one can't be read."""
         op, form, (first, second) = self.matmul(w), self.form(w), self.operands
         if form is None:
             return None
         a = matrix_of(op, first, op.a_view, op.m, form)
         if a is None:
             return None
-        b = matrix_of(op, second, turned_view(op), op.n, form)
+        b = matrix_of(op, second, transposed_view(op), op.n, form)
         if w.constant[second] and (form.planes or b is None):
             return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
@@ -148,17 +150,17 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     def packs(
         self, w: Workload, params: WarpgroupParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Arrange constants that the copy engine couldn't read, or that are made of parts."""
+        """Pack constants that the copy engine can't read, or that are split or rounded."""
         op, form, found = self.matmul(w), self._form(w), self._matrices(w)
         assert found is not None
         return {self.operands[1]: lambda b: pack(op, form, b)} if found[1].packed else {}
 
     def packing(self, w: Workload, params: WarpgroupParams, target: Target) -> str:
-        """All tiles of a form read the same."""
+        """Return one name for all tiles of a kernel, which read the same layout."""
         return self.name if self.packs(w, params, target) else ""
 
     def parameters(self, w: Workload, target: Target) -> Sequence[WarpgroupParams]:
-        """Tiles of several sizes, each in up to four stages."""
+        """Tiles of several sizes, each with up to four stages."""
         gpu, form = gpu_of(target.device), self._form(w)
         found = []
         for m, n in ((128, 256), (128, 192), (192, 128), (128, 128), (128, 64), (64, 256),
@@ -177,7 +179,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         return 2 if fits >= 2 and params.m == ATOM else 1
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
-        """Return blocks that take tiles in turn, of a warpgroup for each 64 rows and a warp."""
+        """Return persistent blocks: a warpgroup for each 64 rows, and the warps that load."""
         return Launch(
             params.blocks, _threads(params), shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
@@ -197,7 +199,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     def values(
         self, w: Workload, params: WarpgroupParams, target: Target
     ) -> dict[str, object]:
-        """Tiles, how operands are loaded, and what becomes of a sum."""
+        """Tiles, how operands are loaded, and the epilogue of a sum."""
         form, found = self._form(w), self._matrices(w)
         assert found is not None
         product = self.product(w)
@@ -222,17 +224,17 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
-        """Return the seconds that tensor cores take, or what brings them tiles."""
+        """Return the larger of the seconds for tensor cores and for loading tiles."""
         gpu, form, m, n = gpu_of(target.device), self._form(w), params.m, params.n
         product = self.product(w)
         steps, products = -(-product.k // form.depth), (1, 1, 3)[form.planes]
         rate = (REACHED if m > ATOM else ALONE) * gpu.wgmma * 2 / form.bytes
         resident = self.resident(w, params, target)
         step = max(products * m * n * form.depth / rate, _stage(params, form) / FED)
-        own = steps * step + 600 + m * n / 32  # results pass through shared memory
-        turns = -(-_tiles(product, params) // (gpu.multiprocessors * resident))
+        each = steps * step + 600 + m * n / 32  # results pass through shared memory
+        waves = -(-_tiles(product, params) // (gpu.multiprocessors * resident))
         spread = min(resident, -(-_tiles(product, params) // gpu.multiprocessors))
-        return seconds(w, (turns * spread * own + 1000) / gpu.clock, gpu)
+        return seconds(w, (waves * spread * each + 1000) / gpu.clock, gpu)
 
 
 def _tiles(product: Product, params: WarpgroupParams) -> int:
@@ -245,20 +247,20 @@ def _threads(params: WarpgroupParams) -> int:
 
 
 def _stage(params: WarpgroupParams, form: Form) -> int:
-    """Return the bytes of a stage: floats are twice as long as what is made of them."""
+    """Return the bytes of a stage: the first operand as stored, rows of 128 bytes of the second."""
     return params.m * form.depth * form.stored + params.n * ROW
 
 
 def _shared(params: WarpgroupParams, form: Form) -> int:
-    """Return the bytes of stages, of results on their way, and of two barriers for each stage."""
+    """Return the bytes of stages, of two barriers for each, and of results in shared memory."""
     return params.stages * (_stage(params, form) + 16) + params.m * STAGED * 4
 
 
 class _Stored(WarpgroupProduct):
-    """Operands as they are stored: 16-bit floats, bytes without zero points."""
+    """Operands multiplied as they are stored: 16-bit floats, bytes without zero points."""
 
     def form(self, w: Workload) -> Form | None:
-        """Return the form for the operands' types; bytes lie along the depth."""
+        """Return the form for the operands' types."""
         op, (first, second) = self.matmul(w), self.operands
         form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
@@ -277,19 +279,19 @@ class _MatMul(WarpgroupProduct):
 
 
 class MatMulWarpgroup(_MatMul, _Stored):
-    """MatMul of what tensor cores multiply as it is."""
+    """MatMul of types that tensor cores multiply as they are."""
 
     name = "cuda_matmul_wgmma"
 
 
 class _Split(WarpgroupProduct):
-    """Floats in halves, by constants."""
+    """Floats split in two bfloat16, by constants."""
 
     precision = "bf16x3"
 
     def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
-        return HALVES if self._are_floats(w) else None
+        """Return the form if the operands are floats."""
+        return SPLIT if self._are_floats(w) else None
 
 
 class _Rounded(WarpgroupProduct):
@@ -298,18 +300,18 @@ class _Rounded(WarpgroupProduct):
     precision = "bf16"
 
     def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
+        """Return the form if the operands are floats."""
         return ROUNDED if self._are_floats(w) else None
 
 
 class MatMulWarpgroupSplit(_MatMul, _Split):
-    """MatMul of floats in halves by constants."""
+    """MatMul of floats split in two bfloat16, by constants."""
 
     name = "cuda_matmul_wgmma_bf16x3"
 
 
 class MatMulWarpgroupRounded(_MatMul, _Rounded):
-    """MatMul of floats as bfloat16 by constants."""
+    """MatMul of floats as bfloat16, by constants."""
 
     name = "cuda_matmul_wgmma_bf16"
 
@@ -321,21 +323,21 @@ class MatMulWarpgroupShortened(_MatMul):
     precision = "tf32"
 
     def form(self, w: Workload) -> Form | None:
-        """Return the form, where operands are floats."""
+        """Return the form if the operands are floats."""
         return SHORTENED if self._are_floats(w) else None
 
 
 class _Conv(WarpgroupProduct):
-    """A Conv of filters with one tap, that meets every pixel: a product for each image.
+    """A Conv with 1x1 filters and no strides or padding: a product for each image.
 
-    Rows are the pixels, so that filters are the constants that are packed.
+    The rows are pixels, so that the filters are the constants that are packed.
     """
 
     op = Conv
     along_rows = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Accept filters of one tap that meets every pixel."""
+        """Accept 1x1 filters without groups, strides, padding or zero points."""
         op = w.op
         assert isinstance(op, Conv)
         window, plain = op.window, op.group == 1 and not op.zero_points
@@ -355,7 +357,7 @@ class _Conv(WarpgroupProduct):
         )  # fmt: skip
 
     def product(self, w: Workload) -> Product:
-        """Return the same as C; the epilogue's indices are those of a Conv."""
+        """Return that product as C; the epilogue's indices are those of a Conv."""
         assert isinstance(w.op, Conv)
         op, size = self.matmul(w), w.outputs[0].shape[2:]
         outputs = [(f"o{d}", n) for d, n in enumerate(size)]
@@ -369,19 +371,19 @@ class _Conv(WarpgroupProduct):
 
 
 class ConvWarpgroup(_Conv, _Stored):
-    """Conv of single pixels, of 16-bit floats."""
+    """1x1 Conv of 16-bit floats."""
 
     name = "cuda_conv_wgmma"
 
 
 class ConvWarpgroupSplit(_Conv, _Split):
-    """Conv of single pixels, of floats in halves by constants."""
+    """1x1 Conv of floats split in two bfloat16, by constants."""
 
     name = "cuda_conv_wgmma_bf16x3"
 
 
 class ConvWarpgroupRounded(_Conv, _Rounded):
-    """Conv of single pixels, of floats as bfloat16 by constants."""
+    """1x1 Conv of floats as bfloat16, by constants."""
 
     name = "cuda_conv_wgmma_bf16"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -10,36 +9,14 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
 from atc.backends.cuda.products import multiply_add
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import TensorType, row_major
-from atc.ir.ops import Conv, ConvTranspose, Pool, Window
+from atc.ir.ops import Conv, ConvTranspose, Pool
 from atc.ir.view import View, dense
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A spatial axis of a window: C variables of output, input and tap, and its extents."""
-
-    out: str
-    inp: str
-    tap: str
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-
-
-def axes_of(window: Window, size: tuple[int, ...]) -> list[Axis]:
-    """Return the axes with C variables o0, i0, k0, ..."""
-    return [
-        Axis(f"o{d}", f"i{d}", f"k{d}", size[d], window.kernel[d], window.strides[d],
-             window.dilations[d], window.pads[d])
-        for d in range(window.rank)
-    ]  # fmt: skip
 
 
 def _operands(w: Workload) -> tuple[TensorType, TensorType]:
@@ -85,9 +62,10 @@ class ConvElements(_OfWindows):
         """Return indices, addresses of both operands and the epilogue."""
         op, (x, weights), y = w.op, _operands(w), w.outputs[0]
         assert isinstance(op, Conv)
-        axes, loops = axes_of(op.window, x.shape[2:]), _loops(y, "n", "m")
+        axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
+        loops = _loops(y, "n", "m")
         after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], op.operands)
-        place = address(dense(x.shape), ["n", "(first + c)", *[a.inp for a in axes]])
+        place = address(dense(x.shape), ["n", "(first + c)", *[a.input for a in axes]])
         tap = address(dense(weights.shape), ["m", "c", *[a.tap for a in axes]])
         a = _less_zero_point(op, w, 2, load(x.dtype, f"x0[{place}]"))
         b = _less_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]"))
@@ -118,11 +96,12 @@ class ConvTransposeElements(_OfWindows):
         """Return indices, addresses of both operands and the epilogue."""
         op, (x, weights), y = w.op, _operands(w), w.outputs[0]
         assert isinstance(op, ConvTranspose)
-        axes, loops = axes_of(op.window, x.shape[2:]), _loops(y, "n", "m")
+        axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
+        loops = _loops(y, "n", "m")
         after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
         filters = weights.shape[1]
         own = f"m % {max(filters, 1)}" if op.group > 1 else "m"
-        place = address(dense(x.shape), ["n", "c", *[a.inp for a in axes]])
+        place = address(dense(x.shape), ["n", "c", *[a.input for a in axes]])
         tap = address(dense(weights.shape), ["c", own, *[a.tap for a in axes]])
         a, b = load(x.dtype, f"x0[{place}]"), load(weights.dtype, f"x1[{tap}]")
         return {
@@ -145,8 +124,8 @@ class PoolElements(_OfWindows):
         op, x, y = w.op, w.inputs[0], w.outputs[0]
         assert isinstance(op, Pool)
         assert x is not None
-        axes = axes_of(op.window, x.shape[2:])
-        inputs = [a.inp for a in axes]
+        axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
+        inputs = [a.input for a in axes]
         strides = row_major(x.shape[2:])
         if op.storage_order:
             strides = row_major(x.shape[:1:-1])[::-1]

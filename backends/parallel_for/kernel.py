@@ -17,10 +17,10 @@ class ParallelFor(Kernel[OpT, ParamsT]):
         """Return how often the loop runs."""
         raise NotImplementedError
 
-    def own_scratch(self, w: Workload[OpT]) -> int:
+    def iteration_scratch(self, w: Workload[OpT]) -> int:
         """Return the bytes that an iteration needs for itself."""
         return 0
 
     def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
         """One iteration runs after the other."""
-        return self.own_scratch(w)
+        return self.iteration_scratch(w)

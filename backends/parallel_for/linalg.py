@@ -15,7 +15,7 @@ class Elimination(ParallelFor[Inverse | Determinant]):
         """Return the number of matrices."""
         return w.op.batch
 
-    def own_scratch(self, w: Workload[Inverse | Determinant]) -> int:
+    def iteration_scratch(self, w: Workload[Inverse | Determinant]) -> int:
         """One matrix."""
         return max(1, w.op.n**2) * w.outputs[0].dtype.itemsize
 
@@ -25,7 +25,7 @@ class Elimination(ParallelFor[Inverse | Determinant]):
         """Return the matrices' extents and type."""
         dtype = w.outputs[0].dtype
         return {
-            "op": w.op, "own": self.own_scratch(w), "type": dtype.c,
+            "op": w.op, "scratch_bytes": self.iteration_scratch(w), "type": dtype.c,
             "abs": "fabsf" if dtype.itemsize == 4 else "fabs",
         }  # fmt: skip
 

@@ -64,7 +64,7 @@ class DftStockham(ParallelFor[Dft]):
         done = "even" if len(passes) % 2 == 0 else "odd"
         return {
             "op": op,
-            "own": self.own_scratch(w),
+            "scratch_bytes": self.iteration_scratch(w),
             "element": dtype.c,
             "type": work(w).c,
             "stages": passes,
@@ -78,6 +78,6 @@ class DftStockham(ParallelFor[Dft]):
         """Return the number of columns."""
         return w.op.outer * w.op.inner
 
-    def own_scratch(self, w: Workload[Dft]) -> int:
+    def iteration_scratch(self, w: Workload[Dft]) -> int:
         """Two complex buffers."""
         return 4 * w.op.length * work(w).itemsize

@@ -17,12 +17,12 @@ class CouplePairsIteration(ParallelFor[CouplePairs]):
 
     def values(self, w: Workload[CouplePairs], params: Params, target: Target) -> dict[str, object]:
         """Return the op."""
-        return {"op": w.op, "own": self.own_scratch(w)}
+        return {"op": w.op, "scratch_bytes": self.iteration_scratch(w)}
 
     def iterations(self, w: Workload[CouplePairs]) -> int:
         """Return the number of rows."""
         return w.op.rows
 
-    def own_scratch(self, w: Workload[CouplePairs]) -> int:
+    def iteration_scratch(self, w: Workload[CouplePairs]) -> int:
         """Reserve a square matrix and a vector."""
         return 4 * w.op.classes * (w.op.classes + 1)

@@ -1,4 +1,4 @@
-"""Text that kernels share: expressions as scalar C and in the vector vocabulary, epilogues, loops.
+"""C text that kernels share: expressions in scalars and in the vector vocabulary, epilogues, loops.
 
-May import the IR and the modules of `backends`, neither `cpu` nor `cuda` nor `parallel_for`.
+May import the IR and the modules of `backends`, but not `cpu`, `cuda` or `parallel_for`.
 """

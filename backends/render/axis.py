@@ -1,4 +1,4 @@
-"""A spatial axis of a sliding window: its extents, and which outputs each tap meets."""
+"""A spatial axis of a sliding window: its extents, and the outputs that each tap contributes to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Axis:
     dilation: int = 1
     pad: int = 0
     open: bool = False
-    """Whether the next row follows where this one ends, so that no tap meets padding."""
+    """Whether taps beyond the end of a row read the next one instead of padding."""
 
     @property
     def reach(self) -> int:
@@ -28,7 +28,7 @@ class Axis:
         return (self.kernel - 1) * self.dilation
 
     def span(self, outputs: int) -> int:
-        """Return how many inputs so many neighbouring outputs read."""
+        """Return the number of inputs that `outputs` neighbouring outputs read."""
         return (outputs - 1) * self.stride + self.reach + 1
 
     def valid(self, at: int, tap: int) -> bool:
@@ -37,7 +37,7 @@ class Axis:
 
     @property
     def inside(self) -> bool:
-        """Whether no tap is known to meet padding, at any output."""
+        """Whether it is known that no tap reads padding, at any output."""
         known = not is_dynamic((self.out, self.size, self.pad))
         return known and self.pad <= 0 and self.span(self.out) - self.pad <= self.size
 
@@ -52,7 +52,7 @@ class Axis:
 
     @property
     def covered(self) -> bool:
-        """Whether every window is known to meet the input."""
+        """Whether it is known that every window overlaps the input."""
         last = (self.out - 1) * self.stride - self.pad
         return self.pad <= self.reach and low(self.size - last) > 0
 
@@ -65,7 +65,7 @@ class Axis:
 
     @property
     def tap_ranges(self) -> dict[str, list[int]]:
-        """Per tap the range [low, high) of outputs that it serves, and its shift.
+        """Return for each tap the range [low, high) of its outputs, and its shift.
 
         At output q tap k reads input q * stride + shift[k].
         """
@@ -77,12 +77,12 @@ class Axis:
 
 
 SINGLE = Axis(1, 1)
-"""The rows of what has columns alone."""
+"""The rows of a window that has only columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopAxis(Axis):
-    """An axis that C loops walk along, the `number`th of its window."""
+    """An axis that C loops iterate over, the `number`th of its window."""
 
     number: int
 
@@ -93,13 +93,18 @@ class LoopAxis(Axis):
 
     @property
     def input(self) -> str:
-        """The C variable of the input that a tap meets."""
+        """The C variable of the input that a tap reads."""
         return f"i{self.number}"
 
     @property
     def tap(self) -> str:
         """The C variable of the tap."""
         return f"k{self.number}"
+
+    @property
+    def loop(self) -> tuple[str, int]:
+        """The variable and the extent of the loop over outputs, for a nest of loops."""
+        return self.output, self.out
 
 
 def window_axes(window: Window, out: Sequence[int], size: Sequence[int]) -> list[Axis]:
@@ -113,7 +118,7 @@ def loop_axes(window: Window, out: Sequence[int], size: Sequence[int]) -> list[L
 
 
 def rows_and_columns(axes: Sequence[Axis]) -> tuple[Axis, Axis]:
-    """Return two axes; of one, it as the columns of a single row."""
+    """Return two axes; a single one becomes the columns of one row."""
     rows, cols = axes if len(axes) == 2 else (SINGLE, *axes)
     return rows, cols
 

@@ -1,4 +1,4 @@
-"""Epilogues of blocked convolutions: what becomes of a tile's results before they are stored."""
+"""Epilogues of blocked convolutions, applied to a tile's results before they are stored."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ Output = tuple[str, int, int, int, int]
 """Accumulator, row, column, vector and place in y of a tile's result."""
 
 LONG = 8
-"""Cost of an epilogue from which it gets a loop of its own: unrolled for all accumulators it would
-be long code, and its constants would push them out of their registers."""
+"""Cost from which an epilogue gets a loop of its own: unrolled for all accumulators, it would be
+long code and its constants would spill them."""
 
 
 def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
-    """Take a first addition of a per-channel operand to the `sums` out of an epilogue.
+    """Split an epilogue that begins by adding a per-channel operand to the `sums`.
 
-    Returns the operand's index, with which accumulators may start, and the rest of the expression.
+    Returns the index of the operand, which accumulators may start with, and the remaining
+    expression.
     """
     users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
     if len(users) != 1 or users[0].fn != "Add" or users[0].dtype is not sums:
@@ -65,9 +66,9 @@ def _with(expr: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def shorter(e: Expr) -> Expr:
-    """Return a float expression that gives the same bytes, stored as such, in fewer steps.
+    """Return a float expression with the same results when stored as bytes, in fewer steps.
 
-    What stores bytes rounds as well. What is rounded, clamped around a zero point and moved back
+    Storing bytes rounds, too. A value that is rounded, clamped around a zero point and moved back
     may be clamped around 0: where the additions are not exact, both clamp. (Zeros may differ in
     sign, which no byte shows.)
     """
@@ -75,10 +76,10 @@ def shorter(e: Expr) -> Expr:
 
 
 def rounded_once(e: Expr, half: DType) -> Expr:
-    """Return a float expression that gives the same numbers of 16 bits, stored as such.
+    """Return a float expression with the same results when stored as 16-bit numbers.
 
-    Of what is rounded, clamped by numbers that 16 bits hold and rounded once more, the last
-    rounding is enough. (Zeros may differ in sign.)
+    If a value is rounded, clamped by 16-bit numbers and rounded once more, the last rounding is
+    enough. (Zeros may differ in sign.)
     """
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype is half:
@@ -113,7 +114,7 @@ def _step_around_zero(e: Call, args: tuple[Expr, ...]) -> Expr:
 
 
 def _whole(e: Expr) -> int | None:
-    """Return the value of a constant that is a small whole number."""
+    """Return the value of a constant that is a small integer."""
     if isinstance(e, Const) and e.dtype is DType.FLOAT and abs(float(e.value)) <= 255:
         return int(float(e.value)) if float(e.value).is_integer() else None
     return None
@@ -121,7 +122,7 @@ def _whole(e: Expr) -> int | None:
 
 @dataclass(frozen=True)
 class DeferredEpilogue:
-    """An epilogue that vectors can't do: applied to all of y at the end, number by number."""
+    """An epilogue without a vector form: applied to all of y at the end, element by element."""
 
     loops: Sequence[tuple[str, int]]
     lines: Sequence[str]
@@ -130,7 +131,7 @@ class DeferredEpilogue:
 
 
 def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
-    """Return the loops over y that apply an epilogue to the results stored there."""
+    """Return the loops that apply an epilogue to the results stored in y."""
     shape = w.outputs[0].shape
     loops = loop_names("i", shape)
     indices = [v for v, _ in loops]
@@ -149,7 +150,7 @@ def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT
 
 
 class TileEpilogue:
-    """The treatment of a tile's accumulators, and the operands it needs for that."""
+    """The epilogue of a tile's accumulators, and the operands that it needs."""
 
     def __init__(
         self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
@@ -179,7 +180,7 @@ class TileEpilogue:
         self.rolled = cost(self.expr) > LONG and floats
         self.bytes = self.out in BYTES
         self.separate_sums = self.out is not DType.FLOAT
-        """Whether sums can't wait in y for a rolled epilogue."""
+        """Whether sums can't be kept in y for an epilogue in a loop."""
 
     def parameters(self) -> str:
         """Return the operands as parameters of a tile function."""
@@ -208,17 +209,17 @@ class TileEpilogue:
         return "".join(f", x{k + 1}" for k in self.used)
 
     def dense_bias(self) -> int | None:
-        """Return the operand that sums may start with, if its vectors lie in memory so."""
+        """Return the operand that sums may start with, if its vectors are contiguous in memory."""
         if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
             return None
         return self.bias if self.types[self.bias - 1] is self.sums else None
 
     def forget_bias(self) -> None:
-        """Leave out of the operands a bias that only the first value of sums needs."""
+        """Drop a bias from the operands that only the initial value of sums needs."""
         self.used = self.rest
 
     def bias_at(self, block: str) -> str:
-        """Return the place of a block of the bias, by the C variable n."""
+        """Return the address of a block of the bias, by the C variable n."""
         assert self.bias is not None
         view = self.views[self.bias - 1]
         place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
@@ -230,7 +231,7 @@ class TileEpilogue:
         return self.views[self.bias - 1].strides[1]
 
     def start(self, vector: int) -> str:
-        """Return the first value of an accumulator."""
+        """Return the initial value of an accumulator."""
         if self.bias is None:
             return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
         return self._read(self.bias, 0, 0, vector)
@@ -258,7 +259,7 @@ class TileEpilogue:
         return f"v_store4_{'i8' if self.out is DType.INT8 else 'u8'}({place}, r0, r1, r2, r3);"
 
     def in_fours(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
-        """Results of which four at a time lie in a row, and the rest."""
+        """Return the results in contiguous groups of four, and the rest."""
         fours: list[list[Output]] = []
         rest: list[Output] = []
         waiting: list[Output] = []
@@ -273,7 +274,7 @@ class TileEpilogue:
         return fours, rest + waiting
 
     def awaited(self, outputs: Sequence[Output]) -> list[str]:
-        """Return the places that a tile prefetches: of large operands, as far away as y."""
+        """Return the addresses that a tile prefetches, of operands too large for the cache."""
         operands = [k for k in self.rest if self._is_large(k)]
         return [
             self._place(k, row, column, vector)

@@ -1,4 +1,4 @@
-"""Scalar expressions as C99: every dtype, every function, defined results for every input."""
+"""Scalar expressions as C99: all dtypes, all functions, defined results for every input."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def load(dtype: DType, place: str) -> str:
 
 
 def store(dtype: DType, value: str) -> str:
-    """Return the C expression of the element to be stored for a value; just loaded, as it was."""
+    """Return the C expression of the element that stores a value; a loaded one is unchanged."""
     if dtype.computed is dtype:
         return value
     opening = f"k_load_{dtype.label}"
@@ -108,7 +108,7 @@ def behind(pointer: str, index: str) -> str:
 
 
 def times(factor: str, number: int) -> str:
-    """Return the C of a product, the factor alone where it is taken once."""
+    """Return the C of a product; for a number of 1, that of the factor."""
     return factor if number == 1 else f"{factor} * {number}"
 
 
@@ -123,7 +123,7 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
     for e in walk(expr):
         if isinstance(e, Call):
             twice = e.fn in ("Max", "Min") and isinstance(e.args[-1], Const)
-            for a in e.args:  # a clamp's C text names its operand twice
+            for a in e.args:  # a clamp's C text has its operand twice
                 uses[a] = uses.get(a, 0) + 1 + twice
     lines: list[str] = []
     done: dict[Expr, str] = {}
@@ -153,9 +153,9 @@ _RANGES = {d: _range(d) for d in DType if d.numpy.kind in "iub"}
 
 
 def _decided(fn: str, x: Expr, c: Expr, text: str) -> str:
-    """Return the C of a comparison that the range of an integer type decides, '' of any other.
+    """Return the C of a comparison that the range of an integer type decides, else ''.
 
-    Compilers warn of such comparisons, as of `v < 0` of an unsigned v. `text` is the C of x.
+    Compilers warn about such comparisons, such as `v < 0` of an unsigned v. `text` is the C of x.
     """
     if not isinstance(c, Const) or c.dtype not in _RANGES or isinstance(x, Const):
         return ""
@@ -254,7 +254,7 @@ def _call(e: Call, args: list[str]) -> str:
 
 
 def _behind(place: str, steps: str) -> str:
-    """Return the C place of the element so many behind `x[at]`."""
+    """Return the C of the element that is so many after `x[at]`."""
     start, at = place.removesuffix("]").rsplit("[", 1)
     return f"{start}[{steps}]" if at == "0" else f"{start}[{at} + {steps}]"
 
@@ -296,7 +296,7 @@ def _cast(source: DType, target: DType, value: str) -> str:
 
 
 def _bitcast(source: DType, target: DType, value: str) -> str:
-    """Return the value of a type whose bits are those of a value of another type of its size."""
+    """Reinterpret the bits of a value as another type of the same size."""
     bits = DType[f"UINT{8 * source.itemsize}"].c
     if source.computed is not source:
         value = store(source, value)

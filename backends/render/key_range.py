@@ -1,4 +1,4 @@
-"""Which keys an Attention's queries see at most, as C: what masks of positions say of it."""
+"""The keys that an Attention's queries can see, as C: bounds derived from position masks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _INTEGERS = (DType.INT32, DType.INT64)
 class KeyRange:
     """Statements that raise `begin` and lower `end` to the keys that some queries see.
 
-    What is left out has the score minus infinity for all of them. There are none where nothing of
-    that is known. `causal`: later queries see more.
+    All other keys have the score minus infinity for all of these queries. There are no statements
+    if nothing is known. `causal`: later queries see more.
     """
 
     lines: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class _Bounds:
     w: Workload[Attention]
 
     def bounds(self) -> Iterator[tuple[str, Expr]]:
-        """Yield comparisons of a key with what rises with the query, which those seen pass."""
+        """Yield comparisons that every visible key passes, with bounds that rise with the query."""
         for condition in _conditions(self.w.op.scores.expr):
             if not isinstance(condition, Call) or condition.fn not in _MIRRORED:
                 continue
@@ -77,7 +77,7 @@ class _Bounds:
         return query, key
 
     def _is_coordinate(self, operand: Input) -> bool:
-        """Whether an operand is an index itself: it has a view, and no tensor."""
+        """Whether an operand is an index itself: it has a view but no tensor."""
         return operand.index > 0 and self.w.inputs[2 + operand.index] is None
 
     def _is_key(self, e: Expr) -> bool:
@@ -91,7 +91,7 @@ class _Bounds:
         return all(self._strides(operand) == (0, 0) for operand in operands_of(e))
 
     def _rises(self, e: Expr) -> bool:
-        """Whether a value is an integer that is no less for later queries, whatever the key."""
+        """Whether a value is an integer that never decreases from query to query, for any key."""
         match e:
             case Const() | Extent():
                 return e.dtype in _INTEGERS
@@ -107,7 +107,7 @@ class _Bounds:
 
 
 def _conditions(e: Expr) -> Iterator[Expr]:
-    """Yield what must hold lest a score be minus infinity."""
+    """Yield conditions without which a score is minus infinity."""
     while isinstance(e, Call) and e.fn == "Where":
         condition, shown, hidden = e.args
         if not isinstance(hidden, Const) or hidden.value != float("-inf"):

@@ -1,4 +1,4 @@
-"""What orders elements: comparisons in C."""
+"""The order of elements: comparisons in C."""
 
 from __future__ import annotations
 

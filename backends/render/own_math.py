@@ -1,5 +1,5 @@
-"""Functions of floats without the C library: kernels call those of `simd_math.h` and
-`simd_scalar_math.h`, whose results are the same bits everywhere."""
+"""Float functions without the C library: kernels call those of `simd_math.h` and
+`simd_scalar_math.h`, whose results are bit-identical everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEADER = "scalar_math"
 """The header that has them, as kernels name theirs: `simd_<name>.h`."""
 
 ONE_LANE = "scalar"
-"""The vectors' table of one lane, as a header beside that of more; there is one to a file."""
+"""The vector table of one lane, as a header beside that of more lanes; a file has only one."""
 
 _VOCABULARY = (
     "floor", "ceil", "trunc", "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf",
@@ -25,13 +25,13 @@ OWN = {
     "rintf": "v_round", "k_sigmoid_f32": "v_sigmoid", "k_softplus_f32": "v_softplus",
     "k_mod_f32": "k_floormod_f32",
 }  # fmt: skip
-"""What takes the place of each function of <math.h>, and of those that `kernel.h` makes of them.
+"""The replacement of each function of <math.h>, and of those that `kernel.h` builds on them.
 
 `fabsf`, `copysignf`, `isnan` and `isinf` are instructions that every compiler has.
 """
 
 ADD = "k_add_f32"
-"""What adds to a sum and keeps what rounding loses."""
+"""The function that adds to a sum and keeps the rounding error (compensated summation)."""
 
 _CALL = re.compile(rf"\b({'|'.join(sorted(OWN, key=len, reverse=True))})\(")
 _INCLUDES = re.compile(r'(?:#include "[^"]+"\n)+')
@@ -40,7 +40,7 @@ _INCLUDES = re.compile(r'(?:#include "[^"]+"\n)+')
 def with_own_math(text: str, lanes: int = 1) -> tuple[str, tuple[str, ...]]:
     """Return a kernel's text with our functions for the C library's, and the headers they are in.
 
-    They are of one lane. Where vectors have more, a table of one lane takes the vectors' place.
+    They have one lane. Where vectors have more, a table of one lane replaces theirs.
     """
     own = _CALL.sub(lambda call: f"{OWN[call[1]]}(", text)
     if own == text and f"{ADD}(" not in text:

@@ -1,4 +1,4 @@
-"""Recurrent layers as C: where the elements of their tensors are, and the cells' expressions."""
+"""Recurrent layers as C: the addresses of their tensors' elements, and the cells' expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions in C: what they start from, and the statement that adds a value."""
+"""Reductions in C: the neutral element, and the statement that adds a value."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def without_single_loops(text: str) -> str:
     lines = text.split("\n")
     at = 0
     while at < len(lines):
-        loop = _single_loop(lines, at)
+        loop = _single_loop(lines, at) if "for (" in lines[at] else None
         if loop is None:
             at += 1
             continue
@@ -68,7 +68,7 @@ def without_single_loops(text: str) -> str:
 
 def _single_loop(lines: Sequence[str], at: int) -> _Loop | None:
     """Return the loop that begins at a line, None if it isn't one of one iteration."""
-    head = _LOOP.fullmatch(lines[at]) if "for (" in lines[at] else None
+    head = _LOOP.fullmatch(lines[at])
     if head is None:
         return None
     first, end, step = int(head["first"]), int(head["end"]), int(head["step"] or 1)
@@ -106,6 +106,8 @@ def _last_line(lines: Sequence[str], at: int, indent: str, braces: bool) -> int:
 
 def _without_continue(body: Sequence[str], indent: str) -> list[str]:
     """Return the lines of a loop's only iteration with what a condition skips in its `else`."""
+    if not any("continue;" in line for line in body):  # as in most loops
+        return [*body]
     for k, line in enumerate(body):
         skip = re.fullmatch(rf"{indent}if \((.*)\) continue;", line)
         ends = body[k : k + 2] == [f"{indent}  continue;", f"{indent}}}"]
@@ -124,12 +126,14 @@ def _without_continue(body: Sequence[str], indent: str) -> list[str]:
 def _is_left_early(body: Sequence[str]) -> bool:
     """Return whether a `break` or `continue` in the lines of a loop is the loop's own."""
     around: list[tuple[int, str]] = []
+    if not any("break;" in line or "continue;" in line for line in body):
+        return False
     for line in filter(None, body):
         depth, text = len(line) - len(line.lstrip(" ")), line.strip()
         around = [(d, t) for d, t in around if d < depth]
-        for word, holders in (("break", ("for", "while", "do", "switch")),
-                              ("continue", ("for", "while", "do"))):  # fmt: skip
-            if re.search(rf"\b{word};", text):
+        for word, holders in (("break;", ("for", "while", "do", "switch")),
+                              ("continue;", ("for", "while", "do"))):  # fmt: skip
+            if word in text and re.search(rf"\b{word}", text):
                 openers = [*(t for _, t in around), text]
                 if not any(t.startswith(tuple(f"{h} " for h in holders)) for t in openers):
                     return True
@@ -149,7 +153,7 @@ def _statements(loop: _Loop, others: str, before: str) -> list[str]:
     """Return what a loop does, in a block of its own where it declares what others call so."""
     narrow = {*_NARROW.findall(others), *_NARROW.findall("\n".join(loop.body))}
     body = [_without_term(line, loop, narrow) for line in loop.body]
-    if any(re.search(rf"\b{loop.name}\b", line) for line in body):
+    if any(loop.name in line and re.search(rf"\b{loop.name}\b", line) for line in body):
         body.insert(0, f"{loop.indent}  const {loop.type} {loop.name} = {loop.value};")
     if loop.comment:
         body.insert(0, f"{loop.indent}  {loop.comment}")

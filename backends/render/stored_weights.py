@@ -1,4 +1,4 @@
-"""Constant weights as kernels of floats read them: floats, or numbers of 16 bits made floats."""
+"""Constant weights as float kernels read them: floats, or 16-bit numbers that are widened."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from atc.backends.target import Target
 from atc.ir.graph import DType
 
 CACHE_LINE = 64
-"""Bytes."""
+"""Bytes of a cache line."""
 CONVERTED = 0.5
-"""Cycles of the arithmetic units to make a vector of floats of 16 bits each, by one instruction."""
+"""Cycles of the arithmetic units to widen a vector of 16-bit numbers by one instruction."""
 BY_HAND = 4.0
-"""Times that, where a target has no such instruction."""
+"""How many times as long that takes on a target without such an instruction."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Weights:
 
     @property
     def load(self) -> str:
-        """The name of the vocabulary."""
+        """The load's name in the vector vocabulary."""
         return f"v_load_{self.dtype.label}" if self.dtype.is_half else "v_load"
 
     @property
@@ -38,7 +38,7 @@ class Weights:
         return CACHE_LINE // self.dtype.itemsize
 
     def widening(self, target: Target) -> float:
-        """Return the cycles that a vector of them takes to become floats."""
+        """Return the cycles to widen a vector of them to floats."""
         if not self.dtype.is_half:
             return 0.0
         able = {"f16c", "neon"} & target.features or self.dtype is DType.BFLOAT16
@@ -46,6 +46,6 @@ class Weights:
 
 
 def stored_weights(w: Workload) -> Weights:
-    """Return how the weights of a workload, input 1, lie in memory."""
+    """Return the form in memory of a workload's weights, input 1."""
     half = weight_type(w)
     return Weights() if half is None else Weights(half.dtype)

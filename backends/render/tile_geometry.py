@@ -14,7 +14,7 @@ from itertools import groupby
 
 from atc.backends.kernel import StripedParams, Workload
 from atc.backends.render.axis import SINGLE, Axis, rows_and_columns, window_axes
-from atc.ir.ops import ConvBlocked
+from atc.ir.ops import ConvBlocked, Window
 from atc.ir.view import View
 
 
@@ -108,7 +108,7 @@ def geometry(
     """
     op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
     block, window = y.shape[-1], op.window
-    axes = rows_and_columns(window_axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank]))
+    axes = _axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank])
     bands = params.bands if params else ()
     merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
     flat = recut and not bands and _is_flat(axes) and merge
@@ -119,6 +119,11 @@ def geometry(
         y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
         len(x.shape) == op.plain, flat, *bands,
     )  # fmt: skip
+
+
+@cache  # costs are asked for thousands of times, of some dozen windows
+def _axes(window: Window, out: tuple[int, ...], size: tuple[int, ...]) -> tuple[Axis, Axis]:
+    return rows_and_columns(window_axes(window, out, size))
 
 
 def in_rows(g: Geometry, pixels: int) -> Geometry:

@@ -28,13 +28,13 @@ FUNCTIONS = {
     "LessOrEqual": "v_le", "Greater": "v_gt", "GreaterOrEqual": "v_ge", "IsNaN": "v_isnan",
     "Where": "v_select",
 }  # fmt: skip
-"""Functions of floats that the vocabulary or its math functions have under one name."""
+"""Float functions that are one function of the vocabulary or its math functions."""
 
 MASKS = {"And": "v_mask_and", "Or": "v_mask_or", "Not": "v_mask_not"}
 """Functions of masks."""
 
 COMPOSED = frozenset({"Reciprocal", "Sign", "IsInf", "Cast", "Pow"})
-"""Functions made of several of the vocabulary's."""
+"""Functions composed of several of the vocabulary's."""
 
 
 def lanes(target: Target) -> int:
@@ -45,13 +45,13 @@ def lanes(target: Target) -> int:
 LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
          DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16",
          DType.FLOAT16: "v_load_f16"}  # fmt: skip
-"""What reads a vector of a type; bytes and floats of 16 bits become floats."""
+"""The load of a vector of each type; bytes and 16-bit floats become floats."""
 
 LOADED_PARTS = {
     DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
     DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n", DType.FLOAT16: "v_load_f16_n",
 }  # fmt: skip
-"""What reads the first lanes of a vector."""
+"""The load of the first lanes of a vector."""
 
 STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
           DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16",
@@ -60,7 +60,7 @@ STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_stor
 BYTES = frozenset({DType.UINT8, DType.INT8})
 
 ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
-"""What rounds floats as casting there and back does."""
+"""The functions that round floats as a cast there and back does."""
 
 INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 """Functions of INT32, which wrap."""
@@ -83,8 +83,8 @@ def integral(expr: Expr) -> bool:
 def stored(expr: Expr) -> Expr | None:
     """Return the float expression whose vector is stored for a value; None where there is none.
 
-    Storing bytes saturates: a whole number that is to be saturated is stored as it is. Storing
-    floats of 16 bits rounds.
+    Storing bytes saturates: an integer that is to be saturated is stored as it is. Storing 16-bit
+    floats rounds.
     """
     match expr:
         case Input() if expr.dtype in ROUNDED:
@@ -143,7 +143,7 @@ def _supported(e: Expr) -> bool:
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
         case Call(fn="Cast", args=(a,)) if e.dtype in ROUNDED:
-            return a.dtype is DType.FLOAT  # what reads it must be a cast back
+            return a.dtype is DType.FLOAT  # its reader must be a cast back
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype),)) if dtype in ROUNDED:
             return e.dtype is DType.FLOAT
         case Call(fn=fn, dtype=DType.INT32):
@@ -168,7 +168,7 @@ def _supported(e: Expr) -> bool:
 
 
 def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Return whether all operands are floats that vectors along the last loop can be read from."""
+    """Return whether all operands are floats that can be read in vectors along the last loop."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
     floats = all(t is not None and t.dtype is DType.FLOAT for t in types)
     return fits and floats and len(types) == len(views)
@@ -198,13 +198,13 @@ def read_views(expr: Expr, views: Sequence[View]) -> dict[int, View]:
 
 
 def read_at(expr: Expr, views: Sequence[View], indices: Sequence[str]) -> list[str]:
-    """Return the loop `indices` on which what an epilogue's expression reads depends."""
+    """Return the loop `indices` that the operands of an epilogue's expression depend on."""
     read = read_views(expr, views).values()
     return [name for k, name in enumerate(indices) if any(v.strides[k] for v in read)]
 
 
 def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Return whether all operands have types that vectors along the last loop can be read from."""
+    """Return whether all operands have types that can be read in vectors along the last loop."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
     known = all(t is not None and t.dtype in LOADS for t in types)
     return fits and known and len(types) == len(views)
@@ -263,7 +263,7 @@ def render_vector(
     return lines, done[expr]
 
 
-# ---- subexpressions that the math functions know as one ------------------------------------------
+# ---- subexpressions that are one math function ---------------------------------------------------
 
 
 def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
@@ -296,7 +296,7 @@ def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
 def _activation(e: Expr) -> tuple[str, Expr] | None:
     """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order.
 
-    And what rounds x to 16 bits.
+    Roundings of x to 16 bits are recognised, too.
     """
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
@@ -354,7 +354,7 @@ def _is_gate(e: Expr, x: Expr) -> bool:
 
 
 def _reads_twice(e: Expr) -> bool:
-    """Return whether the C text of a function names its operand twice."""
+    """Return whether the C text of a function has its operand twice."""
     return isinstance(e, Call) and e.fn in ("Pow", "Sign")
 
 
@@ -376,7 +376,7 @@ def _text(
             return _extreme(e.fn, a, b, args)
         case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, *ROUNDED, DType.INT32):
             if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype is not DType.INT32):
-                return args[0]  # bytes and floats of 16 bits are read as floats
+                return args[0]  # bytes and 16-bit floats are read as floats
             return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
         case Call(fn=fn, dtype=DType.INT32):
             return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"
@@ -389,7 +389,7 @@ def _text(
 
 
 def _extreme(fn: str, a: Expr, b: Expr, args: list[str]) -> str:
-    """Write a constant bound, which costs one instruction, first, so that NaN stays."""
+    """Return a minimum or maximum; with a constant bound first, one instruction keeps NaN."""
     known = [k for k, e in enumerate((a, b)) if isinstance(e, Const) and not isnan(e.value)]
     if len(known) != 1:
         return f"v_{fn.lower()}({args[0]}, {args[1]})"

@@ -39,11 +39,11 @@ K_INLINE bool k_is_aligned(const void *place) { return (uintptr_t)place % 16 == 
 template <int N, typename T> static inline T k_sum_of(T value)
 {
   const unsigned own = threadIdx.x, first = own - own % N;
-  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  const unsigned buffer = emulated_handed.calls[own]++ % 2;
   T held[N];
-  memcpy(emulated_handed.a[turn][own][0], &value, sizeof value);
+  memcpy(emulated_handed.a[buffer][own][0], &value, sizeof value);
   emulated_barrier();
-  for (unsigned k = 0; k < N; k++) memcpy(&held[k], emulated_handed.a[turn][first + k][0], sizeof value);
+  for (unsigned k = 0; k < N; k++) memcpy(&held[k], emulated_handed.a[buffer][first + k][0], sizeof value);
   for (unsigned step = 1; step < N; step *= 2) {
     for (unsigned k = 0; k < N; k += 2 * step) held[k] += held[k + step];
   }

@@ -16,8 +16,8 @@ static void *open_library(void) { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_
 static void *find(void *library, const char *name) { return dlsym(library, name); }
 #endif
 
-/* The names as libraries have them: a suffix tells the version of the interface. In order of the
- * table's members, all of which are pointers to functions. */
+/* The names that the library exports, whose suffixes are versions of the interface. In the order of
+ * the table's members, all of which are pointers to functions. */
 static const char *const names[] = {
   "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
   "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuModuleLoadData",

@@ -311,7 +311,7 @@ enum { MAP_WORDS = sizeof(CUtensorMap) / sizeof(unsigned long long) };
 struct CUgraph_st {
   work *first, **end;
   CUstream origin;
-  unsigned apart; /* streams that have joined the capture, and that its own has to wait for */
+  unsigned unjoined; /* streams that take part in the capture, and that its origin must still wait for */
 };
 
 struct CUstream_st {
@@ -567,7 +567,7 @@ static int capture_end(CUstream stream, CUgraph *graph)
 {
   *graph = stream->captured;
   stream->captured = NULL;
-  if (*graph != NULL && (*graph)->apart != 0) return CAPTURE_UNJOINED;
+  if (*graph != NULL && (*graph)->unjoined != 0) return CAPTURE_UNJOINED;
   return *graph != NULL ? CUDA_SUCCESS : CAPTURE_UNSUPPORTED;
 }
 
@@ -636,10 +636,10 @@ static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
   if (graph == NULL || stream == NULL || stream == event->stream) return CUDA_SUCCESS;
   if (stream == graph->origin) {
     event->stream->captured = NULL;
-    graph->apart--;
+    graph->unjoined--;
   } else if (stream->captured == NULL) {
     stream->captured = graph;
-    graph->apart++;
+    graph->unjoined++;
   }
   return CUDA_SUCCESS;
 }

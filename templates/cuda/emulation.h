@@ -62,12 +62,12 @@ struct emulated_queue {
   unsigned count, group;
 };
 
-/* What the threads of a warp hand each other for an instruction that they run together, in turns:
- * while some still read what was handed, others may hand the next. */
+/* What the threads of a warp hand each other for an instruction that they run together, in two
+ * buffers: while some still read one, others may already write the next. */
 enum { EMULATED_THREADS = 1024, EMULATED_TILES = 8 };
 struct emulated_handed {
   uint32_t a[2][EMULATED_THREADS][EMULATED_TILES][4], b[2][EMULATED_THREADS][EMULATED_TILES][2];
-  unsigned turn[EMULATED_THREADS];
+  unsigned calls[EMULATED_THREADS];
 };
 
 #ifdef __cplusplus

@@ -344,6 +344,7 @@ void gpu_close(gpu_state *state)
     free(state->graphs[k].dims);
   }
   free(state->shown);
+  free(state->mirror);
   free(state->ends);
   free(state->sides);
   free(state->graphs);
@@ -550,31 +551,30 @@ int gpu_wait(gpu_state *state, CUstream stream)
   return state->shared->driver.stream_wait(stream) == CUDA_SUCCESS;
 }
 
-/* A size with what is left of its last line of memory. */
-static size_t in_lines(size_t size)
+const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count,
+                            size_t room)
 {
-  enum { LINE = 64 };
-  return (size + LINE - 1) / LINE * LINE;
-}
-
-const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count)
-{
-  const size_t table = in_lines(count * sizeof(void *));
-  size_t whole = table + 1;
-  for (size_t k = 0; k < count; k++) whole += in_lines(values[k].room);
-  if (whole > state->shown_size) {
+  if (room > state->shown_size) {
     free(state->shown);
-    state->shown = calloc(whole, 1);
-    state->shown_size = state->shown != NULL ? whole : 0;
+    state->shown = calloc(room, 1);
+    state->shown_size = state->shown != NULL ? room : 0;
     if (state->shown == NULL) return NULL;
   }
   const void **const places = state->shown;
-  unsigned char *next = (unsigned char *)state->shown + table;
   for (size_t k = 0; k < count; k++) {
     const gpu_value *const own = &values[k];
-    if (own->size != 0 && !gpu_to_host(state, stream, next, own->at, own->size)) return NULL;
-    places[k] = next;
-    next += in_lines(own->room);
+    unsigned char *const copy = (unsigned char *)state->shown + own->begin;
+    if (own->size != 0 && !gpu_to_host(state, stream, copy, own->at, own->size)) return NULL;
+    places[k] = copy;
   }
   return gpu_wait(state, stream) ? places : NULL;
+}
+
+unsigned char *gpu_mirror(gpu_state *state, CUstream stream)
+{
+  const size_t size = state->network->arena_size;
+  if (state->mirror == NULL) state->mirror = calloc(size + 1, 1);
+  if (state->mirror == NULL) return NULL;
+  if (size != 0 && !gpu_to_host(state, stream, state->mirror, state->arena, size)) return NULL;
+  return gpu_wait(state, stream) ? state->mirror : NULL;
 }

@@ -21,6 +21,7 @@
 #define gpu_to_host GPU_OWN(gpu_to_host)
 #define gpu_wait GPU_OWN(gpu_wait)
 #define gpu_show GPU_OWN(gpu_show)
+#define gpu_mirror GPU_OWN(gpu_mirror)
 #define gpu_clear GPU_OWN(gpu_clear)
 #define gpu_follow GPU_OWN(gpu_follow)
 #define gpu_mark GPU_OWN(gpu_mark)
@@ -137,6 +138,7 @@ struct gpu_state {
   CUevent *ends, forked;
   void *shown;        /* copies for an observer */
   size_t shown_size;
+  unsigned char *mirror; /* a copy of the arena for checks; NULL: not yet */
 };
 
 /* Prepare a context on a device; `shared` has GPU_DEVICES elements, `weights` are NULL where the
@@ -177,15 +179,20 @@ int gpu_join(gpu_state *state, CUstream stream, size_t sides);
 
 int gpu_wait(gpu_state *state, CUstream stream);
 
-/* A value on the device: its bytes, and those that it has in the largest shapes. */
+/* A value on the device: its bytes, and where its copy begins among those of a call's values. */
 typedef struct gpu_value {
   CUdeviceptr at;
-  size_t size, room;
+  size_t size, begin;
 } gpu_value;
 
-/* Wait for all that is queued, and copy values to the host, with room for the largest ones: where
- * they are until the next call; NULL where it fails. */
-const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count);
+/* Wait for all that is queued, and copy values to the host, into `room` bytes that begin
+ * with pointers to the copies, valid until the next call; NULL where it fails. */
+const void *const *gpu_show(gpu_state *state, CUstream stream, const gpu_value *values, size_t count,
+                            size_t room);
+
+/* Wait for all that is queued, and copy the arena to the host: where it is, and may be written, until
+ * the next call; NULL where it fails. */
+unsigned char *gpu_mirror(gpu_state *state, CUstream stream);
 
 /* Mark where a stream is, and let another one wait until that is done; streams that are being captured
  * are left alone. Return 0 where it fails. */

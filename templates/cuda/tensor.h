@@ -47,12 +47,12 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
                               Add add)
 {
   const unsigned own = threadIdx.x, lane = own % 32, warp = own - lane;
-  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  const unsigned buffer = emulated_handed.calls[own]++ % 2;
   for (int u = 0; u < M; u++) {
-    for (int r = 0; r < 4; r++) emulated_handed.a[turn][own][u][r] = a[u][r];
+    for (int r = 0; r < 4; r++) emulated_handed.a[buffer][own][u][r] = a[u][r];
   }
   for (int v = 0; v < N; v++) {
-    for (int r = 0; r < 2; r++) emulated_handed.b[turn][own][v][r] = b[v][r];
+    for (int r = 0; r < 2; r++) emulated_handed.b[buffer][own][v][r] = b[v][r];
   }
   emulated_barrier();
   for (int u = 0; u < M; u++) {
@@ -61,8 +61,8 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
         const unsigned row = lane / 4, column = lane % 4 * 2 + e % 2;
         for (unsigned q = 0; q < 8; q++) { /* words of the depth */
           const unsigned half = q / 4, word = q % 4;
-          add(d[u][v][e], emulated_handed.a[turn][warp + row * 4 + word][u][2 * half + e / 2],
-              emulated_handed.b[turn][warp + column * 4 + word][v][half]);
+          add(d[u][v][e], emulated_handed.a[buffer][warp + row * 4 + word][u][2 * half + e / 2],
+              emulated_handed.b[buffer][warp + column * 4 + word][v][half]);
         }
       }
     }
@@ -73,11 +73,11 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
 template <typename Join> static inline float t_quad(float value, Join join)
 {
   const unsigned own = threadIdx.x, first = own - own % 4;
-  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  const unsigned buffer = emulated_handed.calls[own]++ % 2;
   float held[4];
-  memcpy(emulated_handed.a[turn][own][0], &value, sizeof value);
+  memcpy(emulated_handed.a[buffer][own][0], &value, sizeof value);
   emulated_barrier();
-  for (unsigned k = 0; k < 4; k++) memcpy(&held[k], emulated_handed.a[turn][first + k][0], sizeof value);
+  for (unsigned k = 0; k < 4; k++) memcpy(&held[k], emulated_handed.a[buffer][first + k][0], sizeof value);
   return join(join(held[0], held[1]), join(held[2], held[3]));
 }
 

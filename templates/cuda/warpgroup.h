@@ -4,7 +4,7 @@
  *
  * A tile lies in shared memory in rows of 128 bytes, at a multiple of 1024, and the eight chunks of 16
  * bytes of a row are swizzled, as the copy engine writes them and tensor cores read them. Rows are along
- * the depth, or (turned, 16-bit numbers alone) 64 neighbours of one depth. */
+ * the depth, or (transposed, 16-bit numbers alone) 64 neighbours of one depth. */
 #ifndef ATC_WARPGROUP_H
 #define ATC_WARPGROUP_H
 
@@ -18,8 +18,8 @@ K_INLINE const unsigned char *w_place(const unsigned char *tile, unsigned row, u
   return tile + row * W_ROW + (chunk ^ row % 8) * W_CHUNK;
 }
 
-/* Float `p` of the depth of a turned tile's row, of so many in all. */
-K_INLINE float w_turned(const unsigned char *tile, unsigned depth, unsigned row, unsigned p)
+/* Float `p` of the depth of a transposed tile's row, of so many in all. */
+K_INLINE float w_transposed(const unsigned char *tile, unsigned depth, unsigned row, unsigned p)
 {
   const unsigned char *const found = w_place(tile + row / 32 * depth * W_ROW, p, row % 32 / 4) + row % 4 * 4;
   return *(const float *)(const void *)found;
@@ -63,15 +63,15 @@ static inline void w_load(unsigned char *to, const w_map *map, uint64_t *barrier
   emulated_load(to, map, barrier, places);
 }
 
-/* Word `word` of 32 bytes of the depth of a tile's row, as a descriptor tells where it is. */
-template <bool TURNED> static inline uint32_t w_word(uint64_t tile, unsigned row, unsigned word)
+/* Word `word` of 32 bytes of the depth of a tile's row, found by its descriptor. */
+template <bool TRANSPOSED> static inline uint32_t w_word(uint64_t tile, unsigned row, unsigned word)
 {
   const unsigned begin = (unsigned)(tile & 0x3fff) * 16;
   const unsigned leading = (unsigned)(tile >> 16 & 0x3fff) * 16, stride = (unsigned)(tile >> 32 & 0x3fff) * 16;
   uint32_t found = 0;
   for (unsigned half = 0; half < 2; half++) {
     const unsigned k = 2 * word + half;
-    unsigned at = TURNED ? begin + row / 64 * leading + k / 8 * stride + k % 8 * W_ROW + row % 64 * 2
+    unsigned at = TRANSPOSED ? begin + row / 64 * leading + k / 8 * stride + k % 8 * W_ROW + row % 64 * 2
                          : begin + row / 8 * stride + row % 8 * W_ROW + 2 * k;
     at ^= (at >> 7 & 7) << 4;
     found |= (uint32_t)(emulated_shared[at] | emulated_shared[at + 1] << 8) << 16 * half;
@@ -81,7 +81,7 @@ template <bool TURNED> static inline uint32_t w_word(uint64_t tile, unsigned row
 
 /* Add a product of 64 rows and 8 N columns to a thread's sums. The first operand's rows are those of
  * the thread's row in fours, in registers, or where `a` says. */
-template <typename T, int N, void (*ADD)(T &, uint32_t, uint32_t), bool HELD, bool A_TURNED, bool B_TURNED>
+template <typename T, int N, void (*ADD)(T &, uint32_t, uint32_t), bool HELD, bool A_TRANSPOSED, bool B_TRANSPOSED>
 static inline void w_run(const struct emulated_product *own, unsigned index)
 {
   T(*const d)[4] = (T(*)[4])own->sums;
@@ -90,12 +90,12 @@ static inline void w_run(const struct emulated_product *own, unsigned index)
     uint32_t left[8];
     for (unsigned q = 0; q < 8; q++) {
       left[q] = HELD ? emulated_queues[quad + q % 4].at[index].held[q / 4 * 2 + lower]
-                     : w_word<A_TURNED>(own->a, warp * 16 + lane / 4 + 8 * lower, q);
+                     : w_word<A_TRANSPOSED>(own->a, warp * 16 + lane / 4 + 8 * lower, q);
     }
     for (unsigned v = 0; v < N; v++) {
       for (unsigned e = 0; e < 2; e++) {
         for (unsigned q = 0; q < 8; q++) {
-          ADD(d[v][2 * lower + e], left[q], w_word<B_TURNED>(own->b, 8 * v + lane % 4 * 2 + e, q));
+          ADD(d[v][2 * lower + e], left[q], w_word<B_TRANSPOSED>(own->b, 8 * v + lane % 4 * 2 + e, q));
         }
       }
     }
@@ -113,19 +113,19 @@ static inline struct emulated_product *w_next(void *sums, uint64_t b)
   return own;
 }
 
-template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TURNED, bool B_TURNED, int N>
+template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TRANSPOSED, bool B_TRANSPOSED, int N>
 static inline void w_multiply(T (&d)[N][4], uint64_t a, uint64_t b)
 {
   struct emulated_product *const own = w_next(d, b);
-  own->run = w_run<T, N, ADD, false, A_TURNED, B_TURNED>;
+  own->run = w_run<T, N, ADD, false, A_TRANSPOSED, B_TRANSPOSED>;
   own->a = a;
 }
 
-template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TURNED, bool B_TURNED, int N>
+template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TRANSPOSED, bool B_TRANSPOSED, int N>
 static inline void w_multiply(T (&d)[N][4], const uint32_t (&a)[4], uint64_t b)
 {
   struct emulated_product *const own = w_next(d, b);
-  own->run = w_run<T, N, ADD, true, A_TURNED, B_TURNED>;
+  own->run = w_run<T, N, ADD, true, A_TRANSPOSED, B_TRANSPOSED>;
   memcpy(own->held, a, sizeof own->held);
 }
 
@@ -258,7 +258,7 @@ template <unsigned GROUPS> K_INLINE void w_finish(void)
 #endif
 
 /* Where a tile is, in units of 16 bytes: its groups of eight rows follow each other by `stride` bytes,
- * those of 64 neighbours of a turned one by `leading`. */
+ * those of 64 neighbours of a transposed one by `leading`. */
 K_INLINE uint64_t w_tile(const unsigned char *tile, unsigned leading, unsigned stride)
 {
   const uint64_t swizzled = (uint64_t)1 << 62;

@@ -22,6 +22,9 @@
 #define V_LANES 8      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
+#define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
+#define V_PARTS_16 0 /* and those of 8 and 16 bits */
 
 typedef __m256 vf32;  /* V_LANES floats */
 typedef __m256i vi32; /* V_LANES integers */
@@ -106,43 +109,12 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order);
   _mm256_storeu_si256((__m256i *)(void *)p, bytes);
 }
-/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
-static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
-  uint8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_u8(bytes);
-}
-static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
-  int8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_i8(bytes);
-}
-static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
-  uint8_t bytes[V_LANES];
-  v_store_u8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
-static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
-  int8_t bytes[V_LANES];
-  v_store_i8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   const __m256i halves = _mm256_srli_epi32(_mm256_castps_si256(a), 16);
   const __m128i packed =
       _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
   _mm_storeu_si128((__m128i *)(void *)p, packed);
-}
-static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_bf16(halves);
-}
-static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_halves(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
@@ -190,6 +162,16 @@ static inline vi32 v_i32_broadcast(const void *p) {
   memcpy(&word, p, sizeof word);
   return v_i32_set1(word);
 }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  const vi32 sum = _mm256_madd_epi16(a, b);
+#if defined(__GNUC__)
+  __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(sum)); /* at once, or gcc keeps many in memory */
+  return acc;
+#else
+  return v_i32_add(acc, sum);
+#endif
+}
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
@@ -205,24 +187,29 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   return v_i32_add(acc, v_i32_add(even, odd));
 #endif
 }
-/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+/* The same where sums of two products fit 16 bits, as those of bytes of a below 128 do. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVXVNNI__)
   return v_dot4(acc, a, b);
 #else
-  const vi32 pairs = _mm256_maddubs_epi16(a, b);
-  return v_i32_add(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  return v_dot2(acc, _mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1));
 #endif
 }
-/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
-static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
-  const vi32 sum = _mm256_madd_epi16(a, b);
+/* The same for b at p, which stays in memory: gcc would load it ahead, and sums not in registers. */
+static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
 #if defined(__GNUC__)
-  __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(sum)); /* at once, or gcc keeps many in memory */
-  return acc;
+  vi32 pairs;
+  __asm__("vpmaddubsw %2, %1, %0" : "=x"(pairs) : "x"(a), "m"(*(const char(*)[32])p));
+  return v_dot2(acc, pairs, _mm256_set1_epi16(1));
 #else
-  return v_i32_add(acc, sum);
+  return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif
+}
+/* The eight bytes at p in every half of 16 bytes, shuffled by the places in `order`. */
+static inline vi32 avx_shuffled_bytes(const void *p, vi32 order) {
+  int64_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  return _mm256_shuffle_epi8(_mm256_set1_epi64x(bytes), order);
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return _mm256_and_si256(a, v_i32_set1(0x00ff00ff)); }
@@ -377,21 +364,10 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
   }
 }
 
-/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
- * whole vectors or their first n lanes. */
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits. */
 static inline vf32 v_round_f16(vf32 a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, 0)); }
 static inline void v_store_f16(uint16_t *p, vf32 a) {
   _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a, 0));
-}
-static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_f16(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
-}
-static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_f16(halves);
 }
 
 #endif

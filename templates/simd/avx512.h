@@ -27,6 +27,9 @@
 #else
 #define V_ROUNDS_BF16 0
 #endif
+#define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
+#define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
+#define V_PARTS_16 1 /* and those of 8 and 16 bits */
 
 typedef __m512 vf32;     /* V_LANES floats */
 typedef __m512i vi32;    /* V_LANES integers */
@@ -203,6 +206,16 @@ static inline vi32 v_i32_broadcast(const void *p) {
   memcpy(&word, p, sizeof word);
   return v_i32_set1(word);
 }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  const vi32 sum = _mm512_madd_epi16(a, b);
+#if defined(__GNUC__)
+  __asm__("vpaddd %1, %0, %0" : "+v"(acc) : "v"(sum)); /* at once, or gcc keeps many in memory */
+  return acc;
+#else
+  return v_i32_add(acc, sum);
+#endif
+}
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
@@ -218,24 +231,28 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   return v_i32_add(acc, v_i32_add(even, odd));
 #endif
 }
-/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+/* The same where sums of two products fit 16 bits, as those of bytes of a below 128 do. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVX512VNNI__)
   return v_dot4(acc, a, b);
 #else
-  const vi32 pairs = _mm512_maddubs_epi16(a, b);
-  return v_i32_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  return v_dot2(acc, _mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1));
 #endif
 }
-/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
-static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
-  const vi32 sum = _mm512_madd_epi16(a, b);
+/* The same for b at p, which stays in memory: gcc would load it ahead, and sums not in registers. */
+static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
 #if defined(__GNUC__)
-  __asm__("vpaddd %1, %0, %0" : "+v"(acc) : "v"(sum)); /* at once, or gcc keeps many in memory */
-  return acc;
+  vi32 pairs;
+  __asm__("vpmaddubsw %2, %1, %0" : "=v"(pairs) : "v"(a), "m"(*(const char(*)[64])p));
+  return v_dot2(acc, pairs, _mm512_set1_epi16(1));
 #else
-  return v_i32_add(acc, sum);
+  return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif
+}
+/* The 16 bytes at p in every quarter, shuffled by the places in `order`. */
+static inline vi32 avx_shuffled_bytes(const void *p, vi32 order) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), order);
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return _mm512_and_si512(a, v_i32_set1(0x00ff00ff)); }

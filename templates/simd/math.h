@@ -1,4 +1,5 @@
-/* simd_math.h - elementary functions in the vector vocabulary of simd.h, the same for every table.
+/* simd_math.h - elementary functions in the vector vocabulary of simd.h, the same for every table;
+ * and what of the vocabulary tables without instructions for it make of the rest.
  *
  * All functions hold over the whole float range: NaN gives NaN, infinities give the limit, results
  * overflow to infinity and underflow gradually, odd functions keep the sign of zero.
@@ -333,6 +334,109 @@ static inline vf32 v_cos(vf32 x) {
   if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return y;
   return v_far_sines(x, y, 1);
 }
+
+/* --- Parts of vectors: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other
+ * lanes load as 0. Tables that have instructions for it define these names themselves. --- */
+
+#if !V_PARTS_32
+static inline vf32 v_load_n(const float *p, size_t n) {
+  float lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_load(lanes);
+}
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  float lanes[V_LANES];
+  v_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) {
+  int32_t lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_i32_load(lanes);
+}
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  int32_t lanes[V_LANES];
+  v_i32_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+#endif
+#if !V_PARTS_16
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
+  uint8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_u8(bytes);
+}
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
+  int8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_i8(bytes);
+}
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  uint8_t bytes[V_LANES];
+  v_store_u8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  int8_t bytes[V_LANES];
+  v_store_i8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_f16(halves);
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_bf16(halves);
+}
+static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_halves(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
+}
+#endif
+
+/* --- Floats of 16 bits --- */
+
+#if !V_ROUNDS_F16
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float. */
+static inline vf32 v_round_f16(vf32 a) {
+  const vf32 size = v_abs(a), half = v_set1(0.5f); /* whose spacing is that of the denormals */
+  const vi32 bits = v_cast_i32(size);
+  const vi32 odd = v_i32_and(v_i32_shr(bits, 13), v_i32_set1(1));
+  const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0xfff)));
+  const vf32 normal = v_cast_f32(v_i32_and(up, v_i32_set1(-0x2000)));
+  const vf32 held = v_select(v_ge(normal, v_set1(65536.0f)), v_set1(INFINITY), normal);
+  const vf32 small = v_sub(v_add(size, half), half);
+  const vf32 rounded = v_select(v_lt(size, v_set1(0.00006103515625f)), small, held);
+  return v_select(v_isnan(a), a, v_copysign(rounded, a));
+}
+/* Its 16 bits, in the upper halves of lanes. */
+static inline vf32 v_f16_halves(vf32 a) {
+  const vf32 size = v_abs(v_round_f16(a));
+  const vmask below = v_lt(size, v_set1(0.00006103515625f));
+  const vf32 whole = v_select(below, v_mul(size, v_set1(0x1p24f)), v_zero()); /* of denormals */
+  const vi32 small = v_i32_shl(v_cvt_i32(whole), 16);
+  const vi32 normal = v_i32_shl(v_i32_sub(v_cast_i32(size), v_i32_set1(0x38000000)), 3);
+  const vf32 finite = v_select(below, v_cast_f32(small), v_cast_f32(normal));
+  const vf32 infinite = v_cast_f32(v_i32_set1(0x7c000000));
+  const vf32 most = v_select(v_gt(size, v_set1(65504.0f)), infinite, finite);
+  const vf32 bits = v_select(v_isnan(a), v_cast_f32(v_i32_set1(0x7e000000)), most);
+  return v_copysign(bits, a);
+}
+static inline void v_store_f16(uint16_t *p, vf32 a) { v_store_halves(p, v_f16_halves(a)); }
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  v_store_halves_n(p, v_f16_halves(a), n);
+}
+#elif !V_PARTS_16
+static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_f16(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
+}
+#endif
 
 /* The nearest bfloat16 (ties to even), as a float. */
 static inline vf32 v_round_bf16(vf32 a) {

@@ -22,6 +22,9 @@
 #define V_REGISTERS 16
 #endif
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
+#define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
+#define V_PARTS_16 0 /* and those of 8 and 16 bits */
 
 /* What AArch64 has and ARMv7 (with VFPv4) hasn't, under the compilers' names for it. Its vectors of
  * floats flush denormals to zero, as operands and as results; lanes that are computed one after the
@@ -167,17 +170,6 @@ static inline vf32 v_set1(float x) { return vdupq_n_f32(x); }
 static inline vf32 v_broadcast(const float *p) { return vld1q_dup_f32(p); } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return vld1q_f32(p); }
 static inline void v_store(float *p, vf32 a) { vst1q_f32(p, a); }
-/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
-static inline vf32 v_load_n(const float *p, size_t n) {
-  float lanes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
-  return v_load(lanes);
-}
-static inline void v_store_n(float *p, vf32 a, size_t n) {
-  float lanes[V_LANES];
-  v_store(lanes, a);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
-}
 /* float16 in lanes of 16 bits. 32-bit compilers have no intrinsics for them, unless a flag that not all
  * of them know says which float16 is meant. */
 static inline vf32 from_f16(uint16x4_t a) {
@@ -247,40 +239,9 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
                                     vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(d, low))));
   vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
 }
-/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
-static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
-  uint8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_u8(bytes);
-}
-static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
-  int8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_i8(bytes);
-}
-static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
-  uint8_t bytes[V_LANES];
-  v_store_u8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
-static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
-  int8_t bytes[V_LANES];
-  v_store_i8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(a), 16));
-}
-static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_bf16(halves);
-}
-static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_halves(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
@@ -320,16 +281,6 @@ static inline void v_prefetch_l2(const void *p) {
 static inline vi32 v_i32_set1(int32_t x) { return vdupq_n_s32(x); }
 static inline vi32 v_i32_load(const int32_t *p) { return vld1q_s32(p); }
 static inline void v_i32_store(int32_t *p, vi32 a) { vst1q_s32(p, a); }
-static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
-  int32_t lanes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
-  return v_i32_load(lanes);
-}
-static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
-  int32_t lanes[V_LANES];
-  v_i32_store(lanes, a);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
-}
 /* p[i] of each lane's i. */
 static inline vf32 v_gather(const float *p, vi32 i) {
   int32_t at[V_LANES];
@@ -373,14 +324,12 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   const int8x16_t least = vdupq_n_s8(-128), s = vreinterpretq_s8_s32(b);
   const int8x16_t smaller = veorq_s8(vreinterpretq_s8_s32(a), least);
   return vsubq_s32(vdotq_s32(acc, smaller, s), vdotq_s32(vdupq_n_s32(0), least, s));
-#else
-  const uint8x16_t u = vreinterpretq_u8_s32(a);
-  const int8x16_t s = vreinterpretq_s8_s32(b);
-  const int16x8_t u0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(u)));
-  const int16x8_t u1 = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(u)));
-  const int16x8_t low = vmulq_s16(u0, vmovl_s8(vget_low_s8(s))); /* 255 * -128 fits */
-  const int16x8_t high = vmulq_s16(u1, vmovl_s8(vget_high_s8(s)));
-  return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#else /* bytes 0 and 2 of each lane, and 1 and 3 */
+  const int16x8_t u = vreinterpretq_s16_s32(a), s = vreinterpretq_s16_s32(b);
+  const int16x8_t even = vreinterpretq_s16_s32(vandq_s32(a, vdupq_n_s32(0x00ff00ff)));
+  const int16x8_t odd = vreinterpretq_s16_u16(vshrq_n_u16(vreinterpretq_u16_s16(u), 8));
+  const int16x8_t evens = vmulq_s16(even, vshrq_n_s16(vshlq_n_s16(s, 8), 8)); /* 255 * -128 fits */
+  return vpadalq_s16(vpadalq_s16(acc, evens), vmulq_s16(odd, vshrq_n_s16(s, 8)));
 #endif
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
@@ -519,19 +468,8 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
           vcombine_f32(vget_high_f32(r01.val[1]), vget_high_f32(r23.val[1])));
 }
 
-/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
- * whole vectors or their first n lanes. */
+/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits. */
 static inline vf32 v_round_f16(vf32 a) { return from_f16(to_f16(a)); }
 static inline void v_store_f16(uint16_t *p, vf32 a) { vst1_u16(p, to_f16(a)); }
-static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_f16(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
-}
-static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_f16(halves);
-}
 
 #endif

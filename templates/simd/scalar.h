@@ -17,6 +17,9 @@
 #define V_LANES 1      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
+#define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
+#define V_PARTS_16 1 /* and those of 8 and 16 bits */
 
 /* Processors without floating point: there the compiler would call the C library. */
 #if defined(__arm__) && (!defined(__ARM_FP) || (__ARM_FP & 4) == 0)
@@ -101,7 +104,12 @@ static inline void v_store_halves(uint16_t *p, vf32 a) {
   memcpy(&bits, &a, sizeof bits);
   *p = (uint16_t)(bits >> 16);
 }
-static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) { return n ? v_load_bf16(p) : 0.0f; }
+static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
+  return n ? v_load_f16(p) : 0.0f;
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
+  return n ? v_load_bf16(p) : 0.0f;
+}
 static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
   if (n != 0) v_store_halves(p, a);
 }
@@ -319,42 +327,6 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
   (void)dst_stride;
   (void)src_stride;
   *dst = *src;
-}
-
-/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
- * whole vectors or their first n lanes. */
-static inline vf32 v_round_f16(vf32 a) {
-  const vf32 size = v_abs(a), half = v_set1(0.5f); /* whose spacing is that of the denormals */
-  const vi32 bits = v_cast_i32(size);
-  const vi32 odd = v_i32_and(v_i32_shr(bits, 13), v_i32_set1(1));
-  const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0xfff)));
-  const vf32 normal = v_cast_f32(v_i32_and(up, v_i32_set1(-0x2000)));
-  const vf32 held = v_select(v_ge(normal, v_set1(65536.0f)), v_set1(INFINITY), normal);
-  const vf32 small = v_sub(v_add(size, half), half);
-  const vf32 rounded = v_select(v_lt(size, v_set1(0.00006103515625f)), small, held);
-  return v_select(v_isnan(a), a, v_copysign(rounded, a));
-}
-static inline void v_store_f16(uint16_t *p, vf32 a) { /* made in the upper halves of lanes */
-  const vf32 size = v_abs(v_round_f16(a));
-  const vmask below = v_lt(size, v_set1(0.00006103515625f));
-  const vf32 whole = v_select(below, v_mul(size, v_set1(0x1p24f)), v_zero()); /* of denormals */
-  const vi32 small = v_i32_shl(v_cvt_i32(whole), 16);
-  const vi32 normal = v_i32_shl(v_i32_sub(v_cast_i32(size), v_i32_set1(0x38000000)), 3);
-  const vf32 finite = v_select(below, v_cast_f32(small), v_cast_f32(normal));
-  const vf32 infinite = v_cast_f32(v_i32_set1(0x7c000000));
-  const vf32 most = v_select(v_gt(size, v_set1(65504.0f)), infinite, finite);
-  const vf32 bits = v_select(v_isnan(a), v_cast_f32(v_i32_set1(0x7e000000)), most);
-  v_store_halves(p, v_copysign(bits, a));
-}
-static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_f16(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
-}
-static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_f16(halves);
 }
 
 #endif

@@ -18,6 +18,9 @@
 #define V_LANES 4      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
+#define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
+#define V_PARTS_16 0 /* and those of 8 and 16 bits */
 
 typedef __m128 vf32;  /* V_LANES floats */
 typedef __m128i vi32; /* V_LANES integers */
@@ -39,17 +42,6 @@ static inline vf32 v_set1(float x) { return _mm_set1_ps(x); }
 static inline vf32 v_broadcast(const float *p) { return _mm_set1_ps(*p); } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return _mm_loadu_ps(p); }
 static inline void v_store(float *p, vf32 a) { _mm_storeu_ps(p, a); }
-/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
-static inline vf32 v_load_n(const float *p, size_t n) {
-  float lanes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
-  return v_load(lanes);
-}
-static inline void v_store_n(float *p, vf32 a, size_t n) {
-  float lanes[V_LANES];
-  v_store(lanes, a);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
-}
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
 static inline vf32 v_load_f16(const uint16_t *p) {
   const __m128i halves = _mm_loadl_epi64((const __m128i *)(const void *)p);
@@ -111,41 +103,10 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const __m128i bytes = _mm_packs_epi16(ab, cd);
   _mm_storeu_si128((__m128i *)(void *)p, bytes);
 }
-/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
-static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
-  uint8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_u8(bytes);
-}
-static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
-  int8_t bytes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
-  return v_load_i8(bytes);
-}
-static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
-  uint8_t bytes[V_LANES];
-  v_store_u8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
-static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
-  int8_t bytes[V_LANES];
-  v_store_i8(bytes, a);
-  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
-}
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   const __m128i halves = _mm_srai_epi32(_mm_castps_si128(a), 16); /* signed: none saturates */
   _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi32(halves, halves));
-}
-static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_bf16(halves);
-}
-static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_halves(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
@@ -162,16 +123,6 @@ static inline vi32 v_i32_load(const int32_t *p) {
   return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 static inline void v_i32_store(int32_t *p, vi32 a) { _mm_storeu_si128((__m128i *)(void *)p, a); }
-static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
-  int32_t lanes[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
-  return v_i32_load(lanes);
-}
-static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
-  int32_t lanes[V_LANES];
-  v_i32_store(lanes, a);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
-}
 /* p[i] of each lane's i. */
 static inline vf32 v_gather(const float *p, vi32 i) {
   int32_t at[V_LANES];
@@ -376,42 +327,6 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
   v_store(dst + dst_stride, _mm_movehl_ps(lo23, lo01));
   v_store(dst + 2 * dst_stride, _mm_movelh_ps(hi01, hi23));
   v_store(dst + 3 * dst_stride, _mm_movehl_ps(hi23, hi01));
-}
-
-/* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits,
- * whole vectors or their first n lanes. */
-static inline vf32 v_round_f16(vf32 a) {
-  const vf32 size = v_abs(a), half = v_set1(0.5f); /* whose spacing is that of the denormals */
-  const vi32 bits = v_cast_i32(size);
-  const vi32 odd = v_i32_and(v_i32_shr(bits, 13), v_i32_set1(1));
-  const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0xfff)));
-  const vf32 normal = v_cast_f32(v_i32_and(up, v_i32_set1(-0x2000)));
-  const vf32 held = v_select(v_ge(normal, v_set1(65536.0f)), v_set1(INFINITY), normal);
-  const vf32 small = v_sub(v_add(size, half), half);
-  const vf32 rounded = v_select(v_lt(size, v_set1(0.00006103515625f)), small, held);
-  return v_select(v_isnan(a), a, v_copysign(rounded, a));
-}
-static inline void v_store_f16(uint16_t *p, vf32 a) { /* made in the upper halves of lanes */
-  const vf32 size = v_abs(v_round_f16(a));
-  const vmask below = v_lt(size, v_set1(0.00006103515625f));
-  const vf32 whole = v_select(below, v_mul(size, v_set1(0x1p24f)), v_zero()); /* of denormals */
-  const vi32 small = v_i32_shl(v_cvt_i32(whole), 16);
-  const vi32 normal = v_i32_shl(v_i32_sub(v_cast_i32(size), v_i32_set1(0x38000000)), 3);
-  const vf32 finite = v_select(below, v_cast_f32(small), v_cast_f32(normal));
-  const vf32 infinite = v_cast_f32(v_i32_set1(0x7c000000));
-  const vf32 most = v_select(v_gt(size, v_set1(65504.0f)), infinite, finite);
-  const vf32 bits = v_select(v_isnan(a), v_cast_f32(v_i32_set1(0x7e000000)), most);
-  v_store_halves(p, v_copysign(bits, a));
-}
-static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
-  uint16_t halves[V_LANES];
-  v_store_f16(halves, a);
-  for (size_t i = 0; i < n; i++) p[i] = halves[i];
-}
-static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
-  uint16_t halves[V_LANES] = {0};
-  for (size_t i = 0; i < n; i++) halves[i] = p[i];
-  return v_load_f16(halves);
 }
 
 #endif

@@ -231,8 +231,7 @@ def made(machine: Machine, vector_bytes: int) -> Found:
 
     numbers = {
         "fmas": machine.fma_rate(vector_bytes) * 0.98, "fma_latency": machine.fma_latency + 0.03,
-        "loads": machine.load_rate(vector_bytes) * 0.97, "stores": machine.stores * 1.01,
-        "divide": machine.divide, "sqrt": machine.sqrt,
+        "loads": machine.load_rate(vector_bytes) * 0.97,
     }  # fmt: skip
     lines = [f"{name} 0 {value:g}" for name, value in numbers.items()]
     for size in sizes:

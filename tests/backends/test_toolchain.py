@@ -503,3 +503,38 @@ def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
         signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - begin < 20
     assert are_gone(tmp_path / "children")
+
+
+def test_a_link_by_the_linker_itself_is_the_compilers(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = compile_flags(compiler, get_target("c99"))
+    made, commands = [], list[tuple[str, ...]]()
+    for direct in (True, False):
+        if not direct:
+            monkeypatch.setattr("atc.backends.toolchain._linker", lambda *_: None)
+        place = network(tmp_path / str(direct), "entry", 2)
+        compile_many([Job(compiler, flags, f"src/{name}.c", place) for name in "ab"], 1)
+        names = ["src/a.c.o", "src/b.c.o"]
+        shared = link_shared(compiler, flags, names, "libnet.so", place, log=commands.append)
+        static = archive_static(compiler, names, "libnet.a", place, log=commands.append)
+        made.append((shared.read_bytes(), static.read_bytes()))
+    assert made[0] == made[1]
+    linked = [Path(c[0]).name for c in commands if "-o" in c and "-###" not in c]
+    if compiler.kind == "gcc" and compiler.elf:
+        assert [name.endswith("ld") for name in linked] == [True, True, False, False]
+
+
+def test_objects_that_are_optimised_when_linked_are_the_compilers_to_link(
+    host: Compiler, tmp_path: Path
+) -> None:
+    if host.kind != "gcc":
+        pytest.skip("only GCC's linker is started without it")
+    place = network(tmp_path, "entry", 2)
+    flags = (*compile_flags(host, get_target("c99")), "-flto")
+    compile_many([Job(host, flags, f"src/{name}.c", place) for name in "ab"], 1)
+    names = ["src/a.c.o", "src/b.c.o"]
+    shared = link_shared(host, flags, names, "libnet.so", place)
+    assert ctypes.CDLL(str(shared)).entry
+    archive = archive_static(host, names, "libnet.a", place)
+    assert b"entry\0" in archive.read_bytes()

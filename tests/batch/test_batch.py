@@ -16,6 +16,7 @@ import onnx
 import pytest
 from networks import pooled_net
 from onnx import TensorProto, helper, numpy_helper
+from projects import require
 
 import atc
 from atc.batch import run
@@ -23,6 +24,7 @@ from atc.batch.command import PAGE, run_batch
 from atc.batch.journal import NAME, Journal, Outcome, changes
 from atc.batch.matrix import read_matrix
 from atc.batch.run import Event
+from atc.build.sdk import weights_of
 from atc.cli.main import main
 from atc.errors import OptionError
 
@@ -192,6 +194,36 @@ def test_a_library_of_several_networks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_library_of_several_networks_for_windows(tmp_path: Path) -> None:
+    """It is a DLL, in which two networks find the same weights."""
+    path = matrix(tmp_path, models=3)
+    compiler = require("x86_64-w64-mingw32-gcc")
+    path.write_text(path.read_text("utf-8").replace('"cc -O0"', f'"{compiler} -O0"'))
+    shutil.copy(tmp_path / "net1.onnx", tmp_path / "net2.onnx")
+    (sdk,) = run_batch(path, {**VALUES, "sdk": "all"}, lambda event: None).sdks
+    data = (sdk.folder / "all.dll").read_bytes()
+    assert data[:2] == b"MZ"
+    assert len(data) == sdk.library
+    assert not (sdk.folder / "liball.so").exists()
+    for name in ("net0", "net1"):
+        assert data.count(weights_of(tmp_path / "out/c99" / name)) == 1
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\0"])
+def test_a_library_is_named_as_a_folder(name: str, tmp_path: Path) -> None:
+    """Else those of two targets would be written to one place."""
+    with pytest.raises(OptionError, match=r"can't name a folder \[--sdk\]"):
+        run_batch(matrix(tmp_path), {**VALUES, "sdk": name}, lambda event: None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_a_library_of_several_networks_is_stripped(strip: bool, tmp_path: Path) -> None:
+    path = matrix(tmp_path, f"strip = {str(strip).lower()}\n")
+    (sdk,) = run_batch(path, {**VALUES, "sdk": "all"}, lambda event: None).sdks
+    assert (b".symtab\0" in (sdk.folder / "liball.so").read_bytes()) is not strip
+
+
 def with_head(path: Path, outputs: int, body_last: bool) -> Path:
     """Write a model of a body that all have and a head of its own: x [1,64] -> y [1,outputs]."""
     body = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
@@ -220,8 +252,8 @@ def test_networks_share_constants_one_by_one(tmp_path: Path) -> None:
     done = run_batch(path, {**VALUES, "sdk": "all"}, lambda event: None)
     (sdk,) = done.sdks
     body = 64 * 64 * 4
-    assert sdk.weights <= sdk.weights_apart - body
-    assert f"{sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}" in done.text
+    assert sdk.weights <= sdk.separate_weights - body
+    assert f"{sdk.weights:,} bytes of weights instead of {sdk.separate_weights:,}" in done.text
     (blob,) = sdk.folder.glob("*_weights.bin")
     assert blob.stat().st_size == sdk.weights
     x = np.random.default_rng(1).standard_normal((1, 64)).astype(np.float32)

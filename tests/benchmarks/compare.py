@@ -45,8 +45,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from machine import peak_of, pinned, pinned_cores
 from peers import BARE, described, installed, precision_of
+from pinning import peak_of, pinned, pinned_cores
 from shares import Share, shares
 
 from atc.accuracy.compare import run_reference

@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from atc.build.library import (
     BuildContext,
     BuildResult,
     ObjectCache,
+    RemoteJob,
     Unit,
     build_library,
+    compile_units,
     work_folder,
 )
 from atc.build.output_folder import MANIFEST, Content, check_folder, write_tree
@@ -334,6 +336,49 @@ def test_what_is_cached_is_not_compiled(build: Build) -> None:
     assert build.compiled() == []
     assert (result.compiled, result.cached) == (0, 2)
     assert second == first
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_sources_are_written_where_they_are_compiled_or_kept(
+    build: Build, tmp_path: Path, repeatable: bool
+) -> None:
+    cache = Memory()
+    build(cache, units=UNITS[1:])
+    target = get_target("c99")
+    flags = compile_flags(build.compiler, target)
+    context = BuildContext(target, build.compiler, flags, cache, 1)
+    build_library(tmp_path, TREE, UNITS, "net", context, repeatable=repeatable)
+    written = content(tmp_path)
+    assert {"src/net.c", "src/kernels/twice.c.o"} <= {*written}
+    assert ("src/kernels/twice.c" in written, "src/simd.h" in written) == (repeatable, repeatable)
+
+
+class Elsewhere:
+    """A farm that notes what it is asked for and leaves all of it."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+
+    def compile(
+        self, jobs: Sequence[RemoteJob], progress: Callable[[int], None]
+    ) -> list[bytes | None]:
+        self.sources += [job.source for job in jobs]
+        return [None] * len(jobs)
+
+
+def test_what_includes_data_is_compiled_here(build: Build, tmp_path: Path) -> None:
+    """As for compilers whose objects aren't ELF, where it is one of the sources."""
+    target, farm = get_target("c99"), Elsewhere()
+    flags = (*compile_flags(build.compiler, target), "-I.")
+    context = BuildContext(target, build.compiler, flags, Memory(), 1, farm=farm)
+    texts = {path: data for path, data in TREE.items() if path != "net_weights.bin"}
+    (tmp_path / "src").mkdir()
+    (tmp_path / "net_weights.bin").write_bytes(TREE["net_weights.bin"])
+    (tmp_path / "src/net_weights.S").write_bytes(TREE["src/net_weights.S"])
+    compiled, _ = compile_units(tmp_path, texts, UNITS, context)
+    assert compiled == 3
+    assert (tmp_path / "src/net_weights.S.o").is_file()
+    assert farm.sources == ["src/net.c", "src/kernels/twice.c"]
 
 
 def test_an_object_is_cached_on_disk_from_one_run_to_the_next(build: Build, tmp_path: Path) -> None:

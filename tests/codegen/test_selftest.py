@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -98,6 +100,77 @@ def test_a_node_whose_fault_no_output_shows_is_named(
         monkeypatch.setattr(writing, "emit", doctored("sum", statement))
         atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True)
         assert said(tmp_path / "net", 9, 9)[:3] == expected
+
+
+def test_a_sigmoid_may_err_as_much_as_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["s"], name="sum"),
+        helper.make_node("Sub", ["s", "many"], ["d"], name="sub"),
+        helper.make_node("Sigmoid", ["d"], ["y"], name="sigmoid"),
+    ]
+    constants = {"axis": np.array(0, np.int64), "many": np.float32(14)}
+    model = make_model(nodes, [("x", F32, (9,))], [("y", F32, (9,))], constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    for statement, expected in (("(void){in_};", "0"), ("{out}[3] += 5e-6f;", "-14")):
+        monkeypatch.setattr(writing, "emit", doctored("sub", statement))
+        atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True)
+        assert said(tmp_path / "net", 9, 9)[0] == expected
+
+
+MODELS = Path(__file__).parents[3] / "shared" / "models"
+NAMES = sorted(f.parent.name for f in MODELS.glob("*/model.onnx"))
+LARGE = {"ort_superres", "ppocr_cls", "ultraface_rfb320"}
+"""Those that plain C takes long for."""
+ROOM = 1 << 23
+"""Bytes for an input or an output, which none of these has more of."""
+
+
+class Difference(ctypes.Structure):
+    """What a self-test says of the first difference."""
+
+    _fields_ = [
+        ("output", ctypes.c_char_p), ("index", ctypes.c_size_t), ("error", ctypes.c_float),
+        ("node", ctypes.c_char_p), ("node_error", ctypes.c_float),
+    ]  # fmt: skip
+
+
+def found_by(library: Path) -> Difference:
+    """Return what the self-test of a good library finds."""
+    net = ctypes.CDLL(str(library))
+    for name in ("net_context_size", "net_arena_size"):
+        getattr(net, name).restype = ctypes.c_size_t
+    context = ctypes.create_string_buffer(net.net_context_size())
+    size = net.net_arena_size()
+    arena = ctypes.create_string_buffer(size + 64)
+    begin = -(-ctypes.addressof(arena) // 64) * 64
+    assert net.net_init(context, ctypes.c_void_p(begin), ctypes.c_size_t(size)) == 0
+    count = net.net_input_count() + net.net_output_count()
+    buffers = [ctypes.create_string_buffer(ROOM) for _ in range(count)]
+    difference = Difference()
+    status = net.net_selftest(context, *buffers, ctypes.byref(difference))
+    assert (status == 0) == (difference.output is None and difference.node is None)
+    return difference
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NAMES, reason="../shared/models is not there")
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [(n, "host") for n in NAMES] + [(n, "c99") for n in NAMES if n not in LARGE],
+)
+def test_no_good_library_fails(name: str, target: str, tmp_path: Path) -> None:
+    folder = MODELS / name
+    with np.load(folder / "case0_in.npz") as case:
+        shapes = [case[f"i{k}"].shape for k in range(len(case.files))]
+    inputs = json.loads((folder / "meta.json").read_text())["inputs"]
+    done = atc.compile(
+        folder / "model.onnx", tmp_path / "net", target=target, selftest=True,
+        input_shape=dict(zip(inputs, shapes, strict=True)),
+    )  # fmt: skip
+    found = found_by(done.folder / "libnet.so")
+    assert (found.output, found.node) == (None, None), (found.error, found.node_error)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])

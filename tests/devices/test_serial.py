@@ -141,8 +141,10 @@ def test_lines_have_a_speed(text: str, line: tuple[str, int]) -> None:
 
 def test_what_is_no_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for text, said in (("/dev/ttyS0:0", "no serial line"), (f"{tmp_path}/none", "can't be opened"),
-                       (f"{tmp_path}/file", "no serial line"), (f"{tmp_path}/file:7", "no speed")):
+    for text, said in (
+        ("/dev/ttyS0:0", "not a serial line"), (f"{tmp_path}/none", "can't be opened"),
+        (f"{tmp_path}/file", "not a serial line"), (f"{tmp_path}/file:7", "not a speed"),
+    ):  # fmt: skip
         with pytest.raises(OptionError, match=said), open_line(text):
             pass
 

@@ -92,3 +92,15 @@ def test_the_header_refuses_more(language: str, tmp_path: Path) -> None:
 def test_what_is_no_size_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="not a number of bytes"):
         atc.compile(DIGITS, tmp_path / "d", max_ram=text)
+
+
+def test_sizes_are_the_same_of_cached_objects(tmp_path: Path) -> None:
+    def sizes() -> object:
+        return atc.compile(
+            DIGITS, tmp_path / "d", target="c99", max_rom=1 << 20,
+            op_compiler_cache_mode="enable", op_compiler_cache_dir=tmp_path / "cache",
+        ).sizes  # fmt: skip
+
+    first = sizes()
+    assert first is not None
+    assert sizes() == first

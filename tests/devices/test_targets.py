@@ -12,6 +12,7 @@ from projects import F32, affine_model, emit_model, make_model, require
 import atc
 from atc.codegen.weights import Blob, weights_text
 from atc.errors import ToolchainError
+from atc.tools.modes import network_info
 
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "samples/keywords.onnx"
@@ -58,11 +59,17 @@ def test_the_bare_project_builds_with_cmake(tmp_path: Path) -> None:
     assert (tmp_path / "there/lib/libkws.a").is_file()
 
 
-def test_windows_libraries_are_dlls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "target", ["x86-64", pytest.param("x86-64-avx2,c99", marks=pytest.mark.slow)]
+)
+def test_windows_libraries_are_dlls(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CC", require("x86_64-w64-mingw32-gcc"))
-    folder = atc.compile(KEYWORDS, tmp_path / "kws", target="x86-64").folder
+    folder = atc.compile(KEYWORDS, tmp_path / "kws", target=target).folder
     assert (folder / "kws.dll").read_bytes()[:2] == b"MZ"
-    assert not (folder / "libkws.so").exists()
+    assert not [*folder.rglob("lib*.so")]
+    assert "," in target or "atc=" in network_info(folder)
     assert '"kws.dll" if os.name == "nt"' in (folder / "kws.py").read_text()
 
 

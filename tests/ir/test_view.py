@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from atc.dims import Symbol, dim
+from atc.dims import Symbol, dim, evaluate, maximum
 from atc.ir.view import (
     Split,
     View,
@@ -100,6 +102,53 @@ def test_a_loop_over_two_axes_is_split_to_read_their_transpose() -> None:
 def test_a_window_that_wraps_around_a_row_is_no_view() -> None:
     transposed = View((1, 4))
     assert compose_refining((5,), (View((1,)),), 0, (4, 3), (transposed,)) is None
+
+
+PAST = Symbol(0, "past", 0, 5)
+past = dim(PAST)
+
+
+def at(value: Sequence[int], extent: int) -> tuple[int, ...]:
+    return tuple(evaluate(n, {PAST: extent}) for n in value)
+
+
+def view_at(view: View, extent: int) -> View:
+    return View(at(view.strides, extent), *at([view.offset], extent))
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+@pytest.mark.parametrize("source", [(2, past, 3), (past, past + 1, 2)])
+def test_what_may_be_empty_is_read_through_its_movement(
+    source: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    moved = tuple(source[p] for p in order)
+    inner = View(tuple(dense(source).strides[p] for p in order))
+    outer = View(tuple(dense(moved).strides[p] for p in np.argsort(order)))  # moves it back
+    found = compose_refining(source, (outer,), 0, moved, (inner,))
+    assert found == (source, (outer,), (dense(source),))
+
+
+def test_a_loop_of_parts_that_may_be_empty_is_split() -> None:
+    inner = View((1, past))  # past x 4, read as 4 x past
+    found = compose_refining((past * 4,), (View((1,)),), 0, (past, 4), (inner,))
+    assert found is not None
+    refined, (same,), (through,) = found
+    for extent in range(6):
+        flat, shape = np.arange(4 * extent), at(refined, extent)
+        assert np.prod(shape) == flat.size
+        middle = read(flat, (extent, 4), view_at(inner, extent)).reshape(-1)
+        wanted = read(flat, shape, view_at(through, extent))
+        np.testing.assert_array_equal(read(middle, shape, view_at(same, extent)), wanted)
+
+
+def test_no_extent_divides_by_what_may_be_empty() -> None:
+    assert compose((past,), View((1,)), (past,), [View((8 // past,))]) is None
+
+
+def test_loops_stay_what_they_are_where_nothing_is_read() -> None:
+    loops = (maximum(past, 1), past)  # one sum of nothing where past is 0, not none
+    found = compose_refining(loops, (View((0, 1)),), 0, (past,), (View((2,)),))
+    assert found == (loops, (View((0, 1)),), (View((0, 2)),))
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -122,7 +122,7 @@ def cast_model(made: Mapping[str, Conversion]) -> onnx.ModelProto:
 
 @cache
 def results() -> dict[str, Array]:
-    (runner,) = compile_models([cast_model(ALL)], flags=("-O1",))
+    (runner,) = compile_models([cast_model(ALL)])
     assert isinstance(runner, Runner), runner
     sources = dict.fromkeys(c.source for c in ALL.values())
     return dict(zip(ALL, runner([numbers(s) for s in sources]), strict=True))

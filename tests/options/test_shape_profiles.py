@@ -42,6 +42,11 @@ def test_what_the_lists_stand_for() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("option", ["dynamic_batch_size", "dynamic_dims"])
+def test_one_shape_is_enough_beside_a_range(option: str) -> None:
+    assert shape_profiles(input_shape="x:1~4,3", **{option: "2"}) == [{"x": (2, 3)}]
+
+
 def test_an_empty_profile_and_extents_with_names() -> None:
     total = Sum((("s", 1), ("p", 1)))
     given = "ids:1,s=-1;past:p=-1,4;mask:1,s+p"

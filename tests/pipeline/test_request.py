@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from projects import require
 
 import atc
 from atc.backends.target import host_arch
@@ -130,3 +131,15 @@ def test_options_that_were_resolved_change_no_more() -> None:
     for name, value in (("target", "host"), ("keep_dtype", Path("other"))):
         with pytest.raises(InternalError, match=f"{name} is resolved already"):
             request.with_options(**{name: value})
+
+
+@pytest.mark.parametrize("target", ["cuda-emulated", "cortex-m4f"])
+def test_threads_that_a_target_has_none_of_are_a_warning(tmp_path: Path, target: str) -> None:
+    if target != "cuda-emulated":
+        require("arm-none-eabi-gcc")
+    model = Path(__file__).parents[2] / "samples/digits.onnx"
+    alone = atc.compile(model, tmp_path / "alone" / "d", target=target)
+    done = atc.compile(model, tmp_path / "several" / "d", target=target, num_threads=2)
+    assert any("--num_threads=2 has no effect" in text for text in done.warnings)
+    source = "src/d.c"
+    assert (done.folder / source).read_text() == (alone.folder / source).read_text()

@@ -42,14 +42,15 @@ def compile_command(target: Target, flags: Sequence[str] = ()) -> list[str]:
     return [*command, "-include", _header(Path(folder), tuple(command), system)]
 
 
-def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
+def compile_in(folder: Path, command: Sequence[str], result: str | None) -> None:
     """Run a command in a folder of sources, and fail on any warning.
 
-    Where results are kept, one of the same command, compiler and files is taken.
+    Where results are kept, one of the same command, compiler and files is taken: not without the
+    name of the `result`, or if the command reads files of other folders.
     """
     place = os.environ.get(_RESULTS)
-    kept = Path(place, _digest(folder, command)) if place else None
-    if kept is not None:
+    kept = Path(place, _digest(folder, command)) if place and result else None
+    if kept is not None and result:
         with suppress(FileNotFoundError):
             (folder / result).write_bytes(zlib.decompress(kept.read_bytes()))
             (folder / result).chmod(0o755)
@@ -58,7 +59,7 @@ def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
     _precompile(command)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    if kept is not None:
+    if kept is not None and result:
         with suppress(FileNotFoundError):  # --cache-clear: each worker removes the folder once more
             kept.parent.mkdir(parents=True, exist_ok=True)
             own = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -68,7 +69,7 @@ def compile_in(folder: Path, command: Sequence[str], result: str) -> None:
 
 def _digest(folder: Path, command: Sequence[str]) -> str:
     """Return a digest of all that a result depends on: the compiler, its words and its files."""
-    digest = hashlib.sha256(_version(command[0]))
+    digest = hashlib.sha256(compiler_version(command[0]))
     precompiled = os.environ.get(_VARIABLE, "")
     for word in command:
         own = Path(word).read_bytes() if precompiled and word.startswith(precompiled) else b""
@@ -80,7 +81,8 @@ def _digest(folder: Path, command: Sequence[str]) -> str:
 
 
 @cache
-def _version(compiler: str) -> bytes:
+def compiler_version(compiler: str) -> bytes:
+    """Return a compiler's place, its file's time and its words."""
     path = shutil.which(compiler) or compiler
     said = subprocess.run([path, "--version"], capture_output=True, check=False).stdout
     return f"{Path(path).resolve()} {Path(path).stat().st_mtime_ns}\0".encode() + said

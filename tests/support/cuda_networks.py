@@ -34,5 +34,5 @@ def mixed_model() -> onnx.ModelProto:
 
 def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
     onnx.save(model, folder / "model.onnx")
-    given = {"target": "cuda-emulated", "op_compiler_cache_mode": "disable", **options}
+    given = {"target": "cuda-emulated", **options}
     return compile_network(folder / "model.onnx", folder / "net", **given)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from atc.cache.private import open_private
+from atc.cache.proved import ERRORS
+from atc.cache.secret import KEY_FILE, find_secret
 from atc.templates import verbatim
 
 _VARIABLE = "ATC_TESTS_LEVEL"
@@ -38,12 +43,39 @@ _QUICK = """\
 #!/bin/sh
 # Compiles at -O0, as the last of several levels counts. What kernels include first is parsed once
 # for all that have the same flags: that takes longer than most kernels themselves.
-here=${0%/*} source= header=kernel
+# Objects of the ONNX backend, which meet no cache of atc's, are kept for equal words, sources and
+# headers; this file's last line names the compiler.
+here=${0%/*} source= header=kernel unit= kept=
+case $PWD in
+  */atc-tmp-backend-*)
+    case " $* " in
+      *" -c src/"*".c "* | *" -c src/"*".cu "*) unit=" $*" unit=${unit##* -c } unit=${unit%% *} ;;
+    esac
+    ;;
+esac
+if [ -n "$unit" ] && [ -d "$ATC_TESTS_RESULTS" ]; then
+  kept=$({
+    for each; do
+      case $each in -ffile-prefix-map=*) ;; *) echo "$each" ;; esac
+    done
+    sha256sum <"$0"
+    sha256sum "$unit" src/*.h include/*.h
+  } 2>/dev/null | sha256sum)
+  kept=$ATC_TESTS_RESULTS/${kept%% *}
+  cp "$kept" "$unit.o" 2>/dev/null && exit
+fi
+compile() {
+  [ -n "$kept" ] || exec cc "$@" -O0
+  cc "$@" -O0
+  status=$?
+  [ $status -ne 0 ] || { cp "$unit.o" "$kept.$$" && mv "$kept.$$" "$kept"; } 2>/dev/null
+  exit $status
+}
 case " $* " in
   *" -include "*) ;;
   *" -c src/kernels/"*".c "*) source=${*##* -c } source=${source%% *} ;;
 esac
-[ -n "$source" ] || exec cc "$@" -O0
+[ -n "$source" ] || compile "$@"
 case " $* " in
   *" -mavx"*) if grep -q '"../simd.h"' "$source"; then header=vectors; fi ;;
 esac
@@ -72,7 +104,7 @@ if [ ! -d "$place/making" ] && mkdir -p "$place" && mkdir "$place/making" 2>"$pl
   parsed "$@"
 fi
 [ ! -f "$place/all.h.gch" ] || set -- -include "$place/all.h" "$@"
-exec cc "$@" -O0
+compile "$@"
 """
 
 
@@ -81,26 +113,42 @@ def level() -> str:
     return os.environ.get(_VARIABLE, "-O1")
 
 
-def compile_quickly(folder: Path) -> None:
+def compile_quickly(folder: Path, kept: Path | None, version: bytes) -> None:
     """Let this process and its children compile models without optimisation, each kernel once.
 
-    The configuration in `folder` gives `atc` a cache of kernels that the whole run shares.
+    The configuration in `folder` gives `atc` a cache of kernels that the whole run shares. In
+    `kept`, if it is given, later runs find it again: keys hold all that an object depends on.
+    What was measured isn't kept.
+    `version` tells the compiler from others.
     """
     os.environ.setdefault(_VARIABLE, "-O0")
     kernel = verbatim("cpu/kernel.h")
     (folder / "kernel.h").write_text(kernel)
     (folder / "vectors.h").write_text(f"{kernel}\n#include <immintrin.h>\n")
     compiler = folder / "quick-cc"
-    compiler.write_text(_QUICK)
+    compiler.write_text(f"{_QUICK}# {version.hex()}\n")
     compiler.chmod(0o755)
     os.environ["CC"] = str(compiler)
     file = folder / "atc.cfg"
-    file.write_text("".join(f"{line}\n" for line in _shared(folder)))
+    for measured in ("algo_cache", ERRORS) if kept else ():
+        shutil.rmtree(kept / measured, ignore_errors=True)
+    kernels = kept if kept is not None and _signed_by(kept, folder) else folder / "kernels"
+    file.write_text(f"op_compiler_cache_mode=enable\nop_compiler_cache_dir={kernels}\n")
     os.environ["ATC_CONFIG"] = str(file)
 
 
-def _shared(folder: Path) -> tuple[str, ...]:
-    return ("op_compiler_cache_mode=enable", f"op_compiler_cache_dir={folder / 'kernels'}")
+def _signed_by(kept: Path, folder: Path) -> bool:
+    """Copy the key that signs a kept cache to a run's folder; False where `atc` can't use it."""
+    if not re.fullmatch(r"[\w./-]+", str(kept), re.ASCII):
+        return False
+    try:
+        open_private(kept, shared=False).close()
+        find_secret({"XDG_CONFIG_HOME": str(kept)})
+    except OSError:
+        return False
+    (folder / "atc").mkdir(mode=0o700)
+    shutil.copy(kept / "atc" / KEY_FILE, folder / "atc" / KEY_FILE)
+    return True
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
+from c_compiler import compile_in
 from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.targets import get_target
@@ -173,9 +174,9 @@ def sources(folder: Path) -> list[str]:
 
 def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
     """Run the compiler in a project with strict flags; its words are the test's failure."""
-    command = [require(cc), *STRICT, "-Iinclude", "-I.", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    named = "-o" in arguments and not any(Path(word).is_absolute() for word in arguments)
+    result = arguments[arguments.index("-o") + 1] if named else None
+    compile_in(folder, [require(cc), *STRICT, "-Iinclude", "-I.", *arguments], result)
 
 
 def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "") -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Case:
     residual: bool = False
     bias: str = "integer"
     dilation: int = 1
+    extreme: bool = field(default=False, repr=False)
+    """Whether x and the weights are the greatest and the least numbers alone."""
 
 
 CASES = {
@@ -81,6 +83,9 @@ def parts(case: Case) -> dict[str, Array]:
     w = rng.integers(-128, 128, shape).astype(np.int8)
     info = np.iinfo(case.x)
     x = rng.integers(info.min, info.max + 1, (1, case.channels, case.size, case.size))
+    if case.extreme:
+        w = rng.choice(np.array([-128, 127], np.int8), shape)
+        x = rng.choice([info.min, info.max], x.shape)
     depth = w[0].size
     y_scale = np.float32(2.0 ** np.round(np.log2(depth**0.5 * 64 * 74 / case.scale / 2500)))
     bias = rng.integers(-3000, 3000, case.filters).astype(np.int32)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from c_compiler import compile_in
 from numpy.typing import NDArray
 
 import atc.templates
@@ -342,7 +343,10 @@ int main(int count, char **arguments) {
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
-  if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
+  if (strcmp(name, "constants") == 0) {
+    y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
+    y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16;
+  }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }
 """
@@ -384,10 +388,8 @@ def compile_table(table: Table, folder: Path, text: str, *command: str) -> None:
     (folder / "simd_exact.h").write_text(re.sub(r"(?m)^#define v_\w+ v_exact_\w+\n", "", exact))
     (folder / "program.c").write_text(text)
     flags = [*STRICT, *(f"-m{feature}" for feature in table.features), *table.flags]
-    done = subprocess.run(
-        [command[0], *flags, "program.c", *command[1:]], cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    result = command[command.index("-o") + 1] if "-o" in command else None
+    compile_in(folder, [command[0], *flags, "program.c", *command[1:]], result)
 
 
 @dataclass(frozen=True)

@@ -254,9 +254,14 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build(request.param, ALL, tmp_path_factory.mktemp("simd"))
 
 
+VOCABULARY = {name for table in TABLES for name in defined_names(f"{table.name}.h")}
+
+
 @pytest.mark.parametrize("table", TABLES, ids=str)
-def test_every_table_defines_the_same_names(table: Table) -> None:
-    assert defined_names(f"{table.name}.h") == defined_names("scalar.h")
+def test_every_table_defines_the_same_names_but_those_made_of_the_rest(table: Table) -> None:
+    missing = VOCABULARY - defined_names(f"{table.name}.h")
+    assert missing <= defined_names("math.h")
+    assert not any(name.isupper() for name in missing)
 
 
 def test_every_table_is_tested() -> None:
@@ -265,7 +270,7 @@ def test_every_table_is_tested() -> None:
     assert tables == {table.name for table in TABLES}
 
 
-@pytest.mark.parametrize("name", sorted(defined_names("scalar.h")))
+@pytest.mark.parametrize("name", sorted(VOCABULARY))
 def test_every_name_is_tested(name: str) -> None:
     assert re.search(rf"\b{name}\b", program_text(ALL))
 

@@ -44,8 +44,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Sdk]:
     """Return the libraries that are made."""
     found: list[Sdk] = []
 
-    def noted(*arguments: Any) -> Sdk:
-        found.append(make_sdk(*arguments))
+    def noted(*arguments: Any, **options: Any) -> Sdk:
+        found.append(make_sdk(*arguments, **options))
         return found[-1]
 
     monkeypatch.setattr(segments, "make_sdk", noted)
@@ -119,7 +119,7 @@ def test_what_can_not_be_joined_stays_apart(options: dict[str, Any], count: int)
 
 @pytest.mark.slow
 def test_a_library_that_fails_is_told_and_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: Any) -> Sdk:
+    def failing(*_: Any, **__: Any) -> Sdk:
         raise OptionError("files differ")
 
     monkeypatch.setattr(segments, "make_sdk", failing)

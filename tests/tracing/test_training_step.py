@@ -256,7 +256,8 @@ def test_a_state_is_saved_and_loaded(whole: Path, tmp_path: Path) -> None:
         ({"trainable": "w9"}, "'w9' names no weights"), ({"trainable": []}, "no weights"),
         ({"accumulate": 0}, r"0 is out of range \[--accumulate"),
         ({"clip_norm": -1}, r"'-1' is not .* \[--clip_norm"),
-        ({"lr": -1}, r"'-1' is not .* \[--lr"), ({"verify": True}, "--verify isn't for steps"),
+        ({"lr": -1}, r"'-1' is not .* \[--lr"),
+        ({"verify": True}, "--verify doesn't apply to training steps"),
         ({"frobnicate": 1}, "no keyword 'frobnicate'"),
         ({"optimizer_options": "gamma=1"}, "sgd doesn't take gamma"),
         ({"labels": "x:int64[4]"}, "the label 'x' is an input"),
@@ -316,7 +317,7 @@ def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Pa
         (["--mode=train", "--labels=a:b"], "'a:b' is no label [--labels]"),
         (["--mode=train", "--optimizer_options=momentum"], "'momentum' is no number"),
         (["--mode=train", "--lr=nan"], "'nan' is not a number of 0 or more [--lr]"),
-        (["--mode=train", "--state=a=b"], "--state isn't for steps of training"),
+        (["--mode=train", "--state=a=b"], "--state doesn't apply to training steps"),
     ],
     ids=lambda v: v[-1] if isinstance(v, list) else "",
 )  # fmt: skip

@@ -400,11 +400,10 @@ def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"sanity_check": True}, "--sanity_check and --target=cuda-emulated can't be combined"),
         ({"target": "cuda-sm90,cuda-emulated"}, "are GPUs and one that is imitated"),
         ({"target": "cuda-sm91"}, "unknown target 'cuda-sm91'"),
     ],
-    ids=["checks", "imitated", "unknown"],
+    ids=["imitated", "unknown"],
 )
 def test_what_can_not_be_had_yet_is_reported(
     options: dict[str, Any], words: str, tmp_path: Path

@@ -162,6 +162,38 @@ def rows_model() -> Case:
     return Case(model, "x:1~300,48", [{"x": floats(rows, 48)} for rows in (1, 300, 65)])
 
 
+CACHE = """<ir_version: 8, opset_import: ["" : 17]>
+scores (float[1, words, 64] q, float[1, past, 64] keys, float[1, 4, past, 16] values)
+    => (float[1, 4, words, 16] y) {
+    heads = Constant<value_ints = [0, 0, 4, 16]>()
+    q4 = Reshape(q, heads)
+    keys4 = Reshape(keys, heads)
+    turned = Transpose<perm = [0, 2, 1, 3]>(q4)
+    columns = Transpose<perm = [0, 2, 3, 1]>(keys4)
+    weights = MatMul(turned, columns)
+    y = MatMul(weights, values)
+}"""
+
+
+@pytest.mark.parametrize("target", ["x86-64-avx2", "c99", "cuda-emulated"])
+def test_a_cache_that_may_be_empty_is_read_through_its_transpose(
+    target: str, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(CACHE)
+    done = compiled(
+        model, tmp_path, target=target,
+        input_shape="q:1,words=1~3,64;keys:1,past=0~9,64;values:1,4,past,16",
+    )  # fmt: skip
+    assert [node["op"] for node in done.report["nodes"]] == ["MatMul", "MatMul"]
+    net = load(tmp_path / "net")
+    for past in (4, 0, 9):
+        q, keys = floats(1, 2, 64).reshape(1, 2, 4, 16), floats(1, past, 64)
+        values = floats(1, 4, past, 16)
+        scores = np.einsum("bqhd,bkhd->bhqk", q, keys.reshape(1, past, 4, 16))
+        feed = {"q": q.reshape(1, 2, 64), "keys": keys, "values": values}
+        close(net.run(feed)["y"], scores @ values)
+
+
 def test_tensors_of_other_shapes_stay_on_the_device(tmp_path: Path) -> None:
     case = rows_model()
     network_of(case, tmp_path)
@@ -265,6 +297,7 @@ def test_parts_of_a_cache_that_grows_are_joined(tmp_path: Path) -> None:
 PROFILES = {
     "profiles alone": ("x:-1,48", "1;65", "cuda-emulated"),
     "beside ranges": ("x:1~70,48", "1;65", "cuda-emulated"),
+    "one beside ranges": ("x:1~70,48", "1", "cuda-emulated"),
     "and a CPU": ("x:-1,48", "1;65", "cuda-emulated,c99"),
 }
 
@@ -282,8 +315,8 @@ def test_shape_profiles_are_computed_on_the_device(name: str, tmp_path: Path) ->
     assert not done.warnings
     source = next(f for f in tmp_path.glob("net/**/src/net*.c") if "gpu_open" in f.read_text())
     text = source.read_text("utf-8")
-    with_ranges = "~" in shape
-    assert text.count("gpu_replay(") == text.count("static int segment_") == 2 + with_ranges
+    with_ranges, count = "~" in shape, len(profiles.split(";"))
+    assert text.count("gpu_replay(") == text.count("static int segment_") == count + with_ranges
     assert text.count("gpu_launch_blocks(") == 3 * with_ranges  # those of the ranges alone
     net = load(tmp_path / "net")
     sizes = (1, 65, 1, *((7, 65, 7, 1, 7) if with_ranges else (65,)))

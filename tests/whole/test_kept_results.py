@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import c_compiler
+import default_run
 import pytest
 from c_compiler import compile_in, keep_results_in
+from default_run import compile_quickly
 
 COMPILER = """#!/bin/sh
 if [ "$1" = --version ]; then echo "$0"; exit; fi
@@ -49,7 +53,7 @@ def test_a_result_is_kept_for_equal_files_words_and_compilers(compiler: Path) ->
     assert compiled(compiler, a="4", b="3") == "4"
     assert runs(compiler) == 4
     compiler.write_text(COMPILER.replace("cat", "tac"))
-    c_compiler._version.cache_clear()
+    c_compiler.compiler_version.cache_clear()
     assert compiled(compiler, a="5", b="3") == "5"
     assert compiled(compiler, a="4", b="3") == "4"
     assert runs(compiler) == 6
@@ -76,3 +80,66 @@ def test_what_is_old_goes_first(compiler: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(c_compiler, "_MOST", sum(f.stat().st_size for f in kept.iterdir()) - 1)
     keep_results_in(kept)
     assert len(list(kept.iterdir())) == 2
+
+
+QUICK = """#!/bin/sh
+echo run >>"{runs}"
+! grep -q wrong src/a.c && cat src/a.c src/a.h >src/a.c.o
+"""
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder of a run; what a run sets in the environment is set back later."""
+    for name in ("CC", "ATC_CONFIG", default_run._VARIABLE):
+        monkeypatch.setenv(name, "")
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_objects_of_the_onnx_backend_are_kept(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, tools, project = (tmp_path / n for n in ("kept", "tools", "atc-tmp-backend-a"))
+    for folder in (kept, tools, project / "src"):
+        folder.mkdir(parents=True)
+    (tools / "cc").write_text(QUICK.format(runs=tmp_path / "runs"))
+    (tools / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("PWD", str(project))
+    monkeypatch.setenv(c_compiler._RESULTS, str(kept))
+
+    def run(version: bytes, source: str, header: str, *words: str) -> tuple[int, int]:
+        """Compile; return the status and how often the compiler ran so far."""
+        compile_quickly(run_folder, None, version)
+        (project / "src/a.c").write_text(source)
+        (project / "src/a.h").write_text(header)
+        (project / "src/a.c.o").unlink(missing_ok=True)
+        command = [os.environ["CC"], *words, "-c", "src/a.c", "-o", "src/a.c.o"]
+        status = subprocess.run(command, cwd=project, check=False).returncode
+        assert status or (project / "src/a.c.o").read_text() == source + header
+        return status, len((tmp_path / "runs").read_text().split())
+
+    assert run(b"1", "a", "b") == run(b"1", "a", "b", f"-ffile-prefix-map={project}=.") == (0, 1)
+    assert run(b"1", "a", "c") == run(b"1", "a", "c") == (0, 2)
+    assert run(b"1", "b", "c") == (0, 3)
+    assert run(b"1", "a", "b", "-DX") == (0, 4)
+    assert run(b"2", "a", "b") == (0, 5)
+    assert [run(b"2", "wrong", "b")[1] for _ in range(2)] == [6, 7]
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o777, False)])
+def test_kernels_are_kept_where_nobody_else_may_write(
+    mode: int, used: bool, run_folder: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kernels"
+    kept.mkdir()
+    kept.chmod(mode)
+    times = kept / "algo_cache/times.json"
+    times.parent.mkdir()
+    times.write_text("{}")
+    compile_quickly(run_folder, kept, b"")
+    named = (run_folder / "atc.cfg").read_text().split("op_compiler_cache_dir=")[1].strip()
+    assert (named == str(kept)) is used
+    assert (run_folder / "atc/cache.key").exists() is used
+    assert not times.exists()  # what was measured is measured again

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/benchmarks"))
 import charts  # noqa: E402
 import gallery  # noqa: E402
 
-sys.path.pop(0)  # its module machine isn't the tests' package
+sys.path.pop(0)
 
 DOCUMENTS = sorted(
     p for place in ("*.md", "cache/*.md", "atc/docs/**/*.md") for p in ROOT.glob(place)

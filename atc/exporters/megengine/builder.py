@@ -24,11 +24,11 @@ _TYPES = {
 }  # fmt: skip
 """MegEngine's types by numpy's."""
 _NEUTRAL = {"ADD": 0, "MUL": 1, "POW": 1}
-"""Numbers that change nothing, by mode."""
+"""Neutral elements, by mode."""
 
 
 def stored(shape: Sequence[int]) -> Shape:
-    """Return the shape that MegEngine gives a tensor: it has one axis at least."""
+    """Return MegEngine's shape of a tensor: it has at least one axis."""
     return tuple(shape) or (1,)
 
 
@@ -52,7 +52,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Var:
-    """An ONNX value: a variable of the dump, or an array that isn't a part of it until it is read.
+    """An ONNX value: a variable of the dump, or an array that becomes one when it is first read.
 
     A variable's own shape is `stored(type.shape)`.
     """
@@ -72,11 +72,11 @@ class Node:
     where: str
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or what it is where it isn't given."""
+        """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
     def refuse(self, why: str) -> UnsupportedError:
-        """Return the error that MegEngine's operators can't say this."""
+        """Return the error that MegEngine's operators can't express this."""
         return UnsupportedError(
             f"{self.op_type} has no counterpart in a MegEngine dump: {why}", where=self.where,
             hint="dump to ONNX or a library",
@@ -129,17 +129,17 @@ class Builder:
         return self.noted(type_, number)
 
     def noted(self, type_: Type, number: int) -> Var:
-        """Return a variable of a type, which is noted."""
+        """Return a variable, whose type is recorded."""
         self.shapes[number] = stored(type_.shape)
         self.dtypes[number] = self._dtype(type_.dtype)
         return Var(type_, number)
 
     def number(self, x: Var) -> int:
-        """Return the variable that a value is; a constant becomes one where it is first read."""
+        """Return a value's variable; a constant becomes one where it is first read."""
         return x.number if x.array is None else self.constant(x.array)
 
     def constant(self, array: Any) -> int:
-        """Add a constant, or return the variable that it is already."""
+        """Add a constant, or return the variable that it already has."""
         given = np.asarray(array)
         dtype = self._dtype(given.dtype)
         made = given.reshape(stored(given.shape)).astype(dtype.numpy)
@@ -203,11 +203,11 @@ class Builder:
         return made
 
     def reshape(self, x: int, shape: Sequence[int]) -> int:
-        """Give a variable another shape."""
+        """Reshape a variable."""
         return self._shaped("Reshape", x, shape, ("OptionalAxisV1", {}))
 
     def broadcast(self, x: int, shape: Sequence[int]) -> int:
-        """Repeat a variable along axes of 1, and new first ones."""
+        """Broadcast a variable along axes of extent 1, and new leading ones."""
         return self._shaped("Broadcast", x, shape, ("Empty", {}))
 
     def _shaped(
@@ -223,7 +223,7 @@ class Builder:
         return made
 
     def transpose(self, x: int, order: Sequence[int]) -> int:
-        """Put axes into another order."""
+        """Permute axes."""
         if [*order] == [*range(len(order))]:
             return x
         pattern = {"pattern": tuple(order), "ndim": len(order)}
@@ -237,7 +237,7 @@ class Builder:
         self, x: int, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int | None],
         steps: Sequence[int],
     ) -> int:  # fmt: skip
-        """Return a part, from begins up to ends; None where it goes to the first element."""
+        """Return a slice from begins up to ends; an end of None goes to the first element."""
         items, bounds = [], []
         for axis, begin, end, step in zip(axes, begins, ends, steps, strict=True):
             items.append(IndexItem(axis, True, end is not None, True, False))
@@ -247,7 +247,7 @@ class Builder:
         return self.op("Subtensor", [x, *numbers], indices)[0]
 
     def taken(self, x: int, axis: int, index: int) -> int:
-        """Return the slices of an axis that an index names, at the place of that axis."""
+        """Return the slices of an axis that an index selects, in the place of that axis."""
         indices = ("IndexDescMaskDump", {"items": (IndexItem(axis, False, False, False, True),)})
         made = self.op("IndexingMultiAxisVec", [x, index], indices)[0]
         if x in self.shapes and index in self.shapes:
@@ -256,7 +256,7 @@ class Builder:
         return made
 
     def selected(self, condition: int, x: int, y: int, type_: Type) -> int:
-        """Return x where a condition (of bools) holds, else y."""
+        """Return x where a boolean condition holds, else y."""
         if type_.kind == "b":
             left = self.elemwise("AND", condition, x)
             right = self.elemwise("AND", self.elemwise("NOT", condition), y)

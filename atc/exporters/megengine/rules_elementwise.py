@@ -21,7 +21,7 @@ _MODES = {
 """Modes that do what the operator does, of one operand or of any number."""
 _COMPARED = {"Equal": ("EQ", False), "Less": ("LT", False), "Greater": ("LT", True),
              "LessOrEqual": ("LEQ", False), "GreaterOrEqual": ("LEQ", True)}  # fmt: skip
-"""The mode, and whether the operands change places."""
+"""The mode, and whether the operands are swapped."""
 
 
 def _plain(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
@@ -43,8 +43,8 @@ def _mean(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _compare(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    mode, turned = _COMPARED[node.op_type]
-    x, y = (b.number(v) for v in (reversed(xs) if turned else xs))
+    mode, swapped = _COMPARED[node.op_type]
+    x, y = (b.number(v) for v in (reversed(xs) if swapped else xs))
     return [b.cast(b.elemwise(mode, x, y), np.bool_)]
 
 
@@ -59,7 +59,7 @@ def _test(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _divide(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Divide; integers' quotients are cut off, where MegEngine rounds down."""
+    """Divide; integers' quotients are truncated, where MegEngine rounds down."""
     x, y = (b.number(v) for v in xs)
     if xs[0].type.kind == "f":
         return [b.elemwise("TRUE_DIV", x, y)]
@@ -98,8 +98,8 @@ def _round(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     above = b.elemwise("SUB", x, down)
     half = b.like(0.5, type_)
     up = b.elemwise("LT", half, above)
-    pairs = b.elemwise("FLOOR", b.elemwise("MUL", down, half))
-    odd = b.elemwise("SUB", down, b.elemwise("ADD", pairs, pairs))
+    halved = b.elemwise("FLOOR", b.elemwise("MUL", down, half))
+    odd = b.elemwise("SUB", down, b.elemwise("ADD", halved, halved))
     tie = b.elemwise("SWITCH_GT0", b.elemwise("EQ", above, half), odd)
     return [b.elemwise("ADD", down, b.elemwise("ADD", up, tie))]
 

@@ -1,4 +1,4 @@
-"""Products, convolutions, pooling, normalizations, reductions, what is in order."""
+"""Products, convolutions, pooling, normalizations, reductions, sorting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _floats(node: Node, type_: Type) -> None:
 
 
 def _multiplied(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Multiply matrices, or stacks of them in one axis."""
+    """Multiply matrices, or batches of them with one axis."""
     _floats(node, xs[0].type)
     left, right = ([*x.type.shape] for x in xs)
     left, right = ([1, *left] if len(left) == 1 else left), (
@@ -65,7 +65,7 @@ def _gemm(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 def _window(
     node: Node, rank: int, extents: Sequence[int], kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the padding in front and behind, the strides and the dilations."""
+    """Return the padding before and after, the strides and the dilations."""
     strides = [*node.get("strides", [1] * rank)]
     dilations = [*node.get("dilations", [1] * rank)]
     how = node.get("auto_pad", "NOTSET")
@@ -197,7 +197,7 @@ _REDUCED = {"ReduceSum": "SUM", "ReduceMean": "MEAN", "ReduceMax": "MAX", "Reduc
 def _along_one(
     b: Builder, x: int, before: Sequence[int], axes: Sequence[int], mode: str, shape: Sequence[int]
 ) -> int:
-    """Reduce axes of a shape, brought together as one."""
+    """Reduce axes of a shape, merged into one."""
     rank = len(before)
     others = [a for a in range(rank) if a not in axes]
     first = axes[0]
@@ -278,7 +278,7 @@ def _softmax(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _normalized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Multiply and add what the statistics make of a BatchNormalization."""
+    """Apply a BatchNormalization as a scale and an offset, computed from the statistics."""
     if node.get("training_mode", 0):
         raise node.refuse("it is in training")
     x, *rest = xs
@@ -346,7 +346,7 @@ def _argument(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _best(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Return the first of an order, from rows of what is brought to the end."""
+    """Return the first elements in order along an axis, which is moved to the end."""
     shape = xs[0].type.shape
     axis = node.get("axis", -1) % len(shape)
     count = known(node, xs, 1)
@@ -355,13 +355,13 @@ def _best(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     order = [*(a for a in range(len(shape)) if a != axis), axis]
     moved = b.transpose(b.number(xs[0]), order)
     rows = b.reshape(moved, [xs[0].type.size // shape[axis], shape[axis]])
-    pair = b.op("TopK", [rows, b.constant(np.array([k], np.int32))],
+    results = b.op("TopK", [rows, b.constant(np.array([k], np.int32))],
                 ("TopK", {"mode": "VALUE_IDX_SORTED"}), outputs=2)  # fmt: skip
-    for each in pair:
+    for each in results:
         b.shapes[each] = (xs[0].type.size // shape[axis], abs(k))
     wanted = [*(shape[a] for a in order[:-1]), abs(k)]
     back = [order.index(a) for a in range(len(shape))]
-    return [b.transpose(b.reshape(p, wanted), back) for p in pair]
+    return [b.transpose(b.reshape(p, wanted), back) for p in results]
 
 
 RULES: Mapping[str, Any] = {

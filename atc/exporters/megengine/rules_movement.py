@@ -12,7 +12,7 @@ from atc.exporters.megengine.builder import Array, Builder, Node, Var
 
 
 def known(node: Node, xs: Sequence[Var], k: int) -> Array | None:
-    """Return an operand that has to be constant, None where it isn't given."""
+    """Return an operand that has to be constant; None if it is left out."""
     if k >= len(xs) or not xs[k].type.size and xs[k].array is None:
         return None
     array = xs[k].array
@@ -37,7 +37,7 @@ def _expanded(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _tiled(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Repeat along one axis after the other."""
+    """Repeat along one axis after another."""
     repeats = known(node, xs, 1)
     assert repeats is not None
     x, shape = b.number(xs[0]), [*xs[0].type.shape]
@@ -83,7 +83,7 @@ def _sliced(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _wrapped(b: Builder, index: Var, extent: int) -> int:
-    """Return indices below 0 as those from the first element on."""
+    """Return negative indices as those counted from the first element."""
     if index.array is not None:
         return b.constant(index.array % extent)
     return b.elemwise("MOD", b.number(index), b.like(extent, index.type))
@@ -120,7 +120,7 @@ def padded(
     b: Builder, x: int, front: Sequence[int], back: Sequence[int], mode: str = "CONSTANT",
     value: float = 0.0,
 ) -> int:  # fmt: skip
-    """Add elements around a tensor."""
+    """Pad a tensor."""
     amounts = {f"front{k}": n for k, n in enumerate(front)}
     amounts |= {f"back{k}": n for k, n in enumerate(back)}
     params = {**amounts, "padding_val": value, "padding_mode": mode}

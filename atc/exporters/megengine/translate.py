@@ -1,4 +1,4 @@
-"""Turn an ONNX model into a dump: inputs, nodes in order, outputs.
+"""Translate an ONNX model to a dump: inputs, nodes in order, outputs.
 
 What depends on constants alone is computed here; operators without a rule are replaced by what the
 standard says that they are made of.
@@ -29,7 +29,7 @@ RULES: Mapping[str, Rule] = {
 """By ONNX operator."""
 
 ABSENT = Var(Type(np.dtype(np.float32), (0,)))
-"""The operand that isn't there."""
+"""An operand that is left out."""
 _ALIASES = frozenset({"Identity", "Dropout"})
 _SAME = frozenset({"GroupNormalization"})
 """Operators whose result has the operand's type, which the standard's inference doesn't know."""
@@ -75,7 +75,7 @@ def _type(proto: onnx.TypeProto, where: str) -> Type:
 
 
 class _Translation:
-    """Nodes of a graph, or of what an operator is made of."""
+    """Nodes of a graph, or of an operator's function body."""
 
     def __init__(self, b: Builder, opsets: Mapping[str, int], depth: int = 0) -> None:
         self._b, self._opsets, self._depth = b, opsets, depth
@@ -112,7 +112,7 @@ class _Translation:
     def _expanded(
         self, proto: onnx.NodeProto, operands: Sequence[Var], node: Node
     ) -> Sequence[Var]:
-        """Translate what the standard makes an operator of."""
+        """Translate the function body that the standard gives an operator."""
         given = onnx_ir.serde.deserialize_node(proto)
         types = [
             None if x is ABSENT else TensorType(DType.from_numpy(x.type.dtype), x.type.shape)
@@ -152,8 +152,8 @@ class _Translation:
         return [_type(found[o], self._b.where) if o else ABSENT.type for o in proto.output]
 
     def _computed(self, proto: onnx.NodeProto, operands: Sequence[Var]) -> list[Var]:
-        """Return the results of a node of constants."""
-        # Late: onnx.reference takes a while to import, and few processes write dumps.
+        """Return the results of a node whose operands are constants."""
+        # Imported here, as onnx.reference takes a while to import and few processes write dumps.
         from onnx.reference import ReferenceEvaluator
 
         feeds = {i: x.array for i, x in zip(proto.input, operands, strict=True) if i}

@@ -28,7 +28,7 @@ _MAGIC = b"mgv2"
 _DEVICE = "xpux:0"
 """Any device, the first."""
 _ALIGNMENT = 16
-"""Of a stored tensor's bytes, which MegEngine may use where they lie."""
+"""Alignment of a stored tensor's bytes, which MegEngine may use in place."""
 
 _CODES = {name: code for code, (name, _) in PARAM_TABLES.items()}
 _CLASSES = {

@@ -171,14 +171,20 @@ def _swapped(step: Step, x: str) -> str:
 
 @derives("MatMul")
 def product(step: Step) -> list[str]:
-    """g b^T and a^T g, summed over broadcast batches; vectors are rows or columns."""
+    """g b^T and a^T g, summed over broadcast batches; vectors are rows or columns.
+
+    Where all of a meets one matrix b, its batches are rows: their sum is a part of the product.
+    """
     b, a_shape, b_shape = step.ctx.b, step.shape(0), step.shape(1)
     left = b.reshape(step.inputs[0], a_shape if len(a_shape) > 1 else (1, *a_shape))
     right = b.reshape(step.inputs[1], b_shape if len(b_shape) > 1 else (*b_shape, 1))
     batch = np.broadcast_shapes(b.shape(left)[:-2], b.shape(right)[:-2])
     g = b.reshape(step.g, (*batch, b.shape(left)[-2], b.shape(right)[-1]))
+    rows, out = left, g
+    if prod(b.shape(right)[:-2]) == 1:
+        rows, out = (b.reshape(v, (prod(b.shape(v)[:-1]), b.shape(v)[-1])) for v in (left, g))
     parts = [step.op("MatMul", g, _swapped(step, right)),
-             step.op("MatMul", _swapped(step, left), g)]  # fmt: skip
+             step.op("MatMul", _swapped(step, rows), out)]  # fmt: skip
     shaped = zip(parts, (left, right), (a_shape, b_shape), strict=True)
     return [b.reshape(summed_to(step.ctx, p, b.shape(v)), s) for p, v, s in shaped]
 

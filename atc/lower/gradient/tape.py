@@ -1,7 +1,8 @@
 """The nodes between xs and y, lowered once more and noted in order, to be walked backwards.
 
 An operator without a derivative of its own is replaced by others: by an expansion of ours, or by
-the standard's function body.
+the standard's function body. What comes behind it reads the operator's own result nonetheless, so
+that it equals what the network has computed already.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
+from atc.ir.ops import Map, MatMul, Normalize, Reshape, Softmax
 from atc.lower.context import LoweringContext
 from atc.lower.function import function_body
 from atc.lower.gradient.derivatives import ABSENT, DERIVATIVES, OPSET, Step, Variable
@@ -21,6 +23,8 @@ from atc.lower.gradient.without import WITHOUT
 
 MAX_DEPTH = 8
 """Function bodies inside function bodies that are followed."""
+SLOPED = (Map, MatMul, Normalize, Reshape, Softmax)
+"""The ops that second derivatives pass through, whatever they compute."""
 
 
 @dataclass
@@ -48,17 +52,30 @@ class Tape:
         key = (node.domain, node.op_type)
         if key not in DERIVATIVES and self.depth < MAX_DEPTH:
             if key in EXPANSIONS:
-                return EXPANSIONS[key](place)
+                return self._bridged(place, EXPANSIONS[key](place))
             types = [ctx.b.type(v.value) if v.value else None for v in place.operands]
             body = None if key in WITHOUT else function_body(node, types, place.opset)
             if body is not None:
                 given = [*place.operands, *[ABSENT] * len(body.inputs)]
                 inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
                 self.deeper(body.opset_imports).run(body, inner)
-                return [inner[v.name or ""] for v in body.outputs]
+                return self._bridged(place, [inner[v.name or ""] for v in body.outputs])
         step = Step(ctx, node, place.operands, node.domain, place.opset).computed()
         self.steps.append(step)
         return step.results
+
+    def _bridged(self, place: Place, results: Sequence[Variable]) -> Sequence[Variable]:
+        """Return the operator's own results in place of equal ones, to which gradients go on."""
+        node, b, begin = place.node, self.ctx.b, len(self.ctx.b.nodes)
+        if self.depth or any(isinstance(a.value, onnx_ir.Graph) for a in node.attributes.values()):
+            return results  # nobody else computes it, or nobody would share it
+        direct = Step(self.ctx, node, place.operands, node.domain, place.opset).computed().results
+        if not all(isinstance(n.op, SLOPED) for n in b.nodes[begin:]):
+            return results
+        same = onnx_ir.Node("", "Identity", [], [])
+        pairs = zip(results, direct, strict=False)
+        self.steps += [Step(self.ctx, same, (r,), "", OPSET, (d,)) for r, d in pairs]
+        return direct
 
     def run(self, nodes: Iterable[onnx_ir.Node], env: dict[str, Variable]) -> None:
         """Note nodes in order."""

@@ -94,7 +94,9 @@ def _reserved(value: object) -> object:
     word = str(value)
     if found := re.fullmatch(r"b:(\d+)", word):
         return pool(found[1])
-    return {"0": "", "1": "all"}[str(choice(("0", "1"))(word))]
+    if word not in ("0", "1"):
+        raise OptionError(f"invalid value '{word[:60]}'", hint="use 0, 1 or b:BYTES")
+    return {"0": "", "1": "all"}[word]
 
 
 def _backend(value: object) -> object:

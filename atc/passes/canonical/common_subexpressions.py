@@ -1,17 +1,20 @@
-"""Common subexpressions: equal ops on equal operands are computed once."""
+"""Common subexpressions: equal ops on equal operands, and equal constants, are there once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune
+from atc.ir.graph import Array, Graph, Node, Op, TensorType, is_own, prune
+
+SMALL = 1 << 16
+"""Bytes of a constant up to which equal ones are looked for."""
 
 
 def share_equal_nodes(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """Drop nodes whose op, operands and types equal an earlier node's (no ops with subgraphs)."""
     seen: dict[tuple[Op, tuple[str, ...], tuple[TensorType, ...]], Node] = {}
-    same: dict[str, str] = {}
+    same = _equal_constants(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(same.get(i, i) for i in node.inputs)
@@ -27,3 +30,15 @@ def share_equal_nodes(graph: Graph, outer: Mapping[str, Array]) -> Graph:
         return graph
     captures = any(n.op.subgraphs() for n in nodes)
     return graph if captures else prune(replace(graph, nodes=tuple(nodes)))
+
+
+def _equal_constants(graph: Graph) -> dict[str, str]:
+    """Return an earlier constant for each one of ours that has the same numbers."""
+    seen: dict[tuple[TensorType, bytes], str] = {}
+    same: dict[str, str] = {}
+    for name, array in graph.constants.items():
+        if array.nbytes <= SMALL and name not in graph.quantization:
+            first = seen.setdefault((graph.types[name], array.tobytes()), name)
+            if first != name and is_own(name):
+                same[name] = first
+    return same

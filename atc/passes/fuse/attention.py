@@ -1,4 +1,4 @@
-"""Fuses MatMul, Softmax and MatMul into one Attention, and the transpose after it into its view."""
+"""Fuse MatMul, Softmax and MatMul into one Attention, and the transpose after it into its view."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LEAST_QUERIES, LEAST_KEYS = 4, 8
 def fuse_attention(state: Rewriting, node: Node, device: bool = False) -> Node:
     """Replace the second product by an Attention; a transpose of one by an Attention in its order.
 
-    Everything between must be read by nothing else. On a `device` that may be masks of positions,
-    and any number of queries.
+    Nothing else may read the values in between. On a `device` these may include position masks, and
+    there may be any number of queries.
     """
     match node.op:
         case MatMul():
@@ -38,7 +38,7 @@ def fuse_attention(state: Rewriting, node: Node, device: bool = False) -> Node:
 
 
 def _source(state: Rewriting, name: str) -> Node | None:
-    """Return the node that makes a value only for this reader, looking through reshapes."""
+    """Return the node that computes a value only for this reader, looking through reshapes."""
     while state.only_reader(name):
         maker = state.producers.get(name)
         if maker is None or not isinstance(maker.op, Reshape):
@@ -96,7 +96,7 @@ def _worthwhile(state: Rewriting, scores: Node, op: MatMul, device: bool) -> boo
 
 
 def _refined(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
-    """Return loops, none of extent 1, that both nests of equal length can be split into."""
+    """Return loops, none of extent 1, that both nests of equal size can be split into."""
     left, right, found = [n for n in a if n != 1], [n for n in b if n != 1], []
     while left and right:
         x, y = left.pop(), right.pop()
@@ -135,7 +135,7 @@ def _without_batch(op: MatMul, axis: int) -> MatMul:
 
 
 def _of_rows(op: MatMul, rows: int) -> MatMul:
-    """Return a product of so many rows, of which others are a batch; itself where they aren't."""
+    """Return a product with `rows` rows, whose other rows become a batch; itself if they can't."""
     if low(rows) < 1 or op.m == rows or op.m % rows != 0:
         return op
     return split_rows(op, rows)
@@ -151,7 +151,7 @@ def _split_batch(op: MatMul, axis: int, inner: int) -> MatMul:
 
 
 def _in_order(state: Rewriting, node: Node, move: Map) -> Node | None:
-    """Let an Attention write its result in the order in which a Map would arrange it."""
+    """Make an Attention write its result in the order of a Map that only moves elements."""
     source = _source(state, node.inputs[0])
     if source is None or not isinstance(source.op, Attention):
         return None
@@ -170,7 +170,7 @@ def _in_order(state: Rewriting, node: Node, move: Map) -> Node | None:
 
 
 def _step(extent: int, stride: int, move: Map) -> int | None:
-    """Return how far apart a Map puts the elements of a loop that it reads with this stride."""
+    """Return the stride in a Map's result of the elements that it reads with this stride."""
     if extent == 1:
         return 0
     loops = zip(move.shape, move.views[0].strides, dense(move.shape).strides, strict=True)

@@ -1,4 +1,4 @@
-"""Fuses elementwise nodes into the loops of their readers."""
+"""Fuse elementwise nodes into the loops of their readers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from atc.passes.canonical.lookup_tables import reads_lookup_table
 from atc.passes.rewriting import Rewriting, merge_origin, numbered, operand, rewrite
 
 MAX_COST = 120
-"""Of a fused expression: beyond it, registers spill and recomputation isn't worth it."""
+"""The most cost of a fused expression: beyond it, registers spill and fusion isn't worth it."""
 MAX_OPERANDS = 8
 CHEAP = 2
 """Cost up to which an expression may be recomputed for each broadcast read."""
 DUPLICATED = 6
 """Cost up to which a long-lived or large value is computed by each of its readers."""
 FAR = 32
-"""Nodes between the first and the last reader from which on a value is long-lived."""
+"""Nodes between the first and the last reader from which a value is long-lived."""
 LARGE = 1 << 20
-"""Bytes from which on a value is large: no core's own cache keeps it."""
+"""Bytes from which a value is large: it doesn't fit a core's private cache."""
 
 
 def fuse_elementwise(state: Rewriting, node: Node) -> Node:
-    """Inline Map operands that only this Map or Reduce reads, or that cost next to nothing."""
+    """Inline Map operands that only this Map or Reduce reads, or that are nearly free."""
     return _fused(state, node)
 
 
@@ -79,7 +79,7 @@ def inline_cheap(graph: Graph, outer: Mapping[str, Array]) -> Graph:
 
 
 def _computed_by_readers(graph: Graph, node: Node, steps: Sequence[int]) -> bool:
-    """Return whether a Map's result, read at these steps, is one that the readers may compute."""
+    """Return whether the readers of a Map's result, at these steps, may compute it themselves."""
     op, (name, *_) = node.op, node.outputs
     if not isinstance(op, Map) or name in graph.ends or not 1 <= cost(op.expr) <= DUPLICATED:
         return False
@@ -100,7 +100,7 @@ def _inline(
     inner = source.op
     assert isinstance(inner, Map)
     if reads_lookup_table(op.expr) or reads_lookup_table(inner.expr):
-        return None  # a table is read fastest byte after byte
+        return None  # a table is read fastest byte by byte
     name = node.inputs[index]
     loops = (*op.shape, *(op.reduced if isinstance(op, Reduce) else ()))
     by_readers = name in wanted and prod(loops) <= prod(inner.shape)
@@ -138,9 +138,9 @@ def _splice(
     expr: Expr, index: int, names: tuple[str, ...], views: tuple[View, ...], inner: Expr,
     inner_names: tuple[str, ...], inner_views: tuple[View, ...],
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:  # fmt: skip
-    """Return `expr` with Input(index) computed by `inner`, operands numbered anew.
+    """Return `expr` with Input(index) computed by `inner`, operands renumbered.
 
-    Views beyond the names are coordinates, in what is given and in what is returned.
+    Views beyond the names are coordinates, in the arguments and in the result.
     """
     alone = len(names) == len(views) == 1 and inputs_of(expr) == (0,)
     if alone and _distinct(inner_names, inner_views):

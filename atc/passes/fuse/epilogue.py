@@ -1,4 +1,4 @@
-"""Fuses the elementwise node after a heavy op into that op's epilogue."""
+"""Fuse the elementwise node after a heavy op into that op's epilogue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 
 MAX_OPERANDS = 6
 MAX_COST = 240
-"""Of an epilogue: beyond it the result is better stored than held in registers any longer."""
+"""The most cost of an epilogue: beyond it, the result is better stored than kept in registers."""
 SMALL = (*BYTES, DType.UINT16, DType.INT16)
 """Types that tensors are quantized to."""
 
@@ -25,10 +25,10 @@ SMALL = (*BYTES, DType.UINT16, DType.INT16)
 def fuse_epilogue(state: Rewriting, node: Node) -> Node:
     """Replace a Map that reads a heavy op's result in place by that op with a longer epilogue.
 
-    The result must be read by nothing else; other operands (bias, residual) join the node.
+    Nothing else may read the result; other operands (bias, residual) become the node's.
     """
     if not isinstance(node.op, Map) or reads_lookup_table(node.op.expr):
-        return node  # a table is read fastest byte after byte
+        return node  # a table is read fastest byte by byte
     latest_first = sorted(
         range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
     )
@@ -46,9 +46,9 @@ def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
 
 
 def fuse_positions(state: Rewriting, node: Node, op: Map) -> Node | None:
-    """Return a heavy op with a Map of its result and of indices as epilogue; None where none fits.
+    """Return a heavy op with a Map of its result and of indices as epilogue; None if none fits.
 
-    Indices are operands '' of it: views of no tensor. No kernel but those of Attention takes such.
+    Indices are operands '' of it, views without a tensor. Only kernels of Attention support them.
     """
     found = (_fuse(state, node, op, index, positions=True) for index in range(len(node.inputs)))
     return next(filter(None, found), None)
@@ -66,7 +66,7 @@ def _fuse(
         return None
     result = state.types[heavy.outputs[0]]
     if result.dtype is DType.FLOAT and op.expr.dtype in SMALL and not _sums_integers(heavy):
-        return None  # tuned kernels of floats store floats
+        return None  # tuned float kernels store floats
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
     space = epilogue_space(heavy, result.shape)
@@ -98,7 +98,7 @@ def _fuse(
 
 
 def _reshaped(state: Rewriting, node: Node, shape: tuple[int, ...]) -> Node:
-    """Return a node whose result has another shape first, and then its own."""
+    """Return a node whose result is computed in another shape and then reshaped."""
     own = TensorType(state.types[node.outputs[0]].dtype, shape)
     name = state.emit(node.op, node.inputs, own, node, "whole")
     return Node(Reshape(), (name,), node.outputs, node.origin)
@@ -108,9 +108,9 @@ def _read_over(
     op: Op, space: tuple[int, ...], shape: tuple[int, ...], views: Sequence[View],
     positions: bool,
 ) -> tuple[Op, tuple[View, ...]] | None:  # fmt: skip
-    """Return the views of a Map's operands over the space of an epilogue, and the op with that.
+    """Return the views of a Map's operands over an epilogue's index space, and the op with it.
 
-    Only Normalize may have its loops split for them, and a product its rows where `positions` are
+    Only Normalize may have its loops split for them, and a product its rows if `positions` are
     wanted.
     """
     if not views:
@@ -146,14 +146,14 @@ def _split(
 
 
 def _sums_integers(node: Node) -> bool:
-    """Return whether the result is computed of integers: kernels of these store bytes too."""
+    """Return whether the result is a sum of integers: kernels of these store bytes, too."""
     if isinstance(node.op, Reduce):
         return node.op.expr.dtype is DType.INT32 or node.op.expr.dtype in BYTES
     return getattr(node.op, "accumulator", DType.FLOAT) is DType.INT32
 
 
 def _maker(state: Rewriting, name: str) -> Node | None:
-    """Return the node with an epilogue that makes the value, through reshapes nobody else reads."""
+    """Return the node with an epilogue that computes a value, through unshared reshapes."""
     while state.only_reader(name):
         maker = state.producers.get(name)
         if maker is None:

@@ -1,4 +1,4 @@
-"""Folds a per-channel scale after Conv or MatMul into the weights (BatchNorm folding)."""
+"""Fold a per-channel scale after Conv or MatMul into the weights (BatchNorm folding)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _result_dtype(epilogue: Epilogue) -> DType:
 def _channel_constant(
     state: Rewriting, node: Node, epilogue: Epilogue, e: Expr, space: tuple[int, ...], channel: int
 ) -> Vector | None:
-    """Return the constant per channel that an operand of the chain is, if it is one."""
+    """Return the per-channel constant of an operand of the chain; None if it isn't one."""
     if isinstance(e, Const):
         return np.full(space[channel], float(e.value))
     if not isinstance(e, Input) or e.index == 0:

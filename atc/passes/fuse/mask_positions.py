@@ -1,7 +1,7 @@
-"""Reads constant masks of an Attention as what positions say: causal ones, windows, lengths.
+"""Recognise constant masks of an Attention that depend on positions: causal, windows, lengths.
 
-Exporters store such masks as tables of truth values or of zeros and huge negative numbers. Kernels
-that know which keys a query sees don't look at the others, nor at a table.
+Exporters store such masks as tables of booleans or of zeros and huge negative numbers. Kernels that
+know which keys a query sees read neither the others nor a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atc.ir.view import View, gather_view
 from atc.passes.rewriting import Rewriting, distinct_operands
 
 HIDDEN = -1e30
-"""Scores from here on down have no weight beside any other, see `_masked`."""
+"""Scores up to this have no weight beside any other, see `_masked`."""
 
 Visible = NDArray[np.bool_]
 
@@ -27,7 +27,7 @@ Visible = NDArray[np.bool_]
 def mask_positions(state: Rewriting, node: Node) -> Node:
     """Replace a constant mask of an Attention's scores by comparisons of query and key.
 
-    Every query must see a run of keys, whose ends are fixed or go one key further with each query.
+    Every query must see a range of keys, whose ends are fixed or advance by one with each query.
     """
     op = node.op
     if not isinstance(op, Attention) or is_dynamic((op.queries, op.keys)):
@@ -57,10 +57,10 @@ def mask_positions(state: Rewriting, node: Node) -> Node:
 
 
 def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr] | None:
-    """Return which keys each query sees by a constant mask, and the scores without that.
+    """Return the keys that each query sees by a constant mask, and the scores without the mask.
 
-    Beside a score that is seen others of HIDDEN and less have the weight 0, as minus infinity has.
-    What is added to scores that are seen must be 0.
+    Beside a visible score, those of HIDDEN and less have the weight 0, as minus infinity has. The
+    mask must add 0 to visible scores.
     """
     match op.scores.expr:
         case Call(fn="Where", args=(Input() as mask, shown, Const(value=low))) if low <= HIDDEN:
@@ -87,9 +87,9 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
 def _table(
     state: Rewriting, node: Node, op: Attention, mask: Input
 ) -> Array | None:
-    """Return a constant operand of the scores over queries and keys, the same for all of a batch.
+    """Return a constant operand of the scores over queries and keys, equal for all of a batch.
 
-    None for another one.
+    None if it is anything else.
     """
     name = node.inputs[2 + mask.index] if mask.index else ""
     array = state.constant(name) if name else None
@@ -103,7 +103,7 @@ def _table(
 
 
 def _conditions(visible: Visible, query: Input, key: Input) -> list[Expr] | None:
-    """Return what a query and a key that it sees fulfil; None where that is no run of keys."""
+    """Return the conditions on a query and the keys it sees; None if these aren't a range."""
     keys, rows = visible.shape[1], np.arange(visible.shape[0])
     first, last = visible.argmax(1), keys - 1 - visible[:, ::-1].argmax(1)
     if (visible.sum(1) != last - first + 1).any():

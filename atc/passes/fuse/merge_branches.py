@@ -1,7 +1,7 @@
-"""Computes convolutions of one operand as one, where that is estimated to take less time.
+"""Merge convolutions of one operand into one, where that is estimated to be faster.
 
-Branches such as an inception block's have few filters each, which leave vectors and register tiles
-part empty. Their results are stretches of the merged one, read where they lie.
+Branches such as an inception block's have few filters each, which fill vectors and register tiles
+only in part. Their results are slices of the merged one, read in place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atc.passes.layout.costs import CALL, RATE, Price, Task, estimate
 from atc.passes.rewriting import fresh_name, merge_origin
 
 GAIN = 0.97
-"""The merged convolution takes at most this part of the time of the branches."""
+"""The merged convolution has to take at most this fraction of the branches' time."""
 
 
 def merge_branches(
@@ -50,7 +50,7 @@ def merge_branches(
 
 
 def _key(graph: Graph, node: Node, constants: Mapping[str, Array]) -> object | None:
-    """Return what nodes that may be merged have in common; None for others."""
+    """Return a key that nodes that may be merged have in common; None for others."""
     op = node.op
     if not isinstance(op, ConvBlocked) or op.group != 1 or node.outputs[0] in graph.ends:
         return None
@@ -77,10 +77,10 @@ class _Merging:
     merged: dict[str, Node] = field(default_factory=dict)
     """Merged convolutions, by the first result of their branches."""
     parts: dict[str, Node] = field(default_factory=dict)
-    """What takes a branch's place, by its result."""
+    """The replacement of each branch, by its result."""
 
     def group(self, nodes: Sequence[Node]) -> None:
-        """Merge branches: whole blocks of filters first, at most one with a rest behind them."""
+        """Merge branches: whole blocks of filters first, at most one with a partial block last."""
         filters = {n.outputs[0]: self.types[n.inputs[1]].shape[0] for n in nodes}
         whole = [n for n in nodes if filters[n.outputs[0]] % self.width == 0]
         rest = [n for n in nodes if n not in whole][:1]

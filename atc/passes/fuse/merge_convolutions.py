@@ -1,4 +1,4 @@
-"""Computes sums of convolutions of one operand as one convolution whose filters are their sum.
+"""Merge sums of convolutions of one operand into one convolution whose filters are their sum.
 
 Networks are trained with a 3x3, a 1x1 and a scaled identity side by side where one filter would do:
 Ding and others, "RepVGG: making VGG-style ConvNets great again", 2021. Filters are summed in
@@ -25,7 +25,7 @@ Filters = npt.NDArray[np.float64]
 
 
 def sum_branches(state: Rewriting, node: Node) -> Node:
-    """Take branches of a float Conv's operand that are added to its result into its filters."""
+    """Merge branches of a float Conv's operand that are added to its result into its filters."""
     op = node.op
     if not isinstance(op, Conv) or op.accumulator is not FLOAT or is_dynamic(op):
         return node
@@ -64,8 +64,8 @@ def _sum_of(expr: Expr) -> tuple[Expr, tuple[Expr, ...]]:
 def _merged(
     state: Rewriting, node: Node, op: Conv, top: Expr, terms: tuple[Expr, ...], k: int
 ) -> Node | None:
-    """Return the Conv with operand k of its epilogue, a branch, in its filters; None if it isn't
-    one."""
+    """Return the Conv with operand k of its epilogue merged into its filters; None if it isn't a
+    branch."""
     name, view = node.inputs[1 + k], op.epilogue.views[k - 1]
     y = state.types[node.outputs[0]]
     weights, branch = state.constant(node.inputs[1]), state.producers.get(name)
@@ -121,7 +121,7 @@ def _summed(state: Rewriting, node: Node, op: Conv, other: Node, its: Conv) -> _
 
 
 def _placed(weights: npt.NDArray[np.generic], own: Window, window: Window) -> Filters | None:
-    """Return filters with zeros around them as those of a larger window, if it covers them."""
+    """Return filters padded with zeros to a larger window, if it covers them."""
     if own.strides != window.strides:
         return None
     result = np.zeros((*weights.shape[:2], *window.kernel))
@@ -180,7 +180,7 @@ def _along(values: Filters, rank: int) -> Filters:
 
 
 def _affine(e: Expr, values: Mapping[int, Filters]) -> Filters | None:
-    """Return a sum or product of operands; None where something else is computed of them."""
+    """Return the value of an affine expression of operands; None if it is anything else."""
     match e:
         case Input(index=k) if k in values:
             return values[k]
@@ -194,7 +194,7 @@ def _affine(e: Expr, values: Mapping[int, Filters]) -> Filters | None:
 
 
 def _uses(expr: Expr, k: int) -> int:
-    """Return how many operands of calls Input(k) is."""
+    """Return how many times an expression uses Input(k) as an operand."""
     calls = (e for e in walk(expr) if isinstance(e, Call))
     return sum(a == Input(FLOAT, k) for e in calls for a in e.args)
 

@@ -1,4 +1,4 @@
-"""Lets products read 16-bit floats as they are stored, where a kernel multiplies those."""
+"""Make products read 16-bit floats as they are stored, where a kernel multiplies those."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atc.passes.rewriting import Rewriting, merge_origin
 
 
 def read_halves(state: Rewriting, node: Node) -> Node:
-    """Read what both operands of a product are cast from, or constants that are exact in that."""
+    """Read what both operands of a product are cast from, or constants exact in that type."""
     op = node.op
     if not isinstance(op, MatMul | Conv) or op.accumulator is not DType.FLOAT:
         return node
@@ -52,7 +52,7 @@ def read_halves(state: Rewriting, node: Node) -> Node:
 
 
 def _cast(state: Rewriting, name: str) -> Node | None:
-    """Return the node that makes a value of 16-bit floats by casting alone."""
+    """Return the node that computes a value by a cast from 16-bit floats alone."""
     source = state.producers.get(name)
     if source is None or not isinstance(source.op, Map) or len(source.inputs) != 1:
         return None

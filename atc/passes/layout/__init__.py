@@ -1,8 +1,8 @@
-"""Layouts for the whole graph: forms of nodes and reorders between them, solved together by cost.
+"""Layouts for the whole graph: forms of nodes and reorders between them, chosen together by cost.
 
-`forms.py` and its families say what a node may become, `costs.py` what that takes, `choice.py`
-makes of both a problem for `solver.py`, `apply.py` rewrites the graph by its solution, and
-`report.py` has what the alternatives would have cost.
+`forms.py` and its families have the forms that a node may take, `costs.py` their costs, `choice.py`
+builds a problem for `solver.py` from both, `apply.py` rewrites the graph by its solution, and
+`report.py` has the costs of the alternatives.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Layouts:
-    """The choice of layouts: the costs, a layout to prefer, and the listener."""
+    """How layouts are chosen: the costs, a layout to prefer, and the observer."""
 
     wanted: str = AUTO
     price: Price = no_price
     report: Callable[[LayoutReport], None] = lambda found: None
     margin: float = 1.5
-    """Forms that cost up to so many times the best one are reported as near-optimal."""
+    """Forms that cost at most so many times the best one are reported as near-optimal."""
     bytes_last: bool = False
-    """Whether kernels sum bytes with their channels last, as those for small cores do."""
+    """Whether kernels of bytes have channels last, as those for small cores do."""
     block: int = 0
-    """Where a GPU computes: the channels of a block of bytes; 0: all lie as the model says."""
+    """On a GPU: the channels of a block of bytes; 0: the model's layout."""
     batch_last: bool = False
-    """Whether these have the images of a batch last, before the channels of a block."""
+    """Whether such blocks have the images of a batch last, before the channels of a block."""
     integers: bool = False
-    """Whether functions between bytes, Softmax, are computed without floats."""
+    """Whether Softmax between bytes is computed without floats."""
 
 
 def choose_layouts(
     graph: Graph, outer: Mapping[str, Array], width: int, layouts: Layouts
 ) -> Graph:
-    """Lay out values so that all calls and reorders cost least; vectors hold `width` floats."""
+    """Choose layouts that minimise the cost of calls and reorders; vectors hold `width` floats."""
     last, alone = layouts.bytes_last, layouts.block > 0
     names = layout_names(width, last, alone, layouts.batch_last)
     if len(names) < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
@@ -77,7 +77,7 @@ def choose_layouts(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The number of every node's form, what that costs, and whether nothing costs less."""
+    """The number of every node's form, the cost, and whether that is optimal."""
 
     forms: tuple[int, ...]
     cost: float
@@ -85,7 +85,7 @@ class _Chosen:
 
 
 def _solved(found: Choices, kept: Kept, others: Sequence[_Chosen]) -> _Chosen:
-    """Return the best choice among the forms kept, or one of the others where that costs less."""
+    """Return the best choice among the forms kept, or one of the others if that costs less."""
     problem = build_problem(found, kept)
     nodes = [list(own) for own in kept]
     starts = [_near(found, nodes, other.forms) for other in others]
@@ -99,7 +99,7 @@ def _solved(found: Choices, kept: Kept, others: Sequence[_Chosen]) -> _Chosen:
 
 
 def _near(found: Choices, kept: Sequence[list[int]], forms: Sequence[int]) -> list[int]:
-    """Return states with these forms, or where one isn't kept with the cheapest in its layout."""
+    """Return states with these forms, or for one that isn't kept, the cheapest in its layout."""
     states = []
     for k, (own, form) in enumerate(zip(kept, forms, strict=True)):
         layout = found.forms[k][form].layout
@@ -114,7 +114,7 @@ def _near(found: Choices, kept: Sequence[list[int]], forms: Sequence[int]) -> li
 
 
 def _forced(found: Choices, kept: Kept, layout: Layout) -> Kept:
-    """Return the forms in one layout, wherever a node can be computed in it."""
+    """Return the forms in one layout for all nodes that can be computed in it."""
     return [
         [n for n, form in enumerate(forms) if _keeps_to(form, layout) and costs[n] < inf] or own
         for forms, costs, own in zip(found.forms, found.costs, kept, strict=True)
@@ -122,7 +122,7 @@ def _forced(found: Choices, kept: Kept, layout: Layout) -> Kept:
 
 
 def _keeps_to(form: Form, layout: Layout) -> bool:
-    """Return whether a form's result has a layout, and what it reads has that or the plain one."""
+    """Return whether a form's result has a layout, and its operands have that or the plain one."""
     near = (layout, Layout.PLAIN)
     return form.layout is layout and all(
         a.layout in near for a in form.arguments if isinstance(a, Read)

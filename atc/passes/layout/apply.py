@@ -1,4 +1,4 @@
-"""Rewrites a graph by the forms chosen for its nodes; a reorder is there once per value."""
+"""Rewrite a graph by the forms chosen for its nodes, with one reorder per value and layout."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def apply(found: Choices, states: Sequence[int]) -> Graph:
 
 @dataclass
 class _Rewriting:
-    """The graph being rewritten: which values exist in which layouts."""
+    """The graph being rewritten: the layouts in which values exist."""
 
     scene: Scene
     types: dict[str, TensorType]
     constants: dict[str, Array]
     nodes: list[Node] = field(default_factory=list)
     made: dict[str, Layout] = field(default_factory=dict)
-    """The layout in which a value is computed, where that isn't the plain one."""
+    """The layout in which a value is computed, if that isn't the plain one."""
     names: dict[tuple[str, Layout], str] = field(default_factory=dict)
-    """What a value is called in a layout in which it exists, or is going to."""
+    """The name of a value in a layout in which it exists, or will exist."""
     kept: dict[tuple[str, bytes], str] = field(default_factory=dict)
     aliases: dict[str, Alias] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class _Rewriting:
         return name
 
     def argument(self, argument: Argument) -> str:
-        """Return the name of an operand, made here if need be."""
+        """Return the name of an operand, which is computed here if needed."""
         match argument:
             case Read(name, layout):
                 return self.value(name, layout) if name else name
@@ -102,7 +102,7 @@ class _Rewriting:
                 return wide
 
     def value(self, name: str, layout: Layout) -> str:
-        """Return a value's name in a layout, with the reorder made here if need be."""
+        """Return a value's name in a layout; its reorder is added here if needed."""
         source = self.made.get(name, Layout.PLAIN)
         if layout is source:
             return self.names.get((name, layout), name)
@@ -135,7 +135,7 @@ class _Rewriting:
         self.nodes.append(Node(op, (source,), (result,)))
 
     def _constant(self, hint: str, array: Array) -> str:
-        """Add a constant, once for each value of it."""
+        """Add a constant; equal ones are added once."""
         array = np.ascontiguousarray(array)
         key = (hint, str(array.shape).encode() + array.tobytes())
         if key not in self.kept:

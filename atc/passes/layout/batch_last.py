@@ -1,4 +1,4 @@
-"""Lets convolutions and pooling of bytes have the images of a batch last, as chwn4 has them.
+"""Make convolutions and pooling of bytes have the images of a batch last, as in chwn4.
 
 x [N, C, *spatial] becomes [1, C, *spatial, N], in which the window has one more axis, of length 1.
 Blocks of channels are then [1, ceil(C / b), *spatial, N, b].
@@ -22,19 +22,19 @@ from atc.passes.rewriting import Rewriting, rewrite
 
 
 def move_batch_last(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Rewrite what reads and makes bytes of several images; the others read those as before."""
+    """Rewrite such nodes of several images; other nodes read their values in the model's order."""
     state = _Moved()
     return rewrite(graph, state.rule, outer)
 
 
 @dataclass
 class _Moved:
-    """What is known of the graph: the values with their images last, by the model's."""
+    """The values with their images last, by the model's."""
 
     names: dict[str, str] = field(default_factory=dict)
 
     def rule(self, state: Rewriting, node: Node) -> Node:
-        """Return a node, or what brings its result back to the order of the model."""
+        """Return a node, or the one that moves its result back to the model's order."""
         if not _able(state, node):
             return node
         inputs = [self._operand(state, node, node.inputs[0]), *node.inputs[1:]]
@@ -67,7 +67,7 @@ class _Moved:
         return Node(movement, (name,), node.outputs, node.origin)
 
     def _operand(self, state: Rewriting, node: Node, name: str) -> str:
-        """Return the first operand with its images last, moved before the node if it must be."""
+        """Return the first operand with its images last, moved before the node if needed."""
         if name not in self.names:
             plain = state.types[name]
             steps = dense(plain.shape).strides
@@ -90,7 +90,7 @@ def _longer(window: Window) -> Window:
 
 
 def _able(state: Rewriting, node: Node) -> bool:
-    """Return whether a node is a convolution that blocks take, or pooling, of several images."""
+    """Return whether a node is pooling, or a convolution that has blocks, of several images."""
     op = node.op
     if not isinstance(op, Conv | Pool) or len(node.outputs) != 1 or op.window.rank > 2:
         return False

@@ -1,4 +1,4 @@
-"""The graph of choices: a form for every node, and the reorders that follow from them."""
+"""The graph of choices: a form for every node, and the reorders that these need."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ from atc.passes.layout.normalize_forms import normalize_forms
 from atc.passes.layout.solver import Problem, Table
 
 MARGIN = 1.25
-"""A reorder costs more than its own time: it pushes other values out of the caches."""
+"""The cost of a reorder as a multiple of its time: it evicts other values from the caches."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Every node's forms, in order of the graph, with what each costs in cycles."""
+    """Every node's forms, in order of the graph, with the cost of each in cycles."""
 
     scene: Scene
     price: Price
     forms: tuple[tuple[Form, ...], ...]
     moves: dict[tuple[TensorType, Layout, Layout], float] = field(default_factory=dict)
-    """The costs of reorders, once they are known."""
+    """The costs of reorders, cached."""
 
     @cached_property
     def costs(self) -> tuple[tuple[float, ...], ...]:
@@ -78,12 +78,12 @@ class Choices:
         return {o: k for k, node in enumerate(self.scene.graph.nodes) for o in node.outputs}
 
     def cost(self, task: Task) -> float:
-        """Return the cycles of one call, for the largest shapes where they aren't known."""
+        """Return the cycles of one call, for the largest shapes if they aren't known."""
         known = self.price(task)
         return estimate(concrete(task), self.scene.width) if known is None else known
 
     def moving(self, name: str, source: Layout, to: Layout) -> float:
-        """Return what it costs to bring a value from one layout to another."""
+        """Return the cost of converting a value from one layout to another."""
         if source is to:
             return 0.0
         key = (self.scene.type(name), source, to)
@@ -101,12 +101,12 @@ class Choices:
             have = result
 
     def conversions(self) -> tuple[Task, ...]:
-        """Return the reorders whose costs were asked for."""
+        """Return the reorders whose costs were queried."""
         tasks = (task for move in self.moves for task in self._reorder(*move))
         return tuple(dict.fromkeys(tasks))
 
     def task(self, node: Node, form: Form) -> Task:
-        """Return what is computed where a node has a form."""
+        """Return the task of a node in a form."""
         scene = self.scene
         types = tuple(self._type(argument) for argument in form.arguments)
         known = tuple(
@@ -135,7 +135,7 @@ class Choices:
         return moved + self.cost(self.task(node, form))
 
     def _moved(self, argument: Moved | Widened) -> float:
-        """Return what it costs to rearrange an operand."""
+        """Return the cost of rearranging an operand."""
         source = self.scene.type(argument.name)
         if isinstance(argument, Widened):
             op, made = widening(argument, source)
@@ -147,12 +147,12 @@ class Choices:
 
 
 def moving_map(argument: Moved, type_: TensorType) -> Map:
-    """Return the node that shows a value through a view."""
+    """Return the node that copies a value through a view."""
     return Map(argument.shape, Input(type_.dtype, 0), (argument.view,))
 
 
 def widening(argument: Widened, source: TensorType) -> tuple[Pad, TensorType]:
-    """Return the node that puts zeros behind the numbers of all channels, and its result's type."""
+    """Return the node that pads the numbers of each channel with zeros, and its result's type."""
     op = Pad("constant", (argument.channels,), (0,), (argument.missing,))
     return op, TensorType(source.dtype, op.extents)
 
@@ -189,7 +189,7 @@ def _shapes(scene: Scene, node: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
-    """Yield the forms of a node with extents beside the batch that only a run knows."""
+    """Yield the forms of a node with dynamic extents other than the batch."""
     yield plain_form(node)
     type_ = scene.type(node.outputs[0]) if len(node.outputs) == 1 else None
     if type_ is None or is_dynamic(type_.shape[1:2]) or not scene.layable(type_):
@@ -201,7 +201,7 @@ def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
 
 
 def _decided(forms: Iterator[Form]) -> Iterator[Form]:
-    """Yield forms up to one that suits only some shapes of a range."""
+    """Yield forms up to one that is right for only some shapes of a range."""
     with suppress(Undecided):
         yield from forms
 
@@ -220,7 +220,7 @@ def _forms(
     else:
         yield plain_form(node)
     if scene.batch_last and not isinstance(node.op, Conv | Pool):
-        return  # others keep the order of the model
+        return  # others keep the model's layout
     if len(node.outputs) != 1 or not scene.layable(scene.type(node.outputs[0])):
         return
     if any(not scene.layable(scene.type(i), 0) for i in names[:1]):
@@ -265,7 +265,7 @@ Kept = Sequence[Sequence[int]]
 def worthwhile(found: Choices) -> tuple[tuple[int, ...], ...]:
     """Return the forms that may be part of a cheapest choice.
 
-    Others cost no less than another form and all reorders that would put it in their place.
+    The others cost no less than some other form with all reorders that would replace them by it.
     """
     readers = _readers(found.scene.graph)
     return tuple(_worthwhile(found, k, readers) for k in range(len(found.forms)))
@@ -279,7 +279,7 @@ def _worthwhile(
         return (0,)
 
     def instead(f: int, g: int) -> float:
-        """Return what form g may cost more than form f by other reorders around it."""
+        """Return the most that form g may cost more than form f by other reorders around it."""
         (name,), old, new = node.outputs, forms[f], forms[g]
         total = 0.0
         if new.layout is not old.layout:
@@ -292,7 +292,7 @@ def _worthwhile(
         return total
 
     def before(name: str, had: frozenset[Layout], want: frozenset[Layout]) -> float:
-        """Return what an operand may cost more; what others read, too, is there in any case."""
+        """Return the most that an operand may cost more; values with other readers exist anyway."""
         maker = found.makers.get(name)
         made = {f.layout for f in found.forms[maker]} if maker is not None else {Layout.PLAIN}
         saved = had if len(readers[name]) == 1 else frozenset[Layout]()
@@ -312,8 +312,8 @@ def _worthwhile(
 def build_problem(found: Choices, kept: Kept) -> Problem:
     """Return the choice of forms and of copies in other layouts as a problem for the solver.
 
-    The variables are the nodes in order, with the kept forms as states, then the copies: values of
-    several readers in one layout each, state 1 is one that exists.
+    The variables are the nodes in order, with the kept forms as states, then the copies: values
+    with several readers in one layout each, where state 1 is a copy that exists.
     """
     build = _Building(found, kept)
     for name, readers in _readers(found.scene.graph).items():
@@ -323,7 +323,7 @@ def build_problem(found: Choices, kept: Kept) -> Problem:
 
 
 def completed(problem: Problem, states: Sequence[int]) -> tuple[int, ...]:
-    """Return states of all variables for those of the nodes: the copies exist that are needed."""
+    """Return the states of all variables for those of the nodes, with the copies that they need."""
     needed = [costs[0] == inf for costs in problem.single]
     for (i, j), table in problem.pairs.items():
         if i < len(states) <= j and table[states[i], 0] == inf:
@@ -332,7 +332,7 @@ def completed(problem: Problem, states: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Building:
-    """A problem in the making."""
+    """A problem under construction."""
 
     def __init__(self, found: Choices, kept: Kept) -> None:
         self.found = found
@@ -345,7 +345,7 @@ class _Building:
         self.pairs: dict[tuple[int, int], Table] = {}
 
     def value(self, name: str, readers: Sequence[int]) -> None:
-        """Add what it costs to have a value in the layouts in which its readers want it."""
+        """Add the cost of having a value in the layouts in which its readers want it."""
         maker = self.found.makers.get(name)
         made = [Layout.PLAIN] if maker is None else [f.layout for f in self.forms[maker]]
         needs = [[_layouts(f, name) for f in self.forms[r]] for r in readers]
@@ -371,7 +371,7 @@ class _Building:
         self, name: str, maker: int | None, made: Sequence[Layout], reader: int,
         need: Sequence[frozenset[Layout]],
     ) -> None:  # fmt: skip
-        """Add the reorders between a value's maker and its only reader."""
+        """Add the cost of reorders between a value's producer and its only reader."""
         table = [
             [sum(self.found.moving(name, source, want) for want in wants) for wants in need]
             for source in made
@@ -389,7 +389,7 @@ class _Building:
 
 
 def _readers(graph: Graph) -> dict[str, list[int]]:
-    """Return the nodes that read a value, in order."""
+    """Return the nodes that read each value, in order."""
     found: dict[str, list[int]] = {name: [] for name in graph.outputs}
     for k, node in enumerate(graph.nodes):
         for name in dict.fromkeys(reads(node)):
@@ -398,6 +398,6 @@ def _readers(graph: Graph) -> dict[str, list[int]]:
 
 
 def _layouts(form: Form, name: str) -> frozenset[Layout]:
-    """Return the layouts in which a form reads a value; what subgraphs read is plain."""
+    """Return the layouts in which a form reads a value; subgraphs read plain ones."""
     found = frozenset(r.layout for r in form.reads() if r.name == name)
     return found or frozenset((Layout.PLAIN,))

@@ -27,11 +27,11 @@ from atc.passes.layout.operands import operands
 from atc.passes.quantized.blocking import integer_zero, known_zero
 
 PLAIN_CHANNELS = 4
-"""Up to so many channels a first convolution reads its operand as it is."""
+"""The most channels with which a first convolution reads its operand in the plain layout."""
 
 
 def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[Form]:
-    """Yield the forms of a convolution whose result lies in a layout."""
+    """Yield the forms of a convolution with its result in a layout."""
     if layout is Layout.PLAIN:
         yield plain_form(node)
     known = scene.constant(node.inputs[1]) is not None
@@ -50,7 +50,7 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
 
 
 def _bytes(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """Form a convolution of bytes with the channels last, for kernels that sum along them."""
+    """Yield a convolution of bytes with channels last, for kernels that sum along them."""
     x, w, y = (scene.type(name) for name in (*node.inputs[:2], node.outputs[0]))
     if not scene.bytes_last or op.zero_points and node.inputs[3]:
         return
@@ -84,7 +84,7 @@ def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     else:
         zero = 0 if floats or w is None else integer_zero(op, x, w, y, point, scene.width)
     wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
-    if zero is None or wasteful:  # most of the lanes would be of no use
+    if zero is None or wasteful:  # most of the lanes would be unused
         return
     found = operands(
         scene, Layout.BLOCKS, node.inputs[op.operands :], op.epilogue.views, y.shape, move=True
@@ -111,13 +111,13 @@ def _is_float(scene: Scene, node: Node, op: Conv) -> bool:
 
 
 def _is_pointwise(scene: Scene, node: Node, op: Conv) -> bool:
-    """Return whether it is a matrix product for each pixel."""
+    """Return whether a convolution is a matrix product for each pixel."""
     one = set(op.window.kernel) == {1} and not any(op.window.pads) and op.group == 1
     return one and _is_float(scene, node, op) and scene.type(node.outputs[0]).size > 0
 
 
 def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """Form a 1x1 convolution whose channels lie last as a product of pixels and filters."""
+    """Yield a 1x1 convolution with channels last as a product of pixels and filters."""
     x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
     if not _is_pointwise(scene, node, op):
         return
@@ -139,7 +139,7 @@ def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 
 
 def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """Form a 1x1 convolution as a product of filters and pixels."""
+    """Yield a 1x1 convolution as a product of filters and pixels."""
     x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
     if not _is_pointwise(scene, node, op) or set(op.window.strides) != {1}:
         return
@@ -157,7 +157,7 @@ def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 
 
 def _depthwise(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """One filter per channel, with the channels last: whole vectors of them."""
+    """Yield a depthwise convolution with channels last, in whole vectors of channels."""
     w, y = scene.type(node.inputs[1]).shape, scene.type(node.outputs[0]).shape
     each = w[:2] == (op.group, 1) and y[1] % scene.width == 0
     if not each or not _is_float(scene, node, op):
@@ -173,7 +173,7 @@ def _depthwise(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 
 
 def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> Iterator[Form]:
-    """Yield the forms of a gradient of filters: its operands plain, or in blocks."""
+    """Yield the forms of a gradient of filters, with plain operands or with blocked ones."""
     yield plain_form(node)
     x, g = node.inputs
     types = [scene.type(name) for name in (x, g, node.outputs[0])]
@@ -187,7 +187,7 @@ def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> I
 
 
 def pool_forms(scene: Scene, node: Node, op: Pool, layout: Layout) -> Iterator[Form]:
-    """Yield the form of pooling: the window has one more axis, the channels that lie together."""
+    """Yield the form of pooling: the window has one more axis, the channels of a block."""
     if op.how == "Lp" or op.window.rank > (3 if scene.batch_last else 2):
         return
     if layout is Layout.LAST and scene.type(node.outputs[0]).shape[1] % scene.width:

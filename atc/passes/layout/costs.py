@@ -1,6 +1,6 @@
 """Cost estimates of nodes by op, in cycles of one core, good enough to compare forms.
 
-Whoever knows the kernels can do better and says so by a `Price`.
+Callers that know the kernels give better ones by a `Price`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from atc.ir.view import View
 from atc.passes.canonical.alias_slices import ALIGNMENT
 
 CALL = 50.0
-"""Cycles that any call takes."""
+"""The overhead of a call in cycles."""
 RATE = 24.0
 """Bytes per cycle to and from the caches."""
 ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 0.8, 1.4
-"""Of a plain convolution without vectors: cycles that each tap takes per row, products per cycle in
-a row. Products per cycle of others as a part of a vector."""
+"""For plain convolutions without vectors: cycles of each tap per row, and products per cycle in a
+row. For others: products per cycle, in vectors."""
 PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD, PLAIN_STRIDED = 4.4, 0.7, 1.0, 0.7
-"""Of one with them: least cycles of a tap per row, those per vector of results and of operands, and
-per number that a stride takes out of its neighbours."""
+"""For plain convolutions with vectors: least cycles of a tap per row, those per vector of results
+and of operands, and per number that is read with a stride."""
 PASSES = 3.0
-"""Cycles per element of a normalisation, which goes over its operand three times."""
+"""Cycles per element of a normalisation, which reads its operand three times."""
 SCALAR, GATHERED = 1.2, 1.5
-"""Cycles per element of a loop that isn't in vectors, and per operand that isn't read in order."""
+"""Cycles per element of a loop without vectors, and per operand that isn't contiguous."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Task:
 
 
 Price = Callable[[Task], float | None]
-"""Returns the cycles of a task, None where nothing better is known than `estimate`."""
+"""Returns the cycles of a task, None if nothing better than `estimate` is known."""
 
 
 def no_price(task: Task) -> None:
-    """Know nothing better."""
+    """Return None for every task: nothing better is known."""
 
 
 def estimate(task: Task, width: int) -> float:
@@ -76,7 +76,7 @@ def estimate(task: Task, width: int) -> float:
         case Conv():
             return moved + _plain_conv(op, task, width)
         case ConvBlocked() if op.accumulator is not DType.FLOAT and _is_plain(op, task):
-            return inf  # only kernels of some targets do that
+            return inf  # only some targets have kernels for that
         case ConvBlocked():
             w = _shape(task, 1)
             wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)

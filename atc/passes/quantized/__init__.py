@@ -1,4 +1,4 @@
-"""Passes that compute what is quantized on the integers themselves.
+"""Passes that compute quantized tensors on the integers themselves.
 
 A graph in, a graph out; may import `passes.canonical` and the IR.
 """

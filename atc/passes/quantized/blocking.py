@@ -12,20 +12,20 @@ from atc.ir.ops import Conv, Window
 from atc.ir.ops.blocked import BYTES
 
 MAX_TAPS = 49
-"""Up to so many taps the window of a depthwise convolution of bytes has."""
+"""The most taps of a window of a depthwise convolution of bytes."""
 VECTOR_STEPS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Max", "Min", "Round", "Floor", "Ceil", "Abs", "Neg", "Sqrt"]
     + ["Exp", "Tanh", "Erf", "Sigmoid"]
 )
-"""Functions of floats that an epilogue of integer sums may have."""
+"""Float functions that an epilogue of integer sums may have."""
 
 
 def integer_zero(
     op: Conv, x: TensorType, w: Array, y: TensorType, point: Array | None, width: int
 ) -> int | None:
-    """Return the zero point of x where a convolution of bytes can be blocked, else None.
+    """Return the zero point of x if a convolution of bytes can be blocked, else None.
 
-    `w` are its weights; `point` holds the zero point, where it is known.
+    `w` are its weights; `point` is the zero point, if it is known.
     """
     zero = known_zero(op, x, w, point)
     if zero is None:
@@ -41,7 +41,7 @@ def integer_zero(
 
 
 def known_zero(op: Conv, x: TensorType, w: Array, point: Array | None) -> int | None:
-    """Return the one zero point of x where bytes are summed in INT32 and it is known, else None."""
+    """Return x's zero point if bytes are summed in INT32 and it is a known scalar, else None."""
     small = w.dtype == np.int8 or w.shape[:2] == (op.group, 1) and _has_9_bits(w)
     if x.dtype not in BYTES or not small or op.accumulator is not DType.INT32:
         return None
@@ -51,12 +51,12 @@ def known_zero(op: Conv, x: TensorType, w: Array, point: Array | None) -> int | 
 
 
 def _has_9_bits(w: Array) -> bool:
-    """Return whether weights are those of UINT8 with their zero point taken off."""
+    """Return whether weights are UINT8 ones less their zero point."""
     return w.dtype == np.int16 and w.size > 0 and w.min() >= -255 and w.max() <= 255
 
 
 def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
-    """Return whether no tap ever meets padding."""
+    """Return whether no tap ever reads padding."""
     axes = zip(y.shape[2:], window.strides, window.kernel, window.dilations, x.shape[2:],
                strict=True)  # fmt: skip
     return not any(window.pads) and all(
@@ -65,7 +65,7 @@ def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
 
 
 def _is_vector_form(expr: Expr) -> bool:
-    """Return whether an epilogue of INT32 sums consists of what vectors of floats can do."""
+    """Return whether an epilogue of INT32 sums consists of functions that float vectors have."""
     match expr:
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES:
             if not _is_rounded(x):
@@ -76,7 +76,7 @@ def _is_vector_form(expr: Expr) -> bool:
 
 
 def _is_rounded(x: Expr) -> bool:
-    """Return whether a value is a rounded one, or that and a whole number."""
+    """Return whether a value is a rounded one, or the sum of that and an integer."""
     match x:
         case Call(fn="Add", args=(y, Const() as point)) if float(point.value).is_integer():
             return isinstance(y, Call) and y.fn == "Round"

@@ -1,7 +1,7 @@
-"""Brings expressions over integers into the form that vector kernels compute.
+"""Rewrite expressions over integers into the form that vector kernels compute.
 
-What is quantized and then dequantized stays in float, between the same bounds; a division by a
-scale goes into the scales it is divided from, in float64 and rounded once.
+Values that are quantized and then dequantized stay in float, between the same bounds; a division by
+a scale is folded into the dividend's scales, in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Operands:
     done: dict[tuple[int, float], int] = field(default_factory=dict)
 
     def scaled(self, index: int, divisor: float) -> Expr | None:
-        """Return constant operand `index` divided by a number, None where it is computed."""
+        """Return constant operand `index` divided by a number, None if it isn't constant."""
         at = index - self.base
         if at < 0 or self.state.constant(self.names[at]) is None:
             return None
@@ -84,7 +84,7 @@ class _Operands:
 
 
 def _in_float(expr: Expr) -> Expr:
-    """Keep what is quantized and dequantized in float, where it has the same value."""
+    """Keep values that are quantized and dequantized in float, where that gives the same value."""
 
     @cache
     def kept(e: Expr) -> Expr:
@@ -111,7 +111,7 @@ def _in_float(expr: Expr) -> Expr:
 
 
 def _folded(expr: Expr, operands: _Operands) -> Expr:
-    """Fold divisions of what is rounded next."""
+    """Fold divisions of values that are rounded next."""
 
     @cache
     def folded(e: Expr) -> Expr:
@@ -130,7 +130,7 @@ def _folded(expr: Expr, operands: _Operands) -> Expr:
 
 
 def _divided(expr: Expr, divisor: float, operands: _Operands) -> Expr | None:
-    """Return expr / divisor with the division done in constants, None where there are none."""
+    """Return expr / divisor with the division folded into constants, None if there are none."""
 
     @cache
     def divided(e: Expr) -> Expr | None:

@@ -15,6 +15,7 @@ from atc.backends.cpu.conv import (
     first_layer,
     float16,
     int8,
+    int8_pairs,
     nchw_rows,
     pool_int8,
     portable,
@@ -25,8 +26,8 @@ from atc.backends.cpu.conv import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *bf16.KERNELS, *float16.KERNELS,
-    *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
-    *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS,
-    *pool_int8.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
+    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS, *bf16.KERNELS,
+    *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS,
+    *winograd.KERNELS, *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS,
+    *nchw_rows.KERNELS, *pool_int8.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
 )  # fmt: skip

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, OpT, Params, StripedParams, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import finish
+from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum
 from atc.ir.graph import TensorType
@@ -19,6 +22,8 @@ ROW, PRODUCTS = 4.0, 0.8
 """Cycles to begin a row, and products per cycle in it."""
 SMALL = 0.12
 """The latter on a small core, which takes one instruction after the other."""
+TAP, SMALL_TAP = 4.0, 8.0
+"""Cycles that a number of a pooling window takes, the latter on a small core."""
 
 
 def operand_types(w: Workload[Conv | ConvTranspose]) -> tuple[TensorType, TensorType]:
@@ -26,7 +31,23 @@ def operand_types(w: Workload[Conv | ConvTranspose]) -> tuple[TensorType, Tensor
     return w.input(0), w.input(1)
 
 
-class ConvRows(Kernel[Conv]):
+class _InStripes(InStripes[OpT, StripedParams], Kernel[OpT, StripedParams]):
+    """Kernels of plain tensors, axis 2 of which may be computed in stripes."""
+
+    def parameters(self, w: Workload[OpT], target: Target) -> Sequence[StripedParams]:
+        """All rows at once."""
+        return (StripedParams(),)
+
+    def striped_params(
+        self, w: Workload[OpT], params: StripedParams, target: Target, x_rows: int, y_rows: int
+    ) -> StripedParams | None:
+        """Return the same parameters where memory is scarce: it makes nothing faster."""
+        if not target.scarce_memory or len(w.outputs) > 1 or len(w.outputs[0].shape) < 4:
+            return None
+        return replace(params, x_rows=x_rows, y_rows=y_rows)
+
+
+class ConvRows(_InStripes[Conv]):
     """Any Conv in plain C, one row of outputs at a time."""
 
     name = "conv_rows"
@@ -34,12 +55,14 @@ class ConvRows(Kernel[Conv]):
     template = "cpu/conv/portable.c.j2"
     dynamic = True
 
-    def scratch(self, w: Workload[Conv], params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Conv], params: StripedParams, target: Target) -> int:
         """One row of accumulators."""
         op = w.op
         return maximum(1, w.outputs[0].shape[-1]) * op.accumulator.itemsize
 
-    def values(self, w: Workload[Conv], params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Conv], params: StripedParams, target: Target
+    ) -> dict[str, object]:
         """Loop bounds, the tables of the last axis and the epilogue."""
         op = w.op
         x, weights = operand_types(w)
@@ -48,25 +71,40 @@ class ConvRows(Kernel[Conv]):
         outer, last = axes[:-1], axes[-1]
         indices = ["n", "m", *[a.output for a in outer], "q"]
         after, value = finish(op.epilogue, w, "row[q]", indices, op.operands)
-        line = View((x.strides[0], x.strides[1], *x.strides[2:-1]))
+        s = stripes(params, x.shape[2], y.shape[2])
+        line = View(_held(x, s.x_rows).strides[:-1])
+        rows = [a.input for a in outer]
         tap = address(dense(weights.shape), ["m", "c", *[a.tap for a in outer], "k"])
         return {
             "batch": x.shape[0], "group": op.group, "channels": weights.shape[1],
-            "filters": weights.shape[0] // op.group, "outer": outer, "last": last,
+            "filters": weights.shape[0] // op.group, "outer": outer, "last": last, "s": s,
             "ranges": last.tap_ranges, "dynamic": is_dynamic(last),
             "acc": op.accumulator.c, "element": x.dtype.c,
-            "line": address(line, ["n", "(first + c)", *[a.input for a in outer]]),
+            "line": address(line, ["n", "(first + c)", *_from(rows, s.x_first)]),
             "w": _minus_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]")),
             "step": _step(op, w, load(x.dtype, f"line[{_times('q', last.stride)}]")),
-            "after": after, "value": value, "target": address(dense(y.shape), indices),
+            "after": after, "value": value,
+            "target": address(
+                dense(_held(y, s.y_rows).shape), ["n", "m", *_from(indices[2:], s.y_first)]
+            ),
         }  # fmt: skip
 
-    def cost(self, w: Workload[Conv], params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Conv], params: StripedParams, target: Target) -> float:
         """Estimated cycles: each tap begins a row anew, and goes along it number by number."""
         _, weights = operand_types(w)
         across = max(w.outputs[0].shape[-1], 1)
         rows = w.outputs[0].size / across * prod(weights.shape[1:])
         return rows * (ROW + across / (SMALL if target.bytes_last else PRODUCTS))
+
+
+def _held(t: TensorType, rows: int) -> TensorType:
+    """Return the type of the part of a tensor that memory holds, so many rows."""
+    return TensorType(t.dtype, (*t.shape[:2], rows, *t.shape[3:]))
+
+
+def _from(indices: Sequence[str], first: str) -> list[str]:
+    """Return indices of a tensor's axes from 2 on, the rows counted from memory's first one."""
+    return [f"({indices[0]}{first})", *indices[1:]] if first else [*indices]
 
 
 def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
@@ -171,7 +209,7 @@ class FilterGradientDots(Kernel[ConvFilterGradient]):
         return float(w.input(1).size * prod(w.outputs[0].shape[1:]))
 
 
-class PoolWindows(Kernel[Pool]):
+class PoolWindows(_InStripes[Pool]):
     """Any Pool in plain C, one window at a time."""
 
     name = "pool"
@@ -179,25 +217,30 @@ class PoolWindows(Kernel[Pool]):
     template = "cpu/conv/pool.c.j2"
     dynamic = True
 
-    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Pool], params: StripedParams, target: Target
+    ) -> dict[str, object]:
         """Loop bounds and what happens per element."""
         op, x = w.op, w.input(0)
         y = w.outputs[0]
         axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
+        inputs, outputs = [a.input for a in axes], [a.output for a in axes]
+        s = stripes(params, x.shape[2], y.shape[2])
+        held, made = _held(x, s.x_rows).shape[2:], _held(y, s.y_rows).shape[2:]
         return {
-            "op": op, "axes": axes, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
+            "op": op, "axes": axes, "s": s, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
             "type": value_type(x.dtype), "load": partial(load, x.dtype),
             "store": partial(store, y.dtype),
-            "plane": prod(x.shape[2:]), "outputs": prod(y.shape[2:]), "indices": len(w.outputs) > 1,
-            "place": address(dense(x.shape[2:]), [a.input for a in axes]),
-            "target": address(dense(y.shape[2:]), [a.output for a in axes]),
-            "flat": address(_column_major(x.shape[2:]) if op.storage_order else dense(x.shape[2:]),
-                            [a.input for a in axes]),
+            "plane": prod(held), "outputs": prod(made), "indices": len(w.outputs) > 1,
+            "place": address(dense(held), _from(inputs, s.x_first)),
+            "target": address(dense(made), _from(outputs, s.y_first)),
+            "flat": address(_column_major(held) if op.storage_order else dense(held), inputs),
         }  # fmt: skip
 
-    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: StripedParams, target: Target) -> float:
         """Return some cycles for each element of a window."""
-        return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
+        each = SMALL_TAP if target.bytes_last else TAP
+        return each * w.outputs[0].size * prod(w.op.window.kernel)
 
 
 def _column_major(shape: tuple[int, ...]) -> View:

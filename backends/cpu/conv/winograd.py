@@ -350,7 +350,8 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
     reread = filters if filters > machine.l2.size / 2 and not raw else 0.0
     rate = FAR if reread else NEAR
-    for count in tiles.blocks:
+    of_blocks: dict[int, float] = {}
+    for count in dict.fromkeys(tiles.blocks):
         cuts = cut_columns(Axis(count, count), p)
         widths = panels(g.mb, nv)
         tiles_of = [
@@ -361,8 +362,10 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
             for c in cuts
         ]
         products = n * sum(costs[vectors] for costs in tiles_of for vectors in widths)
-        total += max(products, reread / (STREAM * machine.memory))
-        into, back = TRANSFORMS[m]
+        of_blocks[count] = max(products, reread / (STREAM * machine.memory))
+    into, back = TRANSFORMS[m]
+    for count in tiles.blocks:
+        total += of_blocks[count]
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
     total *= g.batch * (1.15 if workspace > machine.l2.size else 1.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atc.backends.kernel import KernelParams
 from atc.backends.machine import PAGE, Machine
-from atc.dims import Dim, not_equal
+from atc.dims import Dim, is_dynamic, not_equal
 
 CALL = 12.0
 """Cycles to enter and leave a tile."""
@@ -14,6 +14,13 @@ FMA_WAIT = 1.1
 """How much longer than the FMA's latency a sum waits for the one before."""
 AWAITED = 2.0
 """Cycles beyond the L2 cache's latency until a row of A that isn't in the L1 cache arrives."""
+
+
+CACHE_LINE = 64
+"""Bytes."""
+NEAR_STEP, FAR_STEP = 2.0, 15.0
+"""Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
+lines of the steps behind it are asked for meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +115,20 @@ def crowding(machine: Machine, rows: int, stride: int) -> float:
     crowded = stride and stride % PAGE == 0
     ways = machine.l1_ways
     return 4.0 if crowded and rows > ways + 4 else 1.08 if crowded and rows > ways else 1.0
+
+
+def step_wait(machine: Machine, depth: int, stride: int) -> float:
+    """Return the cycles that each step of a tile waits for its line, `stride` bytes from the last.
+
+    Lines a large power of two apart meet in few sets of a cache, whatever its size: where there are
+    too many for a cache no tile finds those there that the one before has read.
+    """
+    if is_dynamic((depth, stride)):
+        return 0.0
+    apart = max(stride & -stride, CACHE_LINE)
+    if depth > machine.l2.size // apart:
+        return FAR_STEP
+    return NEAR_STEP if depth > machine.l1.size // apart else 0.0
 
 
 def tile_cycles(

@@ -3,8 +3,8 @@
 B is read in panels of nv vectors: packed when compiling where it is constant, read in place where
 its rows are dense, else copied into scratch. The loop order ([depth block], panel, row tile, depth)
 reads every weight once; the structure is that of Goto & van de Geijn, "Anatomy of high-performance
-matrix multiplication", 2008, without the packing of A, which a tile reads one broadcast number at a
-time.
+matrix multiplication", 2008. A, which a tile reads one broadcast number at a time, is packed only
+where its columns are dense: steps of the depth are then so far apart that they crowd in the caches.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.matmul.cost import (
+    NEAR_STEP,
     Panel,
     PhasedParams,
     Tile,
@@ -21,6 +22,7 @@ from atc.backends.cpu.matmul.cost import (
     crowding,
     largest_divisor,
     row_tiles,
+    step_wait,
     streamed,
     tile_cycles,
 )
@@ -42,10 +44,14 @@ from atc.ir.view import View, dense
 WIDTHS = (2, 3, 4, 1, 5, 6)
 STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
+INTERLEAVED = 1.0
+"""Cycles to interleave a number of A."""
 AHEAD = 16384
 """Bytes that a single row tile, which streams B once, asks for in advance."""
 LINE = 16
 """Floats of a cache line."""
+GROUP = 8
+"""Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 HEAVY, SPILLED = 8, 24.0
 """An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
 
@@ -72,6 +78,8 @@ class TiledParams(PhasedParams):
     """Whether B is copied into scratch where it could be read in place."""
     kb: int | None = None
     """The depth that is summed at a time; None: all of it."""
+    interleave: bool = False
+    """Whether the rows of each tile of A are interleaved in scratch."""
 
 
 class MatMulTile(Kernel[MatMul, TiledParams]):
@@ -114,7 +122,14 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             return found
         blocked = [replace(p, kb=kb) for kb in _depth_blocks(op, target.machine) for p in found]
         copied = [replace(p, copy=True) for p in found if _worth_copying(w, int(p.mr))]
-        return (*found, *blocked, *copied)
+        interleaved = [
+            replace(p, kb=kb, interleave=True, copy=copy)
+            for kb in _interleaved_depths(op, target.machine)
+            for p in found
+            for copy in (False, True)
+            if not copy or _worth_copying(w, int(p.mr))
+        ]
+        return (*found, *blocked, *copied, *interleaved)
 
     def packs(self, w: Workload[MatMul], params: TiledParams, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels of nv vectors."""
@@ -134,10 +149,13 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         return params.nv * lanes(target) if w.constant[1] else 0
 
     def scratch(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
-        """One panel of B where it has to be packed at run time."""
-        if read_mode(w, params.copy) in ("packed", "direct"):
-            return 0
-        return self._depth(w, params) * params.nv * lanes(target) * 4
+        """One panel of B where it has to be packed at run time, and A where it is interleaved."""
+        columns = self._panel_room(w, params, target) + (w.op.m if params.interleave else 0)
+        return self._depth(w, params) * columns * 4
+
+    def _panel_room(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
+        in_place = read_mode(w, params.copy) in ("packed", "direct")
+        return 0 if in_place else params.nv * lanes(target)
 
     def _depth(self, w: Workload[MatMul], params: TiledParams) -> int:
         return params.kb or w.op.k
@@ -173,7 +191,9 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             "finishes": finish.functions(_whole(panels), any(p.part for p in panels)),
             "arguments": text.arguments,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "am": am, "ak": ak,
+            "am": am, "ak": ak, "interleaved": params.interleave,
+            "group": largest_divisor(depth, GROUP) if params.interleave else 0,
+            "room": depth * self._panel_room(w, params, target),
             "b_base": _b_base(op, outer, width) if mode == "packed"
             else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
@@ -186,6 +206,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
     def cost(self, w: Workload[MatMul], params: TiledParams, target: Target) -> float:
         """Cycles of all tiles, of copying B, and of waiting for memory."""
         op, mode, machine = w.op, read_mode(w, params.copy), target.machine
+        (am, ak), bk = op.a_view.strides[-2:], op.b_view.strides[-2]
         mr, nv, phases = params.mr, params.nv, params.phases
         depth, width = params.kb or op.k, lanes(target)
         near = op.m * depth * 4 <= machine.l1_kept
@@ -203,9 +224,16 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         ) * (op.k // depth)
         if cost(op.epilogue.expr) > HEAVY and mr * nv > target.vector_registers - 8:
             cycles += SPILLED * op.m * sum(p.count * p.vectors for p in panels)
-        strides = op.a_view.strides[-2] * 4, op.n * 4
-        cycles *= max(crowding(machine, mr, stride) for stride in strides)
+        rows = am * 4, op.n * 4
+        cycles *= max(crowding(machine, mr, stride) for stride in rows)
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
+        steps = op.k * sum(t.count for t in row_tiles(op.m, mr)) * columns / (nv * lanes(target))
+        if am == 1 and not params.interleave:
+            cycles += steps * step_wait(machine, depth, ak * 4)
+        if mode == "direct":
+            wait = step_wait(machine, depth, bk * 4)
+            cycles += steps * wait * (wait > NEAR_STEP or params.interleave)  # A fills the cache
+        cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache
@@ -272,6 +300,16 @@ def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
         return []
     kb = largest_divisor(op.k, max(128, half // (4 * op.m)))
     return [kb] if 128 <= kb < op.k else []
+
+
+def _interleaved_depths(op: MatMul, machine: Machine) -> list[int]:
+    """Return the block of the depth for which A, whose columns are dense, fits into the L2 cache
+    in tiles; none where it lies there well enough."""
+    am, ak = op.a_view.strides[-2:]
+    if am != 1 or not step_wait(machine, op.k, ak * 4):
+        return []
+    kb = largest_divisor(op.k, max(1, machine.l2.size // 2 // (4 * op.m)))
+    return [kb] if kb >= min(op.k, 64) else []
 
 
 def _worth_copying(w: Workload[MatMul], mr: int) -> bool:

@@ -187,7 +187,7 @@ class RecurrentBatch(RecurrentTogether[BatchParams]):
 
     name = "recurrent_batch"
     template = "cpu/rnn/batch.c.j2"
-    pairs = False
+    bf16 = False
 
     def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[BatchParams]:
         """Tiles that fill the registers."""
@@ -203,7 +203,7 @@ class RecurrentBatch(RecurrentTogether[BatchParams]):
 
     def depth(self, op: Recurrent) -> int:
         """Return the steps of a sum."""
-        return -(-op.hidden // 2) if self.pairs else op.hidden
+        return -(-op.hidden // 2) if self.bf16 else op.hidden
 
     def stride(self, op: Recurrent, lane: int) -> int:
         """Return the floats from row to row of the copied h; rows a page apart would crowd."""
@@ -238,7 +238,7 @@ class RecurrentBatch(RecurrentTogether[BatchParams]):
         phases = self.phases(w, params, target)
         by_phase = grouped(op, r, cut, params.u * lane, lane)
         for phase, own in zip(phases, by_phase, strict=True):
-            deep = _in_pairs(own) if self.pairs else own
+            deep = _as_bf16x2(own) if self.bf16 else own
             split = deep.reshape(*deep.shape[:3], phase.passes, phase.width * lane)
             parts.append(np.moveaxis(split, 3, 2).reshape(len(own), -1))
         return np.concatenate(parts, 1)
@@ -257,7 +257,7 @@ class RecurrentBatch(RecurrentTogether[BatchParams]):
             **found, "tiles": tiles, "depth": self.depth(op), "stride": self.stride(op, lane),
             "sums_at": self._rows(w, params, target),
             "multiplies": [(h, *shape) for shape in sorted(shapes) for h in heights],
-            "hidden_whole": op.hidden // (2 * lane) * 2 * lane, "pairs": self.pairs,
+            "hidden_whole": op.hidden // (2 * lane) * 2 * lane, "bf16": self.bf16,
         }  # fmt: skip
 
     def cost(self, w: Workload[Recurrent], params: BatchParams, target: Target) -> float:
@@ -286,7 +286,7 @@ class RecurrentBf16(RecurrentBatch):
     name = "recurrent_bf16"
     precision = "bf16"
     headers = ("bf16",)
-    pairs = True
+    bf16 = True
     fewest = 1
 
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
@@ -310,8 +310,8 @@ def _tiles(op: Recurrent, target: Target) -> Iterator[BatchParams]:
             yield BatchParams(u=u, nv=widest, mr=row_tiles(most(op.batch), high)[0].rows)
 
 
-def _in_pairs(own: Array) -> Array:
-    """Return [.., H, vectors, lanes] as pairs of bfloat16, two of H in one."""
+def _as_bf16x2(own: Array) -> Array:
+    """Return [.., H, vectors, lanes] rounded to bfloat16, two numbers along H in each word."""
     odd = own.shape[2] % 2
     full = np.pad(own, ((0, 0), (0, 0), (0, odd), (0, 0), (0, 0)))
     with np.errstate(over="ignore"):  # an infinity, as when the network rounds

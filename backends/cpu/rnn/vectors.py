@@ -33,7 +33,7 @@ from atc.ir.expr import Expr
 from atc.ir.graph import Array, DType
 from atc.ir.ops import Cell, Recurrent
 
-QUAD = 4
+WORD = 4
 """Bytes of a word: products that a step of integers sums."""
 DEEPEST = 1 << 15
 """Units up to which sums of products of bytes fit 32 bits."""
@@ -111,8 +111,8 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         """Addresses of the operands, and each direction's formulas."""
         op = w.op
         width, cut = _width(params, target), cut_of(op, params, lanes(target))
-        quads = -(-op.hidden // QUAD)
-        depth = QUAD * (quads + 1) if op.scales else op.hidden  # of a column in its panel
+        words = -(-op.hidden // WORD)
+        depth = WORD * (words + 1) if op.scales else op.hidden  # of a column in its panel
         rest = (op.hidden - (cut.units - 1) * cut.block) % lanes(target)
         hidden_rest = op.hidden % lanes(target)
         return {
@@ -122,7 +122,7 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
                  p.result)
                 for p in products(op, cut.block, width)
             ],
-            "quads": quads, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
+            "words": words, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
             "whole": cut.block // lanes(target) * lanes(target), "rest": rest,
             "directions": [
                 {**places(op, d),
@@ -166,9 +166,9 @@ def pack_int8x4(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:
     """Return INT8 R [D, H, G * H] as panels of bytes: each column's INT32 sum, then words of 4
     bytes [ceil(H / 4)][width][4], filled up with zeros. They lie as those of pack_panels do."""
     panels = pack_panels(op, r, cut, width).reshape(cut.units * len(op.cells), -1, op.hidden, width)
-    deep = np.pad(panels, ((0, 0), (0, 0), (0, -op.hidden % QUAD), (0, 0)))
+    deep = np.pad(panels, ((0, 0), (0, 0), (0, -op.hidden % WORD), (0, 0)))
     sums = panels.sum(2, dtype=np.int32)[..., None].view(np.int8)
-    words = deep.reshape(*deep.shape[:2], -1, QUAD, width).swapaxes(3, 4)
+    words = deep.reshape(*deep.shape[:2], -1, WORD, width).swapaxes(3, 4)
     whole = np.concatenate([sums[:, :, None], words], 2)
     return np.ascontiguousarray(whole.reshape(len(whole), -1))
 

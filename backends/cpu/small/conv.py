@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import TILES, Runs, instructions
-from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType

@@ -10,18 +10,19 @@ import numpy as np
 from atc.backends.cpu.small.conv import dims, spatial_axes, takes_bytes_last
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import PIXEL, instructions
-from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
+from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
-QUAD = 4
+GROUP = 4
+"""Channels that are summed at a time."""
 MOST_UNROLLED = 12
 """Windows of up to so many taps are one straight line of code."""
 
 
-class DepthwiseQuads(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, StripedParams]):
+class DepthwiseInt8x4(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, StripedParams]):
     """One filter per channel, of u8 or s8 by s8."""
 
     name = "conv_depthwise_quads"
@@ -43,7 +44,7 @@ class DepthwiseQuads(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, 
     def packs(
         self, w: Workload[ConvBlocked], params: StripedParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Weights as [quad][tap][channel]."""
+        """Weights as [group of four][tap][channel]."""
         return {1: _packed}
 
     def values(
@@ -75,11 +76,11 @@ class DepthwiseQuads(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, 
 def _packed(weights: Array) -> Array:
     filters = weights.shape[0]
     taps = weights.reshape(filters, -1)
-    quads = -(-filters // QUAD)
-    full = np.zeros((quads * QUAD, taps.shape[1]), np.int8)
+    groups = -(-filters // GROUP)
+    full = np.zeros((groups * GROUP, taps.shape[1]), np.int8)
     full[:filters] = taps
-    order = full.reshape(quads, QUAD, taps.shape[1]).transpose(0, 2, 1)
+    order = full.reshape(groups, GROUP, taps.shape[1]).transpose(0, 2, 1)
     return np.ascontiguousarray(order).reshape(-1)
 
 
-KERNELS = (DepthwiseQuads(),)
+KERNELS = (DepthwiseInt8x4(),)

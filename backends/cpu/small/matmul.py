@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from atc.backends.cpu.small.conv import read_zero, run_values
 from atc.backends.cpu.small.runs import TILES, Runs, instructions
-from atc.backends.cpu.small.stripes import stripes
 from atc.backends.kernel import Kernel, Pack, Params, StripedParams, Workload
 from atc.backends.render.axis import SINGLE, Axis
+from atc.backends.render.stripes import stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from atc.backends.cpu.small.runs import instructions
-from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, StripedParams, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType

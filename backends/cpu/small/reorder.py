@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
-from atc.backends.cpu.small.stripes import InStripes, stripes
 from atc.backends.kernel import Kernel, StripedParams, Workload
+from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import TensorType

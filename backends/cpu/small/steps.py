@@ -22,7 +22,8 @@ class Steps:
     """
 
     weights: tuple[int, ...]
-    own_start: int
+    base_start: int
+    """What is added to the total, without the zero point."""
     bits: int
     zeros: tuple[int, ...]
     """Of the factors of a product; none of a sum."""
@@ -42,7 +43,7 @@ class Steps:
     @property
     def start(self) -> int:
         """What is added to the total."""
-        return self.own_start + (self.rounded.zero << self.bits if self.folds else 0)
+        return self.base_start + (self.rounded.zero << self.bits if self.folds else 0)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -15,10 +15,12 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array
+from atc.ir.ops import MatMul
 from atc.lower.gradient.derivatives import DERIVATIVES
 from atc.lower.gradient.tape import EXPANSIONS
 from atc.lower.gradient.without import WITHOUT
 from atc.lower.model import lower_model
+from atc.passes import run_passes
 from support import Batch, compile_graph, run_model
 
 POSITIVE = frozenset(["above 1", "Pow", "Div", "ReduceL2"])
@@ -445,3 +447,34 @@ def test_zeros_that_gradients_are_added_to_are_not_stored() -> None:
               <xs=["table", "image"], zs=["words"], y="y">(table, image, words) }""")
     graph = lower_model(onnx_ir.from_proto(model), "test")
     assert sum(array.nbytes for array in graph.constants.values()) < 1 << 16
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["LayerNormalization<axis=1>(x, s, s)", "Gelu(x)", "RMSNormalization<axis=1>(x, s)",
+     "GatherElements<axis=0>(x, places)"],
+)  # fmt: skip
+def test_what_the_network_computes_is_not_computed_again(node: str) -> None:
+    """Behind operators without derivatives of their own, too, and behind equal constants."""
+    model = parser.parse_model(f"""
+        <ir_version: 12, opset_import: ["": 23, "ai.onnx.preview.training": 1]>
+        g (float[4,4] x, float[4] s, float[4,5] w) => (float[4,5] y, float[4,5] by_w)
+        <int64[1,4] places = {{3, 1, 0, 2}}>
+        {{ h = {node} m = MatMul(h, w) y = Tanh(m)
+          by_w = ai.onnx.preview.training.Gradient<xs=["w"], zs=["x", "s"], y="y">(w, x, s) }}""")
+    graph = run_passes(lower_model(onnx_ir.from_proto(model), "test"))
+    assert sum(isinstance(node.op, MatMul) for node in graph.nodes) == 2
+
+
+def test_a_batch_that_meets_one_matrix_is_the_depth_of_its_gradient() -> None:
+    model = parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
+        g (float[3,4,5] x, float[5,6] w) => (float[5,6] by_w)
+        { y = MatMul(x, w) by_w = ai.onnx.preview.training.Gradient
+              <xs=["w"], zs=["x"], y="y">(w, x) }""")
+    graph = lower_model(onnx_ir.from_proto(model), "test")
+    assert 3 * 4 in [node.op.k for node in graph.nodes if isinstance(node.op, MatMul)]
+    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    got = run_model(model, [x, np.zeros((5, 6), np.float32)])
+    want = np.broadcast_to(x.sum((0, 1))[:, None], (5, 6))
+    np.testing.assert_allclose(got[0], want, rtol=1e-5)

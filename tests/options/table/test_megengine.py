@@ -232,7 +232,7 @@ def test_m_04_a_wrong_level_is_reported(logging: Path) -> None:
                "load(sys.argv[1])", str(logging)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
     assert done.stderr == (
-        "[ERROR] net: RUNTIME_OVERRIDE_LOG_LEVEL is no number from 0 to 4: 7\n"
+        "[ERROR] net: RUNTIME_OVERRIDE_LOG_LEVEL is not a number from 0 to 4: 7\n"
     )
 
 
@@ -650,6 +650,14 @@ def test_m_11_memory_of_the_gpu_is_reserved(
     model = square_of_floats(tmp_path / "m.onnx")
     chosen = options({"MGB_CUDA_RESERVE_MEMORY": value}, model, target="cuda-emulated")
     runs_in_memory(replace(chosen, output=tmp_path / "net"), memory, able, monkeypatch)
+
+
+@pytest.mark.parametrize("value", ["yes", "b:", "b:-1", "2"])
+def test_m_11_says_which_values_there_are(value: str, tmp_path: Path) -> None:
+    model = square_of_floats(tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match=f"invalid value '{value}'") as found:
+        options({"MGB_CUDA_RESERVE_MEMORY": value}, model, target="cuda-emulated")
+    assert found.value.hint == "use 0, 1 or b:BYTES"
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.first_layer import ConvBytesFew
 from atc.backends.cpu.conv.int8 import ConvBytes
+from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
 from atc.backends.kernel import Kernel, Workload, workload_of
 from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import DType, TensorType
@@ -66,7 +67,9 @@ def check(cases: Mapping[str, Case], name: str, most: int) -> int:
     """Compare up to `most` parameter sets of each case's kernels; return how many cases had any."""
     target = vector_target(name)
     calls, wanted = [], []
-    kernels: list[Kernel] = [ConvBytes(), ConvBytesFew(), DepthwiseTiles(), ConvTilesBytes()]
+    kernels: list[Kernel] = [
+        *(ConvBytes(), ConvBytesPairs(), ConvBytesFew(), DepthwiseTiles(), ConvTilesBytes())
+    ]
     for label, case in cases.items():
         graph = run_passes(compile_graph(model(case)), width=lanes(target))
         node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
@@ -101,6 +104,21 @@ MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
 def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
     most = 1 if level() == "-O0" else 2
     assert check(BLOCKED | FIRST, name, most) > len(BLOCKED) // 2 + len(FIRST) - 1
+
+
+EXTREME = {
+    "padded": Case(19, 24, 3, 1, 1, size=9, scale=0.005, extreme=True),
+    "pointwise": Case(40, 48, zero=5, size=7, scale=0.005, extreme=True),
+    "strided": Case(16, 32, 3, 2, 2, size=11, scale=0.005, extreme=True),
+    "signed": Case(32, 40, 2, x=np.int8, y=np.int8, zero=-3, scale=0.005, extreme=True),
+    "grouped": Case(32, 64, 3, pad=1, group=2, per=False, scale=0.005, extreme=True),
+}
+"""Convolutions of bytes whose products, two by two, are more than 16 bits hold."""
+
+
+@pytest.mark.parametrize("name", ["x86-64-avx2", "x86-64-avx512"])
+def test_pairs_of_products_beyond_16_bits_give_the_exact_sums(name: str) -> None:
+    assert check(EXTREME, name, 1) == len(EXTREME)
 
 
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}

@@ -133,6 +133,46 @@ def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_rows_of_a_are_interleaved_where_asked(target: str) -> None:
+    """Tiles of two heights, blocks of the depth, B in place or copied: the same bits."""
+    found, plain = [], []
+    columns = View((22 * 60, 1, 22))
+    for b, copy in ((View((0, 50, 1)), False), (View((0, 50, 1)), True), (View((0, 1, 60)), False)):
+        w = workload((2,), 22, 43, 60, columns, b, "residual")
+        inputs = operands(w, 3)
+        for kb in (None, 20):
+            params = TiledParams(mr=4, nv=2, phases=1, copy=copy, kb=kb)
+            interleaved = replace(params, interleave=True)
+            plain.append(Call(MatMulTile(), params, w, inputs))
+            found.append(("residual", Call(MatMulTile(), interleaved, w, inputs)))
+    check(found, target)
+    record = vector_target(target)
+    results = run_calls([c for _, c in found], record), run_calls(plain, record)
+    for (got,), (want,) in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "interleaved", "copied"),
+    [
+        (View((1, 1024)), View((256, 1)), True, True),  # steps of A a page apart
+        (View((1, 1040)), View((256, 1)), False, False),
+        (View((1024, 1)), View((1024, 1)), False, True),  # steps of B
+        (View((1024, 1)), View((1040, 1)), False, False),
+    ],
+)
+def test_lines_that_crowd_in_the_caches_are_moved(
+    a: View, b: View, interleaved: bool, copied: bool
+) -> None:
+    """As many steps of the depth as a product with 1,024 rows has in a training step."""
+    target = get_target("x86-64-avx512")
+    w = workload((), 1024, 256, 1024, a, b, "none")
+    kernel = MatMulTile()
+    best = min(kernel.parameters(w, target), key=lambda p: kernel.cost(w, p, target))
+    assert (best.interleave, best.copy) == (interleaved, copied)
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_a_panel_of_b_is_copied_where_asked(target: str) -> None:
     params = TiledParams(mr=4, nv=2, phases=1, copy=True)
     w = workload((2,), 9, 43, 21, View((9 * 21, 21, 1)), View((0, 50, 1)), "none")

@@ -1,4 +1,4 @@
-"""Stripes of rows of tensors with their channels last: which are computed, which memory holds."""
+"""Stripes of rows, axis 2 of a tensor: which are computed, which memory holds."""
 
 from __future__ import annotations
 
