@@ -125,7 +125,7 @@ def compile_candidates(chosen: Sequence[tuple[Case, Candidate]]) -> list[Network
         return found
 
     graphs = [lowered_case(case).graph for case, _ in chosen]
-    return compile_networks(graphs, TARGET, "O0", choose=choose)
+    return compile_networks(graphs, TARGET, "O1", choose=choose)  # what is imitated takes longest
 
 
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
