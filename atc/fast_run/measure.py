@@ -182,10 +182,7 @@ def _report_slow(timings: Timings, bench: Bench) -> None:
 
 
 def runs_here(target: Target, device_id: int = 0) -> bool:
-    """Return whether measuring programs for a target run here, also under its runner.
-
-    They ask an operating system for one core and its clock.
-    """
+    """Return whether programs that measure run here, also under a runner: they ask a system."""
     if target.device:
         return runs_code(target.device, device_id)
     return not target.bare and (bool(target.runner) or target.arch in ("", host_arch()))

@@ -37,8 +37,8 @@ def parse_runner(value: object) -> str:
     if text and (kind not in RUNNERS or (needs_more and not rest.strip())):
         raise OptionError(
             f"'{one_line(text, 60)}' is no runner",
-            hint="use local, qemu[:PROGRAM], node, ssh:[USER@]HOST[:PORT], adb[:SERIAL], command:WORDS "
-            "or serial:DEVICE[:BAUD]",
+            hint="use local, qemu[:PROGRAM], node, ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
+            "command:WORDS or serial:DEVICE[:BAUD]",
         )
     if kind in ("ssh", "adb") and (rest.startswith("-") or any(c.isspace() for c in rest)):
         raise OptionError(f"'{one_line(rest, 60)}' names no board")

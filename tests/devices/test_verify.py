@@ -60,7 +60,9 @@ def test_a_compilation_is_verified_under_the_emulator(
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("target", ["host", "cortex-m4f", "riscv32", "aarch64-neon", "wasm32-simd128"])
+@pytest.mark.parametrize(
+    "target", ["host", "cortex-m4f", "riscv32", "aarch64-neon", "wasm32-simd128"]
+)
 def test_a_device_is_compared_node_by_node(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
