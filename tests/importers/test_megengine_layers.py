@@ -238,8 +238,9 @@ def test_matrix_product(kind: str, flags: tuple[int, int], tmp_path: Path) -> No
     a, b = normal(*lead, 5, 7), normal(*lead, 7, 4)
     params = {"MatrixMul": {"transposeA": bool(flags[0]), "transposeB": bool(flags[1])}}
     case = Case(
-        kind, [transposed(a, bool(flags[0])), transposed(b, bool(flags[1]))], params, lambda *_: a @ b
-    )
+        kind, [transposed(a, bool(flags[0])), transposed(b, bool(flags[1]))], params,
+        lambda *_: a @ b,
+    )  # fmt: skip
     check(case, tmp_path)
 
 

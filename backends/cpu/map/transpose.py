@@ -15,7 +15,7 @@ from atc.ir.ops import Map
 from atc.ir.view import View, dense
 
 
-class MapTurn(Kernel[Map]):
+class MapTranspose(Kernel[Map]):
     """Movement whose operand is dense along another loop than the last one."""
 
     name = "map_transpose"
@@ -65,4 +65,4 @@ def transposed_loop(op: Map, width: int) -> int | None:
     return max(found, key=lambda d: high(op.shape[d]), default=None)
 
 
-KERNELS = (MapTurn(),)
+KERNELS = (MapTranspose(),)

@@ -122,7 +122,8 @@ def _causal() -> dict[str, Case]:
         f"{op} state": case(op, x, w, bias, state, outputs=both, activation="silu"),
         f"{op} one step": case(op, x[..., :1].copy(), w, None, state, outputs=both),
         f"{op} dilated": case(op, x, w, None, noise(2, 6, 4), outputs=both, dilation=2),
-        f"{op} transposed": case(op, transposed[0], w, bias, transposed[1], outputs=both, channels_last=1),
+        f"{op} transposed": case(op, transposed[0], w, bias, transposed[1], outputs=both,
+                                 channels_last=1),
     }
 
 
