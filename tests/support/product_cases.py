@@ -19,6 +19,7 @@ import numpy as np
 import onnx.reference
 import pytest
 from cuda_cases import TARGET
+from joined_sources import compile_joined
 
 from atc.backends.cuda.boxes import ATOM
 from atc.backends.cuda.gpus import gpu_of
@@ -125,7 +126,8 @@ def compile_candidates(chosen: Sequence[tuple[Case, Candidate]]) -> list[Network
         return found
 
     graphs = [lowered_case(case).graph for case, _ in chosen]
-    return compile_networks(graphs, TARGET, "O1", choose=choose)  # what is imitated takes longest
+    # What is imitated takes longest.
+    return compile_networks(graphs, TARGET, "O1", choose=choose, compile_all=compile_joined)
 
 
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
