@@ -154,8 +154,8 @@ def linker_words(answer: bytes) -> tuple[str, ...]:
     when linked stays, without the name of a file that GCC deletes; it fails where there are such
     objects, for it misses GCC's variables.
     """
-    said = answer.decode(errors="replace").splitlines()
-    lines = [line for line in said if line.startswith(" ")]
+    output = answer.decode(errors="replace").splitlines()
+    lines = [line for line in output if line.startswith(" ")]
     first, *words = shlex.split(lines[0]) if len(lines) == 1 else [""]
     if Path(first).name != "collect2" or any(w.startswith(("-flto", "-fuse-ld")) for w in words):
         return ()

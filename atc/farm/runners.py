@@ -147,8 +147,8 @@ class Board:
             raise Away(f"{self.name} doesn't answer: {error.message}", where="--runner") from None
 
     def _away(self, done: Finished) -> Away:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        reason = one_line(said[-1], 200) if said else f"exit status {done.status}"
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        reason = one_line(output[-1], 200) if output else f"exit status {done.status}"
         return Away(
             f"{self.name} can't run a program: {reason}", where="--runner",
             hint="try it by hand first: the runner asks for no password",

@@ -48,9 +48,9 @@ def read_json(path: Path, option: str, code: str = "E10032") -> Any:
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that say something, numbered from 1, less comments (#) and blanks."""
     for number, line in enumerate(text.splitlines(), start=1):
-        said = line.partition("#")[0].strip()
-        if said:
-            yield number, said
+        content = line.partition("#")[0].strip()
+        if content:
+            yield number, content
 
 
 def wrong(

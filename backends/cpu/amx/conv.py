@@ -175,7 +175,7 @@ class ConvTiles(
         return found
 
     def _planes(self, w: Workload[ConvBlocked], type_: TensorType) -> PackedLayout:
-        """Return the planes of a tensor that was said to be such."""
+        """Return the planes of a tensor that lies as such."""
         planes = planes_of(type_, self.channels, self.parts, None)
         if planes is None:
             raise InternalError(f"{type_} of {w.op.kind} can't be planes")
