@@ -190,7 +190,7 @@ def _identify(
 
 
 def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
-    text = f"{shlex.join(words)} is no compiler that atc knows"
+    text = f"{shlex.join(words)} is not a compiler that atc knows"
     return ToolchainError(text, where=source, hint="use gcc, clang or zig")
 
 

@@ -497,7 +497,7 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     assert any("block" in label.split("_") for label in labels)  # conversions
     assert run(model, *words).json["layout_transform"] == {**found, "chosen": "auto"}
     run(model, "--layout-transform=tpu", status=1)
-    assert "the target is no GPU" in run(model, "--layout-transform=cuda", status=1).err
+    assert "the target is not a GPU" in run(model, "--layout-transform=cuda", status=1).err
 
 
 @pytest.mark.slow

@@ -314,8 +314,8 @@ def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Pa
     [
         (["--loss=l1_loss"], "--loss is for --mode=train"),
         (["--mode=train", "--loss=hinge"], "there is no loss 'hinge' [--loss] (hint: use cross"),
-        (["--mode=train", "--labels=a:b"], "'a:b' is no label [--labels]"),
-        (["--mode=train", "--optimizer_options=momentum"], "'momentum' is no number"),
+        (["--mode=train", "--labels=a:b"], "'a:b' is not a label [--labels]"),
+        (["--mode=train", "--optimizer_options=momentum"], "'momentum' is not a number"),
         (["--mode=train", "--lr=nan"], "'nan' is not a number of 0 or more [--lr]"),
         (["--mode=train", "--state=a=b"], "--state doesn't apply to training steps"),
     ],
