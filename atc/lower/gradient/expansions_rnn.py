@@ -63,6 +63,8 @@ class _Side:
         if place.has(3):
             both = op("Reshape", self._own(3), place.ints(2, gates * units))
             bias, self_bias = place.part(both, 0), place.part(both, 1)
+            if place.node.op_type != "GRU":  # whose reset may scale what the state's bias is in
+                bias, self_bias = op("Add", bias, self_bias), None
             share = op("Add", share, bias)
         h = self._state(5, batch, units)
         c = self._state(6, batch, units) if place.node.op_type == "LSTM" else None
