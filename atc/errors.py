@@ -81,7 +81,7 @@ _WAYS_OUT = {
     errno.EDQUOT: "free some room there, or name another place",
     errno.ENOENT: "check the name",
     errno.EISDIR: "name a file, not a folder",
-    errno.ENOTDIR: "name a folder where a file stands in the path",
+    errno.ENOTDIR: "name a folder where a file is in the path",
     errno.ENAMETOOLONG: "take a shorter name",
     errno.ELOOP: "correct its links",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -43,7 +43,7 @@ class Switches:
         """Yield what is asked for in vain."""
         for name in self.unknown:
             known = ", ".join(RULES)
-            yield f"the fusion rule '{name}' is none of this compiler's, which are {known}"
+            yield f"unknown fusion rule '{name}'; this compiler has {known}"
 
 
 def read_switches(path: Path) -> Switches:

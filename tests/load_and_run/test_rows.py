@@ -903,7 +903,7 @@ def test_l55_disable_assert_throw(run: Any, tmp_path: Path) -> None:
     right.write_bytes(dump_with_cases())
     wrong.write_bytes(dump_with_cases(0.5))
     assert run(right, C99, "--iter=1").out.count("is as expected") == 2
-    assert "test #1: output 'prob' errs by 0.5" in run(wrong, C99, status=5).err
+    assert "test #1: output 'prob' differs by 0.5" in run(wrong, C99, status=5).err
     found = run(wrong, C99, "--disable-assert-throw")
     assert "assert failed: test #1" in found.out
     assert found.out.count("finished test") == 2
