@@ -124,6 +124,7 @@ def test_pairs_of_products_beyond_16_bits_give_the_exact_sums(name: str) -> None
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
 
 
+@pytest.mark.slow
 def test_drawn_convolutions_give_the_exact_sums() -> None:
     assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
 
