@@ -15,7 +15,7 @@ from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
-from atc.backends.cpu.conv.first_layer import ConvBytesFew
+from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
 from atc.backends.kernel import Kernel, Workload, workload_of
@@ -68,7 +68,7 @@ def check(cases: Mapping[str, Case], name: str, most: int) -> int:
     target = vector_target(name)
     calls, wanted = [], []
     kernels: list[Kernel] = [
-        *(ConvBytes(), ConvBytesPairs(), ConvBytesFew(), DepthwiseTiles(), ConvTilesBytes())
+        *(ConvBytes(), ConvBytesPairs(), ConvFirstBytes(), DepthwiseTiles(), ConvTilesBytes())
     ]
     for label, case in cases.items():
         graph = run_passes(compile_graph(model(case)), width=lanes(target))
