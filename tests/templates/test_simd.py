@@ -270,9 +270,9 @@ def test_every_table_is_tested() -> None:
     assert tables == {table.name for table in TABLES}
 
 
-@pytest.mark.parametrize("name", sorted(VOCABULARY))
-def test_every_name_is_tested(name: str) -> None:
-    assert re.search(rf"\b{name}\b", program_text(ALL))
+def test_every_name_is_tested() -> None:
+    assert VOCABULARY
+    assert {*re.findall(r"\w+", program_text(ALL))} >= VOCABULARY
 
 
 @pytest.mark.few(1)

@@ -286,7 +286,7 @@ def test_the_keywords_are_the_options() -> None:
     assert (tuple(training.LOSSES), tuple(training.OPTIMIZERS)) == (LOSSES, OPTIMIZERS)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "square_loss"])
 def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Path) -> None:
     atc.training_step(
@@ -418,7 +418,7 @@ CONTROL = """<ir_version: 8, opset_import: ["": 17]> net (double[3,2,4] x) => (d
         z = Identity(k) a = Mul(u, s) v = Sin(a) }>(n, go, b) }"""
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [-1.0, 2.0])
 def test_recurrent_layers_and_control_flow_are_trained(limit: float, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
