@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -344,7 +344,6 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     g, m, p, nv = geometry(w, 1), params.m, params.p, params.nv
     tiles = grid(g, params)
     n = (m + 2) ** 2
-    flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
     total = 0.0
     raw = raw_filters(g, params)
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
@@ -352,16 +351,7 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     rate = FAR if reread else NEAR
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
-        cuts = cut_columns(Axis(count, count), p)
-        widths = panels(g.mb, nv)
-        tiles_of = [
-            {
-                vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, g.ic, rate)
-                for vectors in dict.fromkeys(widths)
-            }
-            for c in cuts
-        ]
-        products = n * sum(costs[vectors] for costs in tiles_of for vectors in widths)
+        products = n * _product_cycles(machine, g.block, g.ic, g.mb, count, p, nv, rate)
         of_blocks[count] = max(products, reread / (STREAM * machine.memory))
     into, back = TRANSFORMS[m]
     for count in tiles.blocks:
@@ -376,3 +366,21 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
 
 
 KERNELS = (ConvWinograd(),)
+
+
+@lru_cache(1 << 12)  # tiles of any size, of filters transformed by anybody, ask for the same
+def _product_cycles(
+    machine: Machine, block: int, ic: int, mb: int, count: int, p: int, nv: int, rate: float
+) -> float:
+    """Estimate the cycles of the products of one component for so many tiles."""
+    one = Axis(1, 1)
+    flat = Geometry(1, block, 1, ic, mb, one, one, plain=False)
+    widths = panels(mb, nv)
+    tiles_of = [
+        {
+            vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, ic, rate)
+            for vectors in dict.fromkeys(widths)
+        }
+        for c in cut_columns(Axis(count, count), p)
+    ]
+    return sum(costs[vectors] for costs in tiles_of for vectors in widths)
