@@ -255,7 +255,6 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if raw:  # the next panel of taps while all components of this one are multiplied
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
         share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
-        mats = matrices(m)
         v, y = strides(g, tiles)
         return {
             "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
@@ -263,7 +262,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
                        for k, (n, count) in enumerate(widths)],
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
-            "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
+            "into": _input_lines(m), "back": _output_lines(m),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w), "element": w.input(0).dtype.c,
@@ -315,6 +314,16 @@ def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
 @cache
 def _filter_lines(m: int) -> tuple[str, ...]:
     return tuple(combinations(matrices(m).filter, "d", "v"))
+
+
+@cache
+def _input_lines(m: int) -> tuple[str, ...]:
+    return tuple(combinations(matrices(m).input, "d", "v"))
+
+
+@cache
+def _output_lines(m: int) -> tuple[str, ...]:
+    return tuple(by_points(matrices(m).output, "d", "r"))
 
 
 def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
