@@ -47,7 +47,8 @@ class MapFixedPoint(Kernel[Map]):
         lines, value = _element(found, read)
         values: dict[str, object] = {
             "loops": loops, "lines": lines, "value": value, "size": prod(w.op.shape), "each": [],
-            "steps": found.steps, "vector": None, "words": [], "target": address(dense(w.op.shape), indices),
+            "steps": found.steps, "vector": None, "words": [],
+            "target": address(dense(w.op.shape), indices),
         }  # fmt: skip
         dense_ = all(not v.offset and v.is_dense(w.op.shape) for v in w.op.views)
         values["scalar"] = _element(found, _at("i"))
