@@ -73,7 +73,7 @@ def test_a_device_is_compared_node_by_node(
     words = ["verify", str(tmp_path / "net"), f"--model={model}", "--runner=qemu"]
     if target == "host":
         words[-1] = "--runner=local"
-    whole = {"optimization_switch": "take_turns:off"}  # a cascade's first result is never whole
+    whole = {"optimization_switch": "cascade:off"}  # a cascade's first result is never whole
     atc.compile(model, tmp_path / "net", target=target, step=True, **whole)
     assert main(words) == 0
     nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
