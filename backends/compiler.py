@@ -117,6 +117,12 @@ def shared_library(compiler: Compiler, name: str) -> str:
     return f"{name}.dll" if compiler.windows else f"lib{name}.so"
 
 
+def library_in(folder: Path, name: str) -> Path | None:
+    """Return a network's library of any system in a folder: the shared one, else the static one."""
+    names = (f"lib{name}.so", f"{name}.dll", f"lib{name}.a")
+    return next((p for p in (folder / n for n in names) if p.is_file()), None)
+
+
 def source_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
     """Return the flags of a source: to the host's compiler, CUDA is C++ that emulates a GPU."""
     if not source.endswith(".cu"):

@@ -21,9 +21,9 @@ from atc.errors import AtcError
 EMULATORS = {
     "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",
     "qemu-aarch64-static": "qemu-user-static", "qemu-arm-static": "qemu-user-static",
-    "qemu-riscv64-static": "qemu-user-static",
+    "qemu-riscv64-static": "qemu-user-static", "node": "nodejs",
 }  # fmt: skip
-"""Debian's packages of the emulators that start programs for other processors."""
+"""Debian's packages of what starts programs for other processors."""
 
 _PATIENCE = 60.0
 _PROBE = """\

@@ -2,10 +2,12 @@
 
 Their code is that of the portable tier, and of kernels for `dsp` and `mve`, or, where a record
 names a table of vectors, of all tuned kernels. qemu runs a program for a Cortex-M on a board that
-has the core, or the next one that it knows: M3 for M0+, M55 for M85.
+has the core, or the next one that it knows: M3 for M0+, M55 for M85. Node.js runs WebAssembly's.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target
@@ -40,6 +42,7 @@ def _cortex_m(
     )
 
 
+_WASI = Path(__file__).parents[1] / "templates/starter/wasi.mjs"
 _SOFT, _HARD = "thumb-freestanding-eabi", "thumb-freestanding-eabihf"
 
 SMALL_TARGETS: tuple[Target, ...] = (
@@ -116,6 +119,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         cflags=("-msimd128",),
         compiler="clang-19",
         compiler_words=("--target=wasm32-wasi",),
+        runner=("node", "--no-warnings", str(_WASI)),
         zig="wasm32-wasi",
         bare=True,
         own_math=True,

@@ -182,10 +182,10 @@ def _report_slow(timings: Timings, bench: Bench) -> None:
 
 
 def runs_here(target: Target, device_id: int = 0) -> bool:
-    """Return whether programs for a target run on this machine, also under its runner."""
+    """Return whether programs that measure run here, also under a runner: they ask a system."""
     if target.device:
         return runs_code(target.device, device_id)
-    return bool(target.runner) or target.arch in ("", host_arch())
+    return not target.bare and (bool(target.runner) or target.arch in ("", host_arch()))
 
 
 def machine_name(target: Target, device_id: int = 0) -> str:

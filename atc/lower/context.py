@@ -14,7 +14,7 @@ from atc.errors import ModelError, UnsupportedError
 from atc.ir.graph import Array, TensorType
 from atc.lower.builder import Builder
 from atc.lower.strings import cells, is_text
-from atc.lower.value_bounds import bounded_integers, unbounded
+from atc.lower.value_bounds import RunTimeOperand, bounded_integers, unbounded
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class LoweringContext:
         self.input(i)
         array = self.const(i)
         if array is None:
-            raise UnsupportedError(
+            raise RunTimeOperand(
                 f"{what} is computed at run time",
                 where=self.label,
                 hint="pin the shapes it depends on with --input_shape",

@@ -13,6 +13,7 @@ from atc.errors import AtcError, UnsupportedError
 from atc.ir.graph import DType, TensorType
 from atc.lower.builder import Builder
 from atc.lower.context import node_name
+from atc.lower.value_bounds import RunTimeOperand
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Trace:
         reads = {id(v) for v in node.inputs if v is not None}
         depends = bool(reads & self.tainted)
         consequence = isinstance(error, UnknownOperand) or (
-            depends and error is not None and "is computed at run time" in error.message
+            depends and isinstance(error, RunTimeOperand)
         )
         visit = NodeDiagnostic(
             id(node), node_name(node), node.op_type, node.domain, error, not consequence

@@ -31,6 +31,10 @@ LARGEST = 1 << 31
 """A bound from which on none is taken for proven: it is only what the type holds."""
 
 
+class RunTimeOperand(UnsupportedError):
+    """A node needs the elements of an operand when compiling, and they are computed at run time."""
+
+
 def declare_ranges(model: onnx_ir.Model, ranges: Mapping[str, tuple[Range, ...]]) -> None:
     """Mark the values whose integers --value_range bounds; OptionError for an unknown name."""
     loops = [n for n in _nodes(model.graph) if n.op_type == "Loop"]
@@ -138,9 +142,9 @@ def _elements(b: Builder, name: str, size: int) -> list[tuple[str, int]]:
     return [(name, k) for k in range(size)]
 
 
-def unbounded(what: str, name: str, label: str) -> UnsupportedError:
+def unbounded(what: str, name: str, label: str) -> RunTimeOperand:
     """Return the error for integers that nothing bounds."""
-    return UnsupportedError(
+    return RunTimeOperand(
         f"{what} is computed at run time, and nothing bounds it", where=label,
         hint=f'say what it may be: --value_range="{name}:1~100", a range per element',
     )  # fmt: skip

@@ -30,15 +30,15 @@ def parse_scheduler(value: object) -> str:
 def parse_runner(value: object) -> str:
     """Return the text of a runner; raises OptionError for what is none."""
     text = str(value)
-    if text == "qemu":
+    if text in ("qemu", "node"):
         return "local"  # under the target's own emulator
     kind, _, rest = text.partition(":")
     needs_more = kind in ("qemu", "ssh", "command", "serial")
     if text and (kind not in RUNNERS or (needs_more and not rest.strip())):
         raise OptionError(
             f"'{one_line(text, 60)}' is no runner",
-            hint="use local, qemu[:PROGRAM], ssh:[USER@]HOST[:PORT], adb[:SERIAL], command:WORDS "
-            "or serial:DEVICE[:BAUD]",
+            hint="use local, qemu[:PROGRAM], node, ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
+            "command:WORDS or serial:DEVICE[:BAUD]",
         )
     if kind in ("ssh", "adb") and (rest.startswith("-") or any(c.isspace() for c in rest)):
         raise OptionError(f"'{one_line(rest, 60)}' names no board")

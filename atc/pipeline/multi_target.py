@@ -108,7 +108,8 @@ def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> 
             done.append(inner(_of_one(request, target, cwd, name), diagnostics))
         parts = tuple(_part(k, each) for k, each in enumerate(done))
         diagnostics.stage("joining the targets")
-        texts = {**_texts(name, done[0].emission, parts), f"{name}.report.json": _report(done)}
+        texts = _texts(name, done[0].emission, parts)
+        texts |= {f"{name}.report.json": _report(name, done)}
         files = {path: text.encode() for path, text in texts.items()}
         inside = {
             f"{part.folder}/{path}": file
@@ -180,10 +181,10 @@ def _build_info(first: Emission, parts: Sequence[Part]) -> str:
     )
 
 
-def _report(done: Sequence[Compilation]) -> str:
-    """Return the first target's report, and where the others' are."""
+def _report(name: str, done: Sequence[Compilation]) -> str:
+    """Return the first target's report under the folder's name, and where all targets' are."""
     paths = {each.target.name: f"targets/{each.name}/{each.name}.report.json" for each in done}
-    return json.dumps({**done[0].report, "targets": paths}, indent=1) + "\n"
+    return json.dumps({**done[0].report, "name": name, "targets": paths}, indent=1) + "\n"
 
 
 def _kept(done: Compilation) -> Iterator[tuple[str, Path]]:

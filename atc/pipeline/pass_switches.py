@@ -15,7 +15,7 @@ from atc.options.files import lines_of, read_json, read_text, wrong
 from atc.passes import pass_names
 
 ALL = "ALL"
-CASCADES = "take_turns"
+CASCADES = "cascade"
 """The one rule that is no pass: cascades, calls that run stripe by stripe."""
 RULES = (*pass_names(), CASCADES)
 

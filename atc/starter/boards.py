@@ -81,6 +81,8 @@ BOARDS: dict[str, tuple[Board, ...]] = {
     "riscv32": (
         Board("virt", "qemu's virt (RV32)", 0x80000000, 4 * _M, 0x80400000, 4 * _M),
     ),
+    # No board: it has as much memory as there is, and files.
+    "wasm32-simd128": (Board("node", "Node.js", 0, 0, 0, 0),),
 }  # fmt: skip
 """Each target's boards, the one that qemu imitates first."""
 

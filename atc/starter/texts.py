@@ -10,6 +10,8 @@ from atc.templates import render, verbatim
 
 STARTUP = ("startup.c", "semihosting.c", "board.h", "sections.ld")
 """What every program for a board is made of."""
+IN_NODE = ("files.c", "board.h", "wasi.mjs")
+"""What a program for Node.js is made of."""
 SERIAL = ("uart.c", "uart.h")
 """What a program that answers over a serial line is made of besides."""
 
@@ -18,10 +20,18 @@ def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, 
     """Return the folder `starter/` of a project; `interface` is its emission's."""
     boards = boards_of(target)
     values = {
-        **interface, "compiler": target.compiler,
-        "cflags": (*target.compiler_words, *target.cflags), "boards": boards,
-        "link_flags": target.link_flags,
-        "qemu": target.runner, "qemu_serial": _with_line(target.runner),
+        **interface, "compiler": target.compiler, "boards": boards,
+        "cflags": (*target.compiler_words, *target.cflags),
+    }  # fmt: skip
+    if target.arch == "wasm32":
+        return {
+            "starter/Makefile": render("starter/Makefile_node.j2", values),
+            "starter/main.c": render("starter/main.c.j2", values),
+            **{f"starter/{file}": verbatim(f"starter/{file}") for file in IN_NODE},
+        }
+    values |= {
+        "link_flags": target.link_flags, "qemu": target.runner,
+        "qemu_serial": _with_line(target.runner),
     }  # fmt: skip
     return {
         "starter/Makefile": render("starter/Makefile.j2", values),
@@ -53,7 +63,7 @@ def board_text(board: Board) -> str:
 def run_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
     """Return the sources of a program that runs a network once, on files."""
     texts = {"run.c": render("starter/run.c.j2", {**interface})}
-    if not target.bare:
+    if not target.scarce_memory:
         own = ("files.c", "board.h")
         return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}
     return {

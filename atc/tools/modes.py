@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from atc.backends.compiler import library_in
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
@@ -141,10 +142,7 @@ def _info(report: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
 
 def _build_info(folder: Path, name: str) -> list[str]:
     """Return what the library says of its making; it isn't loaded, so any target's can be read."""
-    library = folder / f"lib{name}.so"
-    try:
-        data = (library if library.is_file() else folder / f"{name}.dll").read_bytes()
-    except OSError:
-        return []
+    library = library_in(folder, name)
+    data = library.read_bytes() if library else b""
     found = re.search(rb"atc=[ -~]{1,200}?; target=[ -~]{1,2000}", data)
     return found[0].decode().split("; ") if found else []

@@ -30,6 +30,7 @@ TOOLS = {
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
     "riscv32": ("riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
+    "wasm32-simd128": ("clang-19", "wasm-ld-19", "node"),
     "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
 }
 
@@ -59,7 +60,9 @@ def test_a_compilation_is_verified_under_the_emulator(
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("target", ["host", "cortex-m4f", "riscv32", "aarch64-neon"])
+@pytest.mark.parametrize(
+    "target", ["host", "cortex-m4f", "riscv32", "aarch64-neon", "wasm32-simd128"]
+)
 def test_a_device_is_compared_node_by_node(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -70,7 +73,7 @@ def test_a_device_is_compared_node_by_node(
     words = ["verify", str(tmp_path / "net"), f"--model={model}", "--runner=qemu"]
     if target == "host":
         words[-1] = "--runner=local"
-    whole = {"optimization_switch": "take_turns:off"}  # a cascade's first result is never whole
+    whole = {"optimization_switch": "cascade:off"}  # a cascade's first result is never whole
     atc.compile(model, tmp_path / "net", target=target, step=True, **whole)
     assert main(words) == 0
     nodes = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
@@ -157,7 +160,7 @@ def test_a_machine_that_ssh_does_not_reach(
 @pytest.mark.parametrize(
     ("target", "text"),
     [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "need qemu-system-riscv32"),
-     ("wasm32-simd128", "don't run on this machine")],
+     ("wasm32-simd128", "need node to run on this machine")],
 )  # fmt: skip
 def test_what_cannot_run_is_reported_before_anything_is_compiled(
     target: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

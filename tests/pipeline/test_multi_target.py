@@ -19,6 +19,7 @@ from atc.errors import OptionError
 from atc.options.options import Options
 from atc.program import partition as parallel
 from atc.tools.check import check_model
+from atc.tools.explain import read_report
 from support import runnable
 
 TARGETS = {
@@ -69,6 +70,9 @@ def test_the_first_that_runs_is_chosen(out: Path) -> None:
     assert chosen(out / "all" / "net", "net") == first(names)
     net, best = atc.load(out / "all" / "net"), atc.load(out / "best" / "net")
     assert f"target={','.join(names)};" in net.build_info
+    report = read_report(out / "all" / "net")
+    assert report["name"] == "net"
+    assert list(report["targets"]) == list(names)
     x = np.random.default_rng(0).standard_normal(net.inputs[0].shape).astype(np.float32)
     for got, expected in zip(net.run({net.inputs[0].name: x}).values(),
                              best.run({best.inputs[0].name: x}).values(), strict=True):  # fmt: skip

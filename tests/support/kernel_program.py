@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from c_compiler import compile_command, compile_in
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
-from simd_program import NODE
 from tile_emulation import emulated, emulating
 
 from atc.backends.kernel import AnyKernel, Candidate, Workload
@@ -75,8 +74,6 @@ class Call:
 def vector_target(name: str) -> Target:
     """Return a target, or skip the test where nothing here can build and run it."""
     target = get_target(name)
-    if target.arch == "wasm32":
-        target = replace(target, runner=NODE)
     at_home = target.arch in ("", host_arch())
     if at_home and not target.features - TILES <= host_features():
         pytest.skip(f"this CPU can't run {name}")

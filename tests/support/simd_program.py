@@ -35,7 +35,6 @@ STRICT = (
 )
 
 
-NODE = ("node", "--no-warnings", str(Path(__file__).with_name("wasi.mjs")))
 """What runs programs of WebAssembly."""
 
 
@@ -64,8 +63,6 @@ class Table:
 
     def runner(self) -> list[str]:
         """Return the command that runs a program of the target here, or skip the test."""
-        if self.machine == "wasm32":
-            return [find("node"), *NODE[1:]]
         program, *words = get_target(self.target).runner
         return [find(program), *words]
 

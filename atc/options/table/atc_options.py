@@ -388,9 +388,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("runner", "Optimisation", "where programs run that measure kernels (default: here, "
             "under the target's emulator), and what atc verify compares (here, under an emulator, "
             "ssh:HOST, or serial:DEVICE)",
-            "local|qemu[:PROGRAM]|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE", parse_runner,
+            "local|qemu[:PROGRAM]|node|ssh:HOST|adb:SERIAL|command:WORDS|serial:DEVICE",
+            parse_runner,
             documentation="Each program is carried there, has --fast_run_timeout, and is removed. "
-            "qemu alone is the target's own emulator, as local is where there is need of one."),
+            "qemu or node alone is what runs the target's programs here, as local is where there "
+            "is need of it."),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to report on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",

@@ -23,7 +23,7 @@ def _profile_unless_bulk(bulk: bool) -> bool | None:
 
 
 def _no_cascades(bulk: bool) -> str | None:
-    return None if bulk else "take_turns:off"
+    return None if bulk else "cascade:off"
 
 
 def _workspace(tuning: int) -> int | None:
@@ -89,7 +89,7 @@ MXNET: tuple[Setting, ...] = (
           gives={"sanity_check": lambda engine: "1" if engine == "NaiveEngine" else None}),
     _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
              meaning="0: each kernel call runs and is timed by itself, as --profile and "
-             "--optimization_switch=take_turns:off; 1: nothing is between the calls, and some run "
+             "--optimization_switch=cascade:off; 1: nothing is between the calls, and some run "
              "in bulk, by stripes of rows",
              gives={"profile": _profile_unless_bulk, "optimization_switch": _no_cascades}),
     _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atc.backends.compiler import library_in
 from atc.errors import OptionError, one_line
 from atc.tools.explain import Report, read_report
 from atc.tools.profile import Profile
-from atc.tools.report_page.elf import CodeSizes, code_sizes
+from atc.tools.report_page.code_sizes import CodeSizes, code_sizes
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ def read_page(folder: Path, profile: Profile | None) -> Page:
     try:
         steps, measured = _steps(report, profile)
         _ = [(n["name"], n["op"], n["reads"]) for n in report["model"]], report["memory"]["buffers"]
-        library = folder / f"lib{report['name']}.so"
+        library = library_in(folder, report["name"])
     except (LookupError, TypeError) as error:
         raise OptionError(
             f"the report in {folder} lacks {one_line(str(error), 60)}",
             hint="compile the model again with this version of atc",
         ) from None
-    data = library.read_bytes() if library.is_file() else b""
+    data = library.read_bytes() if library else b""
     return Page(report, steps, measured, profile, len(data), code_sizes(data))
 
 

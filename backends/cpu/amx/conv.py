@@ -15,11 +15,9 @@ import numpy as np
 
 from atc.backends.cpu.amx.cost import (
     COMPARED,
-    FIRST,
     PRODUCT,
     REACHED,
     RESIDENT,
-    STREAM,
     end_cycles,
     far_cycles,
     halving,
@@ -32,13 +30,10 @@ from atc.backends.cpu.amx.plane_epilogue import (
     is_shortcut,
     planes_of,
 )
-from atc.backends.cpu.amx.products import Step, step_lines
+from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, Panels, TiledConv
 from atc.backends.cpu.amx.weights import pack_int8x4, pack_rounded, pack_split
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
-from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import (
-    Kernel,
-    KernelParams,
     Pack,
     PacksActivations,
     Splittable,
@@ -47,75 +42,17 @@ from atc.backends.kernel import (
 )
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
-from atc.backends.render.tile_geometry import Geometry, geometry
-from atc.backends.render.vector_expr import lanes, typed_epilogue
+from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.vector_expr import typed_epilogue
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
 
-LINE = 64
-"""Bytes of a cache line, and of a tile's row."""
-TILE = 1024
-"""Bytes of a tile."""
 SPREAD = 2.0
 """Cycles to copy 32 channels of a pixel to a plane, beside those to make halves of them."""
 COPIED = 0.5
 """The part of the copies that are made: the others find planes that the call before wrote."""
-
-
-@dataclass(frozen=True)
-class Panels:
-    """Output channels in panels of tiles, whose numbers are made of `parts`.
-
-    Blocks of results are `block` pixels x `tile_columns` x 16 channels; tall ones have
-    all pixels there.
-    """
-
-    g: Geometry
-    parts: int
-    tall: bool
-
-    @property
-    def block(self) -> int:
-        """Pixels of a block of results."""
-        return 64 if self.tall else 32
-
-    @property
-    def tile_columns(self) -> int:
-        """Output blocks of 16 channels in a panel."""
-        return 1 if self.tall else 2
-
-    @property
-    def panels(self) -> int:
-        """Panels of output channels in a group."""
-        return -(-self.g.mb // self.tile_columns)
-
-    @property
-    def products(self) -> int:
-        """Products of tiles in a step."""
-        return 12 if self.parts == 2 else 4
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of weights that a panel has for a step."""
-        return self.tile_columns * self.parts * TILE
-
-    @property
-    def panel_steps(self) -> int:
-        """Steps that sum a block."""
-        raise NotImplementedError
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel."""
-        return self.panel_steps * self.step_bytes
-
-    def passing(self, each: float, blocks: int, from_panels: bool) -> float:
-        """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
-        weights = self.panels * self.panel_bytes
-        reread = 0 if from_panels or weights <= RESIDENT else blocks
-        return max(self.panels * blocks * each, reread * weights / STREAM) + weights / FIRST
 
 
 @dataclass(frozen=True)
@@ -185,21 +122,10 @@ class Cut(Panels):
         return g.batch * g.supers * (copied + far_cycles(machine, self.steps * self.plane))
 
 
-def product_of(w: Workload[ConvBlocked]) -> str:
-    """Return the product of tiles that multiplies x."""
-    products = {DType.UINT8: "TILE_DOT_U8S8", DType.INT8: "TILE_DOT_S8S8"}
-    return products.get(w.input(0).dtype, "TILE_DOT_BF16")
-
-
 @dataclass(frozen=True, kw_only=True)
-class TilesParams(KernelParams):
+class TilesParams(BlockParams):
     """Those of blocks of pixels and panels of weights, and of packed layouts."""
 
-    rb: int
-    """1 where all panels of weights meet a block of pixels before the next one, 0 where all blocks
-    meet a panel."""
-    tall: bool
-    """Whether blocks are of 64 pixels x 16 channels."""
     pieces: int = 1
     """Threads that share a call."""
     borders: tuple[tuple[int, int], ...] = ()
@@ -217,20 +143,15 @@ class TilesParams(KernelParams):
 
 
 class ConvTiles(
-    Kernel[ConvBlocked, TilesParams],
+    TiledConv[TilesParams, Cut],
     Splittable[ConvBlocked, TilesParams],
     PacksActivations[ConvBlocked, TilesParams],
 ):
     """The common part of convolutions on tiles."""
 
-    op = ConvBlocked
     template = "cpu/amx/conv.c.j2"
-    portable = False
     bitwise_reproducible = True
-    headers = ("bf16", "tiles")
     channels = 32
-    parts = 1
-    sums = DType.FLOAT
 
     def cut(self, w: Workload[ConvBlocked], params: TilesParams) -> Cut:
         """Return the workload's partition by the parameters."""
@@ -317,16 +238,13 @@ class ConvTiles(
         phases = 1 if pieces == 1 or self.cut(w, params).direct else 2
         return WorkSplit(pieces, phases)
 
-    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Blocked floats, known weights, two spatial axes or one."""
+    def _adds_floats(self, w: Workload[ConvBlocked]) -> bool:
         types = [t.dtype for t in (w.inputs[0], *w.inputs[2:], *w.outputs) if t is not None]
-        floats = w.op.accumulator is DType.FLOAT and not any(t.is_half for t in types)
-        return floats and self._fits(w, target)
+        return w.op.accumulator is DType.FLOAT and not any(t.is_half for t in types)
 
     def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
-        fits = able and w.op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
-        return fits and not geometry(w, 1).plain
+        """Return whether tiles fit, and x is blocked and no depthwise convolution's."""
+        return super()._fits(w, target) and not is_depthwise(w) and not geometry(w, 1).plain
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[TilesParams]:
         """Both orders; tall blocks where all pixels are two of 32 and several taps read them."""
@@ -341,10 +259,6 @@ class ConvTiles(
         """Weights in tiles, in the order of use."""
         op, c = w.op, self.cut(w, params)
         return {1: lambda weights: self.pack(ungrouped(weights, c.g, op.group), c, w)}
-
-    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
-        """Return weights [supers, filters, channels, taps] as the tiles want them."""
-        raise NotImplementedError
 
     def _defers_epilogue(self, w: Workload[ConvBlocked]) -> bool:
         """Return whether vectors can't compute the epilogue.
@@ -363,29 +277,15 @@ class ConvTiles(
     ) -> dict[str, object]:
         """Return the planes, the steps of a product and the loops over blocks and panels."""
         c = self.cut(w, params)
-        op, sums = w.op, self.sums
         shortcuts = {k: p for k, p in self._given(w, params).items() if k}
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
-        epilogue = PlanesEpilogue(w, c.g, target, sums, planes)
-        started = op.zero != 0
-        bias = None if started else epilogue.dense_bias()
-        if bias is not None:
-            epilogue.forget_bias()
-        by_panels = params.rb == 0
-        lines = -(-c.step_bytes // LINE // c.flat.blocks) if by_panels and c.panels > 1 else 0
-        rest = c.g.ic % c.channels
-        step = Step(product_of(w), c.parts, c.tall, c.pixel, lines)
+        epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes)
+        shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
         return {
-            "c": c, "g": c.g, "flat": c.flat, "epilogue": epilogue, "by_panels": by_panels,
-            "step": step_lines(step), "element": w.input(0).dtype.c,
-            "shifts": [s * c.pixel for s in c.flat.shifts()], "lines": lines,
-            "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
-            "many": -(-c.block // c.panel_steps), "started": started,
-            "starts": c.g.supers * c.g.mb * 64 if started else 0,
-            "integers": sums is DType.INT32, "bias": bias, "given": c.x, "shortcuts": shortcuts,
-            "wanted": c.y,
-            "result_size": w.outputs[0].dtype.itemsize, "units": c.units,
-            "pieces": params.pieces,
+            **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts == 2,
+            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
+            "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
+            "result_size": w.outputs[0].dtype.itemsize, "pieces": params.pieces,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: TilesParams, target: Target) -> float:
@@ -404,9 +304,9 @@ class ConvTilesBf16(ConvTiles):
     name = "conv_amx_bf16"
     precision = "bf16"
 
-    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
+    def tiles(self, dense: Array, c: Cut) -> Array:
         """Return the rounded weights."""
-        return pack_rounded(dense, c.channels, c.tile_columns).view(np.float32)
+        return pack_rounded(dense, c.channels, c.tile_columns)
 
 
 class ConvTilesBf16x3(ConvTiles):
@@ -416,9 +316,9 @@ class ConvTilesBf16x3(ConvTiles):
     precision = "bf16x3"
     parts = 2
 
-    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
+    def tiles(self, dense: Array, c: Cut) -> Array:
         """Weights split in two."""
-        return pack_split(dense, c.channels, c.tile_columns).view(np.float32)
+        return pack_split(dense, c.channels, c.tile_columns)
 
 
 class ConvTilesBytes(ConvTiles):
@@ -428,15 +328,9 @@ class ConvTilesBytes(ConvTiles):
     channels = 64
     sums = DType.INT32
 
-    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Blocked bytes, known weights, two spatial axes or one; any zero point, as it pads too."""
-        fits = w.op.accumulator is DType.INT32 and self._fits(w, target)
-        return fits and typed_epilogue(w.op.epilogue, w, 2)
-
-    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
-        """Weights, behind what sums start with: minus the zero point times their sum."""
-        packed = pack_int8x4(dense, c.channels, c.tile_columns)
-        return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
+    def tiles(self, dense: Array, c: Cut) -> Array:
+        """Weights in words of four."""
+        return pack_int8x4(dense, c.channels, c.tile_columns)
 
 
 KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())

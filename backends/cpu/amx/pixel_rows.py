@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.amx.conv import LINE, Panels
 from atc.backends.cpu.amx.cost import PRODUCT, halving, l2_share
+from atc.backends.cpu.amx.tiled_conv import LINE, Panels
 from atc.backends.machine import Machine
 from atc.ir.graph import Array
 

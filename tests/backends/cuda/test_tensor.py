@@ -18,6 +18,7 @@ import numpy as np
 import onnx.reference
 import pytest
 from cuda_cases import TARGET
+from joined_sources import compile_joined
 
 from atc.backends.cuda.boxes import ATOM
 from atc.backends.cuda.gpus import gpu_of
@@ -210,7 +211,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
         assert own.label in {c.candidate.label for c in found.values()}
         return found
 
-    networks = compile_networks(graphs, TARGET, "O0", choose=choose)
+    networks = compile_networks(graphs, TARGET, "O0", choose=choose, compile_all=compile_joined)
     return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
 
 

@@ -358,8 +358,8 @@ def test_a_21_fusion_switches(folder: Path, tmp_path: Path) -> None:
     assert len(warnings) == 1
 
 
-def test_a_21_taking_turns_is_a_rule_too(folder: Path, tmp_path: Path) -> None:
-    lines = written(tmp_path / "lines", "take_turns:off\n")
+def test_a_21_cascade_is_a_rule_too(folder: Path, tmp_path: Path) -> None:
+    lines = written(tmp_path / "lines", "cascade:off\n")
     assert CASCADES in resolve_request(options(folder, fusion_switch_file=lines)).switches.off
     assert CASCADES in resolve_request(options(folder, oo_level="O2")).switches.off
     assert CASCADES not in resolve_request(options(folder)).switches.off

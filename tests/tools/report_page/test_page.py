@@ -17,6 +17,7 @@ from atc.cli.main import main
 from atc.errors import OptionError
 from atc.tools.profile import read_profile
 from atc.tools.report_page import report_page
+from atc.tools.report_page.data import read_page
 from atc.tools.report_page.text import bytes_text, short, time_text
 
 EVIL = '</script><script>document.title="taken"</script><img src=x onerror="alert(1)">'
@@ -100,6 +101,18 @@ def test_a_profile_is_read_and_must_fit(folder: Path, tmp_path: Path,
     assert main([f"--model={other}", f"--output={tmp_path}/net", "--target=c99"]) == 0
     with pytest.raises(OptionError, match="another library"):
         report_page(tmp_path / "net", read_profile(tmp_path / "p.json"))
+
+
+@pytest.mark.parametrize("left", ["net.dll", "libnet.a"])
+def test_a_library_of_any_system_is_measured(left: str, folder: Path, tmp_path: Path) -> None:
+    report = next(folder.glob("*.report.json"))
+    shutil.copy(report, tmp_path)
+    found = folder / ("libnet.a" if left == "libnet.a" else "libnet.so")
+    shutil.copy(found, tmp_path / left)
+    page = read_page(tmp_path, None)
+    assert page.library_bytes == found.stat().st_size
+    assert page.sizes is not None
+    assert page.sizes.of(page.steps[0].record["symbol"]) > 0
 
 
 def test_an_older_report_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-// Runs a program of WebAssembly with the system interface WASI: wasi.mjs PROGRAM [ARGUMENT...].
+// wasi.mjs - runs a WebAssembly program in Node.js, with the files of the current folder (WASI):
+//
+//     node --no-warnings wasi.mjs PROGRAM [ARGUMENT...]
 import { readFileSync } from "node:fs";
 import { WASI } from "node:wasi";
 

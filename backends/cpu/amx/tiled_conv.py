@@ -1,0 +1,172 @@
+"""What convolutions on AMX's tiles share: panels of weights, blocks of results, their epilogues.
+
+A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed; while the next one
+is, the pixels of the last go through the epilogue. Floats are multiplied as bfloat16, or as sums of
+two (bf16x3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
+from atc.backends.cpu.amx.products import Step, step_lines
+from atc.backends.cpu.conv.int8 import behind_starts
+from atc.backends.kernel import Kernel, KernelParams, Workload
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType
+from atc.ir.ops import ConvBlocked
+
+LINE = 64
+"""Bytes of a cache line, and of a tile's row."""
+TILE = 1024
+"""Bytes of a tile."""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Output channels in panels of tiles, whose numbers are made of `parts`.
+
+    Blocks of results are `block` pixels x `tile_columns` x 16 channels; tall ones have
+    all pixels there.
+    """
+
+    g: Geometry
+    parts: int
+    tall: bool
+
+    @property
+    def block(self) -> int:
+        """Pixels of a block of results."""
+        return 64 if self.tall else 32
+
+    @property
+    def tile_columns(self) -> int:
+        """Output blocks of 16 channels in a panel."""
+        return 1 if self.tall else 2
+
+    @property
+    def width(self) -> int:
+        """Output channels of a panel."""
+        return 16 * self.tile_columns
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels in a group."""
+        return -(-self.g.mb // self.tile_columns)
+
+    @property
+    def products(self) -> int:
+        """Products of tiles in a step."""
+        return 12 if self.parts == 2 else 4
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a panel has for a step."""
+        return self.tile_columns * self.parts * TILE
+
+    @property
+    def panel_steps(self) -> int:
+        """Steps that sum a block."""
+        raise NotImplementedError
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel."""
+        return self.panel_steps * self.step_bytes
+
+    def passing(self, each: float, blocks: int, from_panels: bool) -> float:
+        """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
+        weights = self.panels * self.panel_bytes
+        reread = 0 if from_panels or weights <= RESIDENT else blocks
+        return max(self.panels * blocks * each, reread * weights / STREAM) + weights / FIRST
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockParams(KernelParams):
+    """Those of blocks of pixels and panels of weights."""
+
+    rb: int
+    """1 where all panels of weights meet a block of pixels before the next one, 0 where all blocks
+    meet a panel."""
+    tall: bool
+    """Whether blocks are of 64 pixels x 16 channels."""
+
+
+ParamsT = TypeVar("ParamsT", bound=BlockParams)
+PanelsT = TypeVar("PanelsT", bound=Panels)
+
+
+class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
+    """The common part of convolutions on tiles."""
+
+    op = ConvBlocked
+    portable = False
+    headers = ("bf16", "tiles")
+    sums = DType.FLOAT
+    parts = 1
+
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        """Numbers that it sums exactly so, where tiles fit; any zero point, as it pads too."""
+        if self.sums is DType.FLOAT:
+            return self._adds_floats(w) and self._fits(w, target)
+        exact = w.op.accumulator is DType.INT32 and self._fits(w, target)
+        return exact and typed_epilogue(w.op.epilogue, w, 2)
+
+    def _adds_floats(self, w: Workload[ConvBlocked]) -> bool:
+        """Return whether a workload's floats are those that it can read and store."""
+        raise NotImplementedError
+
+    def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        """Return whether the target has tiles, weights are known, and space has one axis or two."""
+        able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
+        return able and w.op.window.rank <= 2 and w.constant[1]
+
+    def pack(self, dense: Array, c: PanelsT, w: Workload[ConvBlocked]) -> Array:
+        """Return the weights' tiles in the order of use.
+
+        Those of bytes lie behind what sums start with: minus the zero point times their sum.
+        """
+        packed = self.tiles(dense, c)
+        if self.sums is DType.FLOAT:
+            return packed.view("float32")
+        return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
+
+    def tiles(self, dense: Array, c: PanelsT) -> Array:
+        """Return weights of its type, [.., filters, channels, taps], as tiles of their bits."""
+        raise NotImplementedError
+
+    def block_values(
+        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: TileEpilogue, *,
+        blocks: int, pixel: int, lower_offset: int = LINE,
+    ) -> dict[str, object]:  # fmt: skip
+        """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
+
+        An image has `blocks` blocks of results. Rows of a tile are `pixel` bytes apart, lower parts
+        `lower_offset` bytes behind upper ones.
+        """
+        op, by_panels = w.op, params.rb == 0
+        started = op.zero != 0
+        bias = None if started else epilogue.dense_bias()
+        if bias is not None:
+            epilogue.forget_bias()
+        prefetches = by_panels and c.panels > 1
+        lines = -(-c.step_bytes // LINE // blocks) if prefetches else 0
+        step = Step(product_of(w), c.parts, c.tall, pixel, lines, lower_offset)
+        return {
+            "c": c, "g": c.g, "epilogue": epilogue, "by_panels": by_panels, "bias": bias,
+            "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "total": self.sums.c,
+            "integers": self.sums is DType.INT32, "step": step_lines(step), "lines": lines,
+            "many": -(-c.block // c.panel_steps), "fill": op.zero % 256, "started": started,
+            "starts": c.g.supers * c.g.mb * 64 if started else 0,
+        }  # fmt: skip
+
+
+def product_of(w: Workload[ConvBlocked]) -> str:
+    """Return the product of tiles that multiplies x."""
+    products = {DType.UINT8: "TILE_DOT_U8S8", DType.INT8: "TILE_DOT_S8S8"}
+    return products.get(w.input(0).dtype, "TILE_DOT_BF16")
