@@ -26,6 +26,7 @@ from atc.lower.declared import (
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
+from atc.lower.gradient.tape import expanded, written_out
 from atc.lower.growth import Caches, Growth
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
@@ -139,6 +140,8 @@ class _Walker:
     depth: int = 0
     axes: Axes = field(default_factory=dict)
     """The run-time extents of the inputs' axes."""
+    written_out: frozenset[onnx_ir.Node] = frozenset()
+    """Nodes that gradients walk through step by step."""
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str, where: str = "") -> None:
         """Say which builder value a value is; `where` it is computed, if a node does."""
@@ -216,6 +219,7 @@ class _Walker:
         return np.asarray(array)
 
     def nodes(self, graph: onnx_ir.Graph | onnx_ir.Function, builder: Builder) -> None:
+        self.written_out |= written_out(graph)
         for node in graph:
             try:
                 outputs = self._node(node, builder)
@@ -369,6 +373,8 @@ class _Walker:
     def _dispatch(self, ctx: LoweringContext) -> tuple[str, ...]:
         lowering = LOWERINGS.get((ctx.node.domain, ctx.node.op_type))
         try:
+            if ctx.node in self.written_out:
+                return expanded(ctx, self.names)
             if lowering is not None:
                 result = lowering(ctx)
                 return (result,) if isinstance(result, str) else result

@@ -11,6 +11,7 @@ import numpy as np
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import TensorType
 from atc.ir.ops import ConvFilterGradient, Window
+from atc.lower.concat_pad import pad
 from atc.lower.conv import widen, window_of
 from atc.lower.elementwise import compute, like
 from atc.lower.gradient.derivatives import (
@@ -53,6 +54,10 @@ def expanded(step: Step) -> list[str]:
 def _pick(step: Step, g: str, axis: int, places: np.ndarray[Any, Any], size: int) -> str:
     """Return zeros of `size` along an axis with g at distinct constant places."""
     b, shape = step.ctx.b, step.ctx.b.shape(g)
+    if places.size and (np.diff(places) == 1).all():
+        ends = [0] * len(shape), [0] * len(shape)
+        ends[0][axis], ends[1][axis] = int(places[0]), size - 1 - int(places[-1])
+        return pad(b, g, *ends)
     zero = np.zeros((*shape[:axis], 1, *shape[axis + 1 :]), b.type(g).dtype.numpy)
     sources = np.full(size, shape[axis])
     sources[places] = np.arange(shape[axis])
@@ -106,6 +111,11 @@ def gathered(step: Step) -> list[str]:
     axis = step.at.axis(step.at.int("axis", 0), len(shape))
     count = prod(step.shape(1))
     flat = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+    known = step.at.const(1)
+    places = None if known is None else known.reshape(-1) % shape[axis]
+    if places is not None and len({*places.tolist()}) == count:
+        g = b.reshape(step.g, (*shape[:axis], count, *shape[axis + 1 :]))
+        return [_pick(step, g, axis, places, shape[axis])]
     indices = b.expand(b.reshape(step.inputs[1], (1, count, 1)), (flat[0], count, flat[2]))
     g = b.reshape(step.g, (flat[0], count, flat[2]))
     return [b.reshape(scattered(step, 1, indices, g, flat), shape)]

@@ -63,13 +63,15 @@ class _Side:
         if place.has(3):
             both = op("Reshape", self._own(3), place.ints(2, gates * units))
             bias, self_bias = place.part(both, 0), place.part(both, 1)
+            if place.node.op_type != "GRU":  # whose reset may scale what the state's bias is in
+                bias, self_bias = op("Add", bias, self_bias), None
             share = op("Add", share, bias)
         h = self._state(5, batch, units)
         c = self._state(6, batch, units) if place.node.op_type == "LSTM" else None
         weights = op("Transpose", self._own(2), perm=[1, 0])
         collected: list[Variable] = []
-        for turn in range(steps):
-            t = steps - 1 - turn if self.back else turn
+        for iteration in range(steps):
+            t = steps - 1 - iteration if self.back else iteration
             given = place.part(share, t)
             new_h, new_c = self._cell(given, h, c, weights, self_bias, units)
             if place.has(4):  # rows that have ended keep their state and give 0

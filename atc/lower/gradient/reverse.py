@@ -18,9 +18,10 @@ from atc.ir.ops import Map
 from atc.ir.view import dense
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
-from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, added, derives, zeros
+from atc.lower.gradient.derivatives import DERIVATIVES, Step, Variable, derives, zeros
 from atc.lower.gradient.tangents import directional
-from atc.lower.gradient.tape import Tape, reads
+from atc.lower.gradient.tape import Tape, dependencies
+from atc.lower.gradient.totals import Total
 from atc.lower.gradient.without import STOPS, WITHOUT
 from atc.lower.registry import lowers
 from atc.lower.training import PREVIEW
@@ -75,21 +76,10 @@ def _between(
 ) -> tuple[list[onnx_ir.Node], dict[str, Variable]]:
     """Return the nodes by which y depends on the given values, and constants by name."""
     graph = ctx.node.graph
-    made = {v.name: node for node in graph or () for v in node.outputs if v.name}
-    ctx.require(y in made or y in given, f"y is '{y}', which no node of the graph computes")
-    needed: set[onnx_ir.Node] = set()
-    leaves: dict[str, Variable] = {}
-    pending = [y]
-    while pending:
-        name = pending.pop()
-        if name in given or name in leaves:
-            continue
-        if name not in made:
-            leaves[name] = Variable(_constant(ctx, name))
-        elif made[name] not in needed:
-            needed.add(made[name])
-            pending += reads(made[name])
-    return [node for node in graph or () if node in needed], leaves
+    needed, leaves = dependencies(graph or (), given, y)
+    found = {v.name for node in needed for v in node.outputs}
+    ctx.require(y in found or y in given, f"y is '{y}', which no node of the graph computes")
+    return needed, {name: Variable(_constant(ctx, name)) for name in leaves}
 
 
 def _constant(ctx: LoweringContext, name: str) -> str:
@@ -107,13 +97,13 @@ def _backward(
     """Return the gradient of the sum of y with respect to each x; 0 where y doesn't depend."""
     b = ctx.b
     one = np.ones(b.shape(y.value), b.type(y.value).dtype.numpy)
-    gradients = {y: b.constant(one)}
+    gradients = {y: Total(ctx, b.constant(one))}
     active = {*xs}
     for step in tape:
         stops = (step.domain, step.node.op_type) in STOPS
         active.update(() if stops or active.isdisjoint(step.operands) else step.results)
     for step in reversed([s for s in tape if not active.isdisjoint(s.operands)]):
-        incoming = tuple(gradients.get(r, "") for r in step.results)
+        incoming = tuple(gradients[r].value() if r in gradients else "" for r in step.results)
         if not any(incoming):
             continue
         rule = DERIVATIVES.get((step.domain, step.node.op_type))
@@ -123,10 +113,11 @@ def _backward(
                                   f"{why and ': '}{why}")  # fmt: skip
         for x, part in zip(step.operands, rule(step.receiving(incoming, active)), strict=False):
             if x in active and part:
-                gradients[x] = added(ctx, gradients[x], part) if x in gradients else part
+                gradients.setdefault(x, Total(ctx)).add(part)
     return tuple(
-        gradients.get(x) or zeros(b, b.shape(x.value), b.type(x.value).dtype) for x in xs
-    )
+        gradients[x].value() if x in gradients
+        else zeros(b, b.shape(x.value), b.type(x.value).dtype) for x in xs
+    )  # fmt: skip
 
 
 def _named(node: onnx_ir.Node) -> str:

@@ -7,7 +7,7 @@ that it equals what the network has computed already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +20,12 @@ from atc.lower.context import LoweringContext
 from atc.lower.function import function_body
 from atc.lower.gradient.derivatives import ABSENT, DERIVATIVES, OPSET, Step, Variable
 from atc.lower.gradient.without import WITHOUT
+from atc.lower.training import PREVIEW
 
 MAX_DEPTH = 8
 """Function bodies inside function bodies that are followed."""
+WRITTEN_OUT = frozenset(["GRU", "If", "LSTM", "Loop", "RNN", "Scan"])
+"""Operators whose steps only their expansions give: the network computes these, too."""
 SLOPED = (Map, MatMul, Normalize, Reshape, Softmax)
 """The ops that second derivatives pass through, whatever they compute."""
 
@@ -67,8 +70,8 @@ class Tape:
     def _bridged(self, place: Place, results: Sequence[Variable]) -> Sequence[Variable]:
         """Return the operator's own results in place of equal ones, to which gradients go on."""
         node, b, begin = place.node, self.ctx.b, len(self.ctx.b.nodes)
-        if self.depth or any(isinstance(a.value, onnx_ir.Graph) for a in node.attributes.values()):
-            return results  # nobody else computes it, or nobody would share it
+        if self.depth or node.op_type in WRITTEN_OUT:
+            return results  # nobody else computes it, or the network does as it is done here
         direct = Step(self.ctx, node, place.operands, node.domain, place.opset).computed().results
         if not all(isinstance(n.op, SLOPED) for n in b.nodes[begin:]):
             return results
@@ -173,6 +176,52 @@ def expands(*op_types: str) -> Callable[[Expansion], Expansion]:
         return expansion
 
     return register
+
+
+# ---- the nodes of a graph ------------------------------------------------------------------------
+
+
+def written_out(graph: onnx_ir.Graph | onnx_ir.Function) -> frozenset[onnx_ir.Node]:
+    """Return the nodes of a graph that its gradients walk through step by step."""
+    found: set[onnx_ir.Node] = set()
+    for node in graph:
+        if node.op_type == "Gradient" and node.domain == PREVIEW and "y" in node.attributes:
+            names = [*node.attributes.get_strings("xs", ()), *node.attributes.get_strings("zs", ())]
+            needed, _ = dependencies(graph, names, node.attributes["y"].as_string())
+            found |= {n for n in needed if not n.domain and n.op_type in WRITTEN_OUT}
+    return frozenset(found)
+
+
+def expanded(ctx: LoweringContext, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Lower a node as gradients do, so that what they read is computed once.
+
+    `names` are the values that its graphs may read, by the model's names.
+    """
+    env = {name: Variable(value) for name, value in names.items()}
+    operands = tuple(Variable(i) if i else ABSENT for i in ctx.inputs)
+    place = Place(Tape(ctx, ctx.opsets), ctx.node, operands, ctx.opset, env)
+    results = EXPANSIONS[ctx.node.domain, ctx.node.op_type](place)
+    return tuple(r.value for r in results)
+
+
+def dependencies(
+    nodes: Iterable[onnx_ir.Node], given: Collection[str], y: str
+) -> tuple[list[onnx_ir.Node], list[str]]:
+    """Return the nodes by which y depends on given values, in order, and what else it reads."""
+    made = {v.name: node for node in nodes for v in node.outputs if v.name}
+    needed: set[onnx_ir.Node] = set()
+    leaves: dict[str, None] = {}
+    pending = [y]
+    while pending:
+        name = pending.pop()
+        if name in given:
+            continue
+        if name not in made:
+            leaves[name] = None
+        elif made[name] not in needed:
+            needed.add(made[name])
+            pending += reads(made[name])
+    return [node for node in nodes if node in needed], [*leaves]
 
 
 def reads(node: onnx_ir.Node) -> Iterator[str]:

@@ -94,15 +94,15 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
 
 
 def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
-    """Return one without strides, of groups or with dilations, as a Conv with turned filters."""
+    """Return one without strides, of groups or dilated, as a Conv with transposed filters."""
     w = state.types[node.inputs[1]]
     each, filters, taps = w.shape[0] // op.group, w.shape[1], prod(w.shape[2:])
     view = View((
         each * filters * taps, taps, filters * taps, *(-s for s in row_major(w.shape[2:])),
     ), taps - 1)  # fmt: skip
-    turned = Map((op.group, filters, each, *w.shape[2:]), Input(w.dtype, 0), (view,))
+    transposed = Map((op.group, filters, each, *w.shape[2:]), Input(w.dtype, 0), (view,))
     shape = TensorType(w.dtype, (op.group * filters, each, *w.shape[2:]))
-    flipped = state.emit(turned, node.inputs[1:2], shape, node, "filters")
+    flipped = state.emit(transposed, node.inputs[1:2], shape, node, "filters")
     sizes = zip(op.window.kernel, op.window.dilations, op.window.pads, strict=True)
     pads = tuple((k - 1) * d - p for k, d, p in sizes)
     conv = Conv(replace(op.window, pads=pads), op.group, op.epilogue)
@@ -113,9 +113,9 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     """Return a transposed convolution of single taps: results of a Conv with zeros between them."""
     w, y = state.types[node.inputs[1]], state.types[node.outputs[0]]
     strides, outer, ones = op.window.strides, y.shape[:2], (1,) * op.window.rank
-    turned = Map((w.shape[1], w.shape[0]), Input(w.dtype, 0), (View((1, w.shape[1])),))
+    transposed = Map((w.shape[1], w.shape[0]), Input(w.dtype, 0), (View((1, w.shape[1])),))
     shape = (w.shape[1], w.shape[0], *ones)
-    filters = state.emit(turned, node.inputs[1:2], TensorType(w.dtype, shape), node, "filters")
+    filters = state.emit(transposed, node.inputs[1:2], TensorType(w.dtype, shape), node, "filters")
     window, inputs = Window(ones, ones, ones, (0,) * op.window.rank), (node.inputs[0], filters)
     if set(strides) == {1}:
         conv = Conv(window, 1, op.epilogue)
@@ -127,7 +127,7 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     whole = (*outer, *(n * s for n, s in zip(counts, strides, strict=True)))
 
     def emit(op: Op, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
-        return state.emit(op, inputs, TensorType(y.dtype, shape), node, "apart")
+        return state.emit(op, inputs, TensorType(y.dtype, shape), node, "spread")
 
     taps = emit(Conv(window, 1, identity_epilogue(y.dtype)), inputs, (*outer, *counts))
     framed = emit(frame, (emit(Reshape(), (taps,), split),), frame.extents)

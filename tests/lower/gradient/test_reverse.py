@@ -78,6 +78,16 @@ CASES = {
              "{ p, q, r = Split<axis=1>(a, s) t = Mul(p, q) y = Mul(t, p) }",
     "Gather": "(double[4,3] a) => (double[4,5] y) <int64[5] i = {2, 0, -1, 2, 2}> "
               "{ t = Gather<axis=1>(a, i) y = Mul(t, t) }",
+    "disjoint parts": "(double[7,3] a) => (double[2,3] y) <int64[2] i = {-1, 5}, int64 k = {0}, "
+        "int64[1] o = {1}, int64[1] t = {3}, int64[1] z = {0}> { p = Slice(a, o, t, z) "
+        "q = Gather(a, i) r = Gather(a, k) u = Mul(p, q) v = Mul(u, u) y = Mul(v, r) }",
+    "parts that overlap": "(double[7] a) => (double[3] y) <int64[1] o = {1}, int64[1] z = {0}, "
+        "int64[1] t = {3}, int64[1] f = {4}> { p = Slice(a, z, t) q = Slice(a, o, f) "
+        "r = Slice(a, z, t) u = Mul(p, q) v = Add(u, r) y = Add(v, p) }",
+    "parts of several axes": "(double[4,4] a) => (double[2,4] y) <int64[1] o = {1}, "
+        "int64[1] z = {0}, int64[1] t = {2}, int64[1] f = {4}> { p = Slice(a, z, t, z) "
+        "q = Slice(a, t, f, o) r = Reshape(q, s) s = Constant<value = int64[2] {2, 4}>() "
+        "y = Mul(p, r) }",
     "GatherElements": "(double[4,3] a) => (double[2,3] y) <int64[2,3] i = {2, 0, 1, 2, 2, 3}> "
                       "{ t = GatherElements<axis=0>(a, i) y = Mul(t, t) }",
     **{
@@ -464,6 +474,41 @@ def test_what_the_network_computes_is_not_computed_again(node: str) -> None:
           by_w = ai.onnx.preview.training.Gradient<xs=["w"], zs=["x", "s"], y="y">(w, x, s) }}""")
     graph = run_passes(lower_model(onnx_ir.from_proto(model), "test"))
     assert sum(isinstance(node.op, MatMul) for node in graph.nodes) == 2
+
+
+STEPS = 4
+RECURRENT = {
+    "LSTM": ("y, q = LSTM<hidden_size=8>(x, w, r)", 32, 2 * STEPS + 2),
+    "GRU": ("y, q = GRU<hidden_size=8, linear_before_reset=1>(x, w, r)", 24, 2 * STEPS + 2),
+    "RNN": ("y, q = RNN<hidden_size=8>(x, w, r)", 8, 2 * STEPS + 2),
+    "Loop": ("t = Transpose<perm = [0, 2, 1]>(r) m = Squeeze(t, o) e = Squeeze(w, o) "
+             "h = ReduceSum<keepdims=0>(x, o) u = MatMul(h, e) y = Loop<body = g1 (int64 i, "
+             "bool k, float[2,8] a) => (bool z, float[2,8] c) { z = Identity(k) b = MatMul(a, m) "
+             "c = Tanh(b) }>(n, go, u)", 8, 2 * STEPS + 3),
+    "If": ("s = ReduceSum<keepdims=0>(x) z = Squeeze(r, o) c = Less(s, l) e = Squeeze(w, o) "
+           "y = If<then_branch = g1 () => (float[8,8] t) { t = MatMul(z, z) }, "
+           "else_branch = g2 () => (float[8,8] u) { v = MatMul(z, z) u = Tanh(v) }>(c)", 8, 6),
+}  # fmt: skip
+"""A node between others, the rows of its weights, and the products of the two passes."""
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_steps_are_computed_once_and_weights_get_one_product(kind: str) -> None:
+    nodes, rows, products = RECURRENT[kind]
+    columns = 8 if kind in ("Loop", "If") else 5
+    shape = "1,8,8" if kind == "Loop" else f"1,{rows},{columns}"
+    model = parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
+        g (float[{STEPS},2,{columns}] x, float[{shape}] w, float[1,{rows},8] r)
+        => (float[1,{rows},8] by_r, float[{shape}] by_w)
+        <int64 n = {{{STEPS}}}, bool go = {{1}}, int64[1] o = {{0}}, float l = {{0}}>
+        {{ {nodes}
+          by_r, by_w = ai.onnx.preview.training.Gradient<xs=["r", "w"], zs=["x"], y="y">(r, w, x) }}
+        """)
+    graph = run_passes(lower_model(onnx_ir.from_proto(model), "test", ["y", "by_r", "by_w"]))
+    kinds = [node.op.kind for node in graph.nodes]
+    assert not {"Recurrent", "If", "Loop", "Scatter"} & {*kinds}
+    assert kinds.count("MatMul") == products
 
 
 def test_a_batch_that_meets_one_matrix_is_the_depth_of_its_gradient() -> None:

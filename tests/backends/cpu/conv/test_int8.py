@@ -15,7 +15,7 @@ from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
-from atc.backends.cpu.conv.first_layer import ConvBytesFew
+from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
 from atc.backends.cpu.conv.winograd_int8 import ConvWinogradBytes
@@ -65,7 +65,7 @@ ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 
 KERNELS: tuple[Kernel, ...] = (
-    *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvBytesFew(), DepthwiseTiles()),
+    *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvFirstBytes(), DepthwiseTiles()),
     ConvTilesBytes(),
 )
 
