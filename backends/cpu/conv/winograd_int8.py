@@ -192,8 +192,8 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """3x3 windows without strides where no instruction sums four products of bytes."""
-        able = target.simd in ("avx2", "avx512") and splits(target)
+        """3x3 windows without strides, where words of two products are summed at once."""
+        able = target.simd in ("avx2", "avx512")
         if not able or not in_whole_words(w, target) or is_depthwise(w) or w.op.group > 1:
             return False
         window = w.op.window
@@ -207,11 +207,15 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         return [p for each in of_sizes for p in cheapest(self, each, w, target, 2)]
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[ExactWinogradParams]:
-        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
+        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.
+
+        An instruction that sums four products of bytes does twice the work of one of words: small
+        tiles don't pay then.
+        """
         g = geometry(w, 1, recut=False)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[ExactWinogradParams] = []
-        for m in SIZES:
+        for m in SIZES if splits(target) else SIZES[:1]:
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             for rows in sorted({min(down, -(-n // across)) for n in TILES}):
                 found += [
