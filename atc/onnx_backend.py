@@ -76,10 +76,11 @@ def _device(device: str) -> tuple[str, int]:
 def compile_networks(
     graphs: Sequence[Graph], target: Target, level: str = "O2", device_id: int = 0,
     choose: Callable[[Graph, Target], Selection] = select,
+    compile_all: Callable[[Sequence[Job], int], object] = compile_many,
 ) -> list[Network]:  # fmt: skip
     """Compile graphs into one library, at an optimisation level of the C compiler, and load it.
 
-    `choose` takes kernels for a graph.
+    `choose` takes kernels for a graph, `compile_all` makes objects in so many threads.
     """
     compiler = find_compiler(target, os.environ)
     flags = (*compile_flags(compiler, target, level), "-Iinclude", "-I.")
@@ -95,7 +96,7 @@ def compile_networks(
             sources = dict.fromkeys(s for s in sources if not s.endswith(".cu"))
             sources |= dict.fromkeys(_write_cubins(p, folder) for p in projects if p.on_gpu)
         jobs = [Job(compiler, source_flags(flags, source), source, folder) for source in sources]
-        compile_many(jobs, os.cpu_count() or 1)
+        compile_all(jobs, os.cpu_count() or 1)
         link_shared(compiler, flags, [f"{source}.o" for source in sources], "nets.so", folder)
         number = device_id if target.device else None
         return [

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from joined_sources import compile_joined
 from onnx import numpy_helper
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
@@ -168,7 +169,9 @@ def _compiled(runs: Sequence[_Run]) -> Iterator[tuple[_Run, str]]:
         return
     try:
         rep = runs[0].rep
-        networks = compile_networks([run.graph for run in runs], rep.target, rep.level)
+        networks = compile_networks(
+            [run.graph for run in runs], rep.target, rep.level, compile_all=compile_joined
+        )
     except Exception as error:
         if len(runs) == 1:
             yield runs[0], _reason(error)

@@ -79,7 +79,7 @@ class ValueCheck:
         return list(self.first)[index]
 
     def __call__(self, step: Step, done: bool, arrays: Sequence[Array]) -> None:
-        """Keep, or compare, the results of a call; in a loop each turn has its own."""
+        """Keep, or compare, the results of a call; in a loop each iteration has its own."""
         if not done:
             return
         chosen = self.chosen

@@ -55,8 +55,8 @@ class Given:
         """Return the input with an image's channels first, if only so its shape `fits`."""
         if not self.image or isinstance(self.value, Filled) or fits(self.value.shape):
             return self
-        turned = self.value.transpose(0, 3, 1, 2)
-        return replace(self, value=turned) if fits(turned.shape) else self
+        transposed = self.value.transpose(0, 3, 1, 2)
+        return replace(self, value=transposed) if fits(transposed.shape) else self
 
 
 def read_inputs(text: str) -> tuple[Given, ...]:

@@ -259,8 +259,8 @@ def rotate(ctx: LoweringContext, x: str, angles: Rotary, *, steps_axis: int) -> 
     strides = row_major(shape)
     pair, inner = ((half, 2), (2, 1)) if angles.interleaved else ((2, half), (half, 1))
     which = 1 if angles.interleaved else 0
-    turned = list(inner)
-    turned[which] = -inner[which]
+    partner = list(inner)
+    partner[which] = -inner[which]
     cos_shape = b.shape(angles.cos)
     batch_step = 0 if cos_shape[0] == 1 else cos_shape[1] * half
     at = [batch_step, 0, 0]
@@ -269,17 +269,17 @@ def rotate(ctx: LoweringContext, x: str, angles: Rotary, *, steps_axis: int) -> 
     loops = (*shape[:-1], *pair)
     side = View(tuple(int(d == 3 + which) for d in range(5)))
     views = [
-        View((*strides[:-1], *inner)), View((*strides[:-1], *turned), inner[which]),
+        View((*strides[:-1], *inner)), View((*strides[:-1], *partner), inner[which]),
         View((*at, *angle)), View((*at, *angle)),
     ]  # fmt: skip
 
-    def turn(own: Expr, other: Expr, cos: Expr, sin: Expr, second: Expr) -> Expr:
+    def rotated(own: Expr, other: Expr, cos: Expr, sin: Expr, second: Expr) -> Expr:
         own, other, cos, sin = (cast(e, DType.FLOAT) if e.dtype.is_half else e
                                 for e in (own, other, cos, sin))  # fmt: skip
         signed = call("Where", call("Equal", second, index(0)), call("Neg", other), other)
         return cast(call("Add", call("Mul", own, cos), call("Mul", signed, sin)), dtype)
 
-    y = b.map(turn, x, x, angles.cos, angles.sin, shape=loops, views=views, coordinates=[side])
+    y = b.map(rotated, x, x, angles.cos, angles.sin, shape=loops, views=views, coordinates=[side])
     y = b.reshape(y, (*shape[:-1], width))
     if width == shape[-1]:
         return y

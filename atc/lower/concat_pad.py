@@ -142,9 +142,9 @@ def _source(mode: str, i: Expr, extent: int) -> Expr:
         return clamped(i, extent)
     if mode == "wrap":
         return call("Mod", i, index(extent))
-    turn = maximum(2 * extent - 2, 1)
-    folded = call("Mod", i, index(turn))
-    return call("Min", folded, call("Abs", call("Sub", index(turn), folded)))
+    period = maximum(2 * extent - 2, 1)
+    folded = call("Mod", i, index(period))
+    return call("Min", folded, call("Abs", call("Sub", index(period), folded)))
 
 
 @lowers("Pad")

@@ -122,8 +122,8 @@ def _unrolled(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     b = ctx.b
     states = list(loop.states)
     parts: list[list[str]] = [[] for _ in loop.collected]
-    for turn in range(loop.trips):
-        number = b.constant(np.asarray(turn, np.int64))
+    for trip in range(loop.trips):
+        number = b.constant(np.asarray(trip, np.int64))
         slices = [_part(b, x, number, back) for x, back in _each(loop.sequences)]
         loop.bind(b, number, states, slices)
         with b.repeated(loop.trips):
@@ -156,9 +156,9 @@ def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
     size = int(np.prod(rest, dtype=np.int64))
     known = b.value(number)
     if known is not None:
-        turn = steps - 1 - int(known) if backwards else int(known)
+        step = steps - 1 - int(known) if backwards else int(known)
         strides = tuple(int(np.prod(rest[d + 1 :], dtype=np.int64)) for d in range(len(rest)))
-        return b.view(x, tuple(rest), View(strides, turn * size))
+        return b.view(x, tuple(rest), View(strides, step * size))
 
     def address(i: Expr) -> Expr:
         last = const(steps - 1, DType.INT64)

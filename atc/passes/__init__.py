@@ -21,7 +21,7 @@ from atc.passes.canonical.decompose_pool3d import pool_planes
 from atc.passes.canonical.fold_views import cancel_movement
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
-from atc.passes.canonical.pack_operands import straighten_operands
+from atc.passes.canonical.pack_operands import pack_operands
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import fuse_attention
@@ -102,14 +102,14 @@ def layout_passes(
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
-    straight = _rule("straighten_operands", partial(straighten_operands, width=width))
+    packed = _rule("pack_operands", partial(pack_operands, width=width))
     in_place = _rule("slice_in_place", slice_in_place)
     narrow = (  # when no kernel changes
         Pass("store_bf16", partial(store_bf16, storing=storing)),
         Pass("store_f16", partial(store_f16, storing=storing)),
     )
     if width > 1:
-        return (*blocked, straight, in_place, *narrow)
+        return (*blocked, packed, in_place, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         cancelled = _rule("cancel_movement_again", cancel_movement)

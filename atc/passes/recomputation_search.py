@@ -82,8 +82,8 @@ def frontier(graph: Graph, aim: RematerializationGoal, search: Search) -> tuple[
             random, values = Random(_SEED), rematerializer.droppable
             fresh = range(search.pool - len(rules))
             born = [*rules, *(_changed(Rule(), values, random, 1.0) for _ in fresh)]
-            for turn in range(search.rounds + 1):
-                if turn:
+            for generation in range(search.rounds + 1):
+                if generation:
                     born = [_child(pool, values, random) for _ in range(search.pool)]
                 made = list(threads.map(lambda rule: row(rule, _GOALS_BRED), born))
                 scored = (_Scored(r, m) for r, m in zip(born, made, strict=True) if m)

@@ -338,7 +338,7 @@ def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) 
     nodes: list[Node] = []
 
     def fresh(old: str) -> str:
-        name = f"{old}#again{len(types)}"
+        name = f"{old}#recomputed{len(types)}"
         types[name], aliases[name] = types[old], Alias("recomputed", old)
         return name
 

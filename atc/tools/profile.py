@@ -104,14 +104,14 @@ def profile_run(net: Network, feeds: Mapping[str, Array], runs: int, where: str)
     totals: list[int] = []
     samples: list[list[Span]] = []
     repeats: list[int] = []
-    for turn in range(runs + 1):
+    for run in range(runs + 1):
         session.call("profile_reset", session.context)
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         session.run()
         end = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         times = session.call("profile_times", session.context)
         repeats = [int(times[k].runs) for k in range(count)]
-        if turn:  # the first one warms caches up
+        if run:  # the first one warms caches up
             totals.append(end - begin)
             samples.append([_span(times[k], begin) for k in range(count)])
     calls = tuple(

@@ -165,8 +165,8 @@ def atan2(x1: Any, x2: Any, /) -> Tensor:
     y, x = promoted(x1, x2)
     base = node("Atan", y / x)
     straight = where((x == 0) & (y == 0), zeros_like(base), base)
-    turned = where(signbit(y), straight - math.pi, straight + math.pi)
-    return where(signbit(x), turned, straight)
+    opposite = where(signbit(y), straight - math.pi, straight + math.pi)
+    return where(signbit(x), opposite, straight)
 
 
 def copysign(x1: Any, x2: Any, /) -> Tensor:

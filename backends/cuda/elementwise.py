@@ -102,7 +102,7 @@ def _is_whole(view: View, shape: Sequence[int]) -> bool:
 class MapTransposed(DeviceKernel[Map]):
     """Map of transposed operands: squares are transposed in shared memory."""
 
-    name = "cuda_map_turned"
+    name = "cuda_map_transpose"
     op = Map
     template = "cuda/map_transposed.cu.j2"
     dynamic = True

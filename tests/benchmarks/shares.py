@@ -10,8 +10,8 @@ LARGE = 2e7
 """Operations of a call that counts: with fewer, what is measured is the memory."""
 KINDS = {
     "conv_direct": "direct convolutions",
-    "conv_few": "direct convolutions",
-    "conv_narrow": "direct convolutions",
+    "conv_small_oc": "direct convolutions",
+    "conv_small_group": "direct convolutions",
     "matmul_tile": "matrix products",
 }
 """Float kernels that compute just the definition's operations."""

@@ -126,7 +126,7 @@ def test_shares_add_up_large_calls_of_a_kind() -> None:
         return {"kernel": kernel, "operations": operations, "ns": ns}
 
     table = [
-        layer("conv_direct(p=14)", 1e8, 1e6), layer("conv_few(rows=2)", 3e8, 4e6),
+        layer("conv_direct(p=14)", 1e8, 1e6), layer("conv_small_oc(rows=2)", 3e8, 4e6),
         layer("conv_winograd(m=4)", 1e8, 1e5), layer("conv_direct(p=14)", 1e6, 1e6),
         layer("matmul_tile(mr=9)", 5e7, 1e6),
     ]  # fmt: skip

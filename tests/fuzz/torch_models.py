@@ -361,15 +361,15 @@ def grouped(r: Random, x: Tensor) -> nn.Module:
     angle = torch.arange(t)[:, None] * 100.0 ** (-torch.arange(0, d, 2) / d)
     cos, sin = (f(torch.cat([angle, angle], -1)) for f in (torch.cos, torch.sin))
 
-    def turned(y: Tensor) -> Tensor:
+    def rotated(y: Tensor) -> Tensor:
         a, b = y[..., : d // 2], y[..., d // 2 :]
         return y * cos + torch.cat([-b, a], -1) * sin
 
     def attend(f: nn.Module, g: nn.Module, o: nn.Module, y: Tensor) -> Tensor:
         n = y.size(0)
-        query = turned(f(y).view(n, t, 4, d).transpose(1, 2))
+        query = rotated(f(y).view(n, t, 4, d).transpose(1, 2))
         k, v = g(y).view(n, t, 4, d).transpose(1, 2).split([2, 2], 1)
-        k, v = (z[:, :, None].expand(n, 2, 2, t, d).reshape(n, 4, t, d) for z in (turned(k), v))
+        k, v = (z[:, :, None].expand(n, 2, 2, t, d).reshape(n, 4, t, d) for z in (rotated(k), v))
         mask = torch.full((t, t), -1e9).triu(1)
         z = ((query @ k.transpose(2, 3)) / math.sqrt(d) + mask).softmax(-1, dtype=torch.float32) @ v
         return o(z.transpose(1, 2).contiguous().view(n, t, -1))  # type: ignore[no-any-return]

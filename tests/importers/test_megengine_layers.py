@@ -227,7 +227,7 @@ def test_batch_norm_in_training_is_refused(tmp_path: Path) -> None:
         load(write_v2(dump), tmp_path)
 
 
-def turned(a: np.ndarray, flag: bool) -> np.ndarray:
+def transposed(a: np.ndarray, flag: bool) -> np.ndarray:
     return np.ascontiguousarray(np.swapaxes(a, -1, -2)) if flag else a
 
 
@@ -238,8 +238,9 @@ def test_matrix_product(kind: str, flags: tuple[int, int], tmp_path: Path) -> No
     a, b = normal(*lead, 5, 7), normal(*lead, 7, 4)
     params = {"MatrixMul": {"transposeA": bool(flags[0]), "transposeB": bool(flags[1])}}
     case = Case(
-        kind, [turned(a, bool(flags[0])), turned(b, bool(flags[1]))], params, lambda *_: a @ b
-    )
+        kind, [transposed(a, bool(flags[0])), transposed(b, bool(flags[1]))], params,
+        lambda *_: a @ b,
+    )  # fmt: skip
     check(case, tmp_path)
 
 

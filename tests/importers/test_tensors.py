@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from joined_sources import compile_joined
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from atc.errors import AtcError
@@ -194,6 +195,6 @@ def test_what_is_odd_but_legal_gives_the_right_result(tmp_path: Path) -> None:
     for proto, _ in TAKEN.values():
         onnx.save(proto, tmp_path / "m.onnx")
         graphs.append(lower_model(load_onnx(tmp_path / "m.onnx"), "m.onnx"))
-    networks = compile_networks(graphs, get_target("c99"), "O0")
+    networks = compile_networks(graphs, get_target("c99"), "O0", compile_all=compile_joined)
     for (name, (_, expected)), network in zip(TAKEN.items(), networks, strict=True):
         np.testing.assert_allclose(network(X), expected, rtol=1e-5, err_msg=name)

@@ -547,7 +547,7 @@ def test_l27_enable_fuse_conv_bias_with_z(run: Any, tmp_path: Path) -> None:
 
 
 def test_l28_enable_fuse_preprocess(run: Any, tmp_path: Path) -> None:
-    """Bytes of a picture with channels last: cast, scaled, turned and convolved."""
+    """Bytes of a picture with channels last: cast, scaled, transposed and convolved."""
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     nodes = [node("Cast", ["x"], ["f"], to=1), node("Div", ["f", "most"], ["d"]),
              node("Transpose", ["d"], ["t"], perm=[0, 3, 1, 2]),

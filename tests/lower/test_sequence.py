@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from joined_sources import compile_joined
 from onnx.parser import parse_model
 
 import atc
@@ -88,7 +89,7 @@ def results() -> dict[str, Any]:
     reps = {n: backend.prepare(model(text), target="c99") for n, (text, _) in CASES.items()}
     arrays = {n: reps[n].arrays(inputs) for n, (_, inputs) in CASES.items()}
     graphs = [reps[n].lower(arrays[n]) for n in CASES]
-    networks = backend.compile_networks(graphs, reps["at"].target, "O0")
+    networks = backend.compile_networks(graphs, reps["at"].target, "O0", compile_all=compile_joined)
     for name, network in zip(CASES, networks, strict=True):
         assert [v.name for v in network.parameters] == list(arrays[name])
         reps[name].remember(arrays[name], network)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from default_run import level
+from joined_sources import compile_joined
 from onnx import TensorProto, helper
 from projects import compile_c, emit_model, sources, write_project
 
@@ -229,7 +230,8 @@ def results() -> dict[str, Any]:
     """Return the outputs of all cases, compiled into one library; no input is a constant there."""
     reps = {name: lowered(name) for name in CASES}
     networks = backend.compile_networks(
-        [graph for *_, graph in reps.values()], reps["Identity"][0].target, level().lstrip("-")
+        [graph for *_, graph in reps.values()], reps["Identity"][0].target, level().lstrip("-"),
+        compile_all=compile_joined,
     )
     found = {}
     for (name, (rep, arrays, _)), network in zip(reps.items(), networks, strict=True):

@@ -66,7 +66,7 @@ def test_a_group_norm_with_its_activation_is_one_node(groups: int, channels: int
 
 
 def layer_norm(channels: int) -> onnx.ModelProto:
-    """A convolution, and LayerNormalization of its channels, turned to the end and back."""
+    """A convolution, and LayerNormalization of its channels, transposed to the end and back."""
     rng = np.random.default_rng(0)
     constants = {
         "w": rng.standard_normal((channels, 3, 1, 1)).astype(np.float32),

@@ -204,10 +204,10 @@ def test_a_coordinate_stays_what_it_is_beside_an_operand_of_the_epilogue(
                 Input(F, 0), const(0.0, F))  # fmt: skip
     added = Epilogue(call("Add", Input(F, 0), Input(F, 1)), (View((1,)),))
     some = Reduce("Sum", (4,), (3,), kept, (View((3, 1)),), added, (View((0, 1)),))
-    turned = Map((2, 2, 3), Input(F, 0), (View((3, 6, 1)),))
+    transposed = Map((2, 2, 3), Input(F, 0), (View((3, 6, 1)),))
     nodes = [Node(op, ("z",), ("e",)), Node(some, ("t" if split else "x", "e"), ("y",))]
     if split:
-        nodes.insert(0, Node(turned, ("x",), ("t",)))
+        nodes.insert(0, Node(transposed, ("x",), ("t",)))
     shapes = {"x": (4, 3), "t": (4, 3), "z": shape, "e": (4,), "y": (4,)}
     types = {n: TensorType(F, s) for n, s in shapes.items()}
     graph = Graph("g", ("x", "z"), ("y",), tuple(nodes), types)

@@ -87,9 +87,9 @@ def shuffle(net: Net) -> str:
 def rotary(net: Net) -> str:
     first, second = (net.op("Slice", "x", *map(np.array, ([b], [e], [3])))
                      for b, e in ((0, 4), (4, 8)))  # fmt: skip
-    turned = net.op("Concat", net.op("Neg", second), first, axis=-1)
+    rotated = net.op("Concat", net.op("Neg", second), first, axis=-1)
     cos, sin = net.rng.standard_normal((2, 1, 1, 8, 8))
-    return net.op("Add", net.op("Mul", "x", cos), net.op("Mul", turned, sin))
+    return net.op("Add", net.op("Mul", "x", cos), net.op("Mul", rotated, sin))
 
 
 def kinds(net: Net, shape: tuple[int, ...], result: str) -> Counter[str]:

@@ -155,7 +155,7 @@ def chosen(model: onnx.ModelProto, ranges: str, target: str = AVX512) -> list[st
     return [c.candidate.kernel.name for c in selection.values()]
 
 
-OPEN = {"conv_open", "conv_rows", "conv_depthwise_loops", "pool_simd_loops", "pool"}
+OPEN = {"conv_dynamic_shape", "conv_rows", "conv_depthwise_loops", "pool_simd_loops", "pool"}
 """Kernels of images of any size, and those of plain C."""
 
 
@@ -178,7 +178,7 @@ def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
     kernels = {*chosen(model, ranges)}
-    assert kernels & {"conv_lines", "conv_direct", "conv_winograd"}
+    assert kernels & {"conv_nchw_rows", "conv_direct", "conv_winograd"}
     assert "conv_rows" not in kernels
 
 

@@ -203,8 +203,8 @@ def _atan2(b: Builder, xs: Sequence[Value]) -> Value:
     zero, pi = b.number(0, x), b.number(math.pi, x)
     angle = b.op("Atan", [b.op("Div", [y, b.op("Abs", [x])])])
     angle = _select(b, b.op("Equal", [y, zero]), zero, angle)
-    turn = _select(b, b.op("Less", [y, zero]), b.op("Neg", [pi]), pi)
-    return _select(b, b.op("Less", [x, zero]), b.op("Sub", [turn, angle]), angle)
+    half_turn = _select(b, b.op("Less", [y, zero]), b.op("Neg", [pi]), pi)
+    return _select(b, b.op("Less", [x, zero]), b.op("Sub", [half_turn, angle]), angle)
 
 
 def _erfc(b: Builder, xs: Sequence[Value]) -> Value:

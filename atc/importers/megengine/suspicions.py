@@ -1,7 +1,7 @@
 """Patterns that MegEngine 1.13's dump writes by mistake; they are translated as they stand.
 
 With its default options it stores clip(x, lo, hi) as min(max(x, lo), lo), and sign(x) with the
-sign turned. The file is what MegEngine's own loader computes, so it stays, with a warning.
+sign negated. The file is what MegEngine's own loader computes, so it stays, with a warning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def suspicion(value: ir.Value, name: str) -> str | None:
         return None
     if node.op_type == "Min" and (_is_low(first, second) or _is_low(second, first)):
         return f"{name} clips to an empty range; {_HINT}"
-    if node.op_type == "Sub" and _is_turned_sign(first, second):
+    if node.op_type == "Sub" and _is_negated_sign(first, second):
         return f"{name} is the negative sign of its input; {_HINT}"
     return None
 
@@ -46,7 +46,7 @@ def _same(one: ir.Value, other: ir.Value) -> bool:
     return bool(np.array_equal(one.const_value.numpy(), other.const_value.numpy()))
 
 
-def _is_turned_sign(first: ir.Value, second: ir.Value) -> bool:
+def _is_negated_sign(first: ir.Value, second: ir.Value) -> bool:
     """Say whether the operands are (x < 0) and (0 < x) as numbers."""
     below, above = _compared(first), _compared(second)
     if below is None or above is None or below[0] is not above[1]:

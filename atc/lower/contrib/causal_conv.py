@@ -17,18 +17,19 @@ from atc.lower.registry import lowers
 
 @lowers("CausalConvWithState", domain=MICROSOFT)
 def causal_conv_with_state(ctx: LoweringContext) -> tuple[str, str]:
-    """com.microsoft CausalConvWithState along one axis: x [batch, channels, steps], or turned.
+    """com.microsoft CausalConvWithState along one axis.
 
-    The kernel sees the state, which is what came before, and x behind it.
+    x is [batch, channels, steps] or, with channels last, [batch, steps, channels]. The kernel sees
+    the state, which is what came before, and x behind it.
     """
-    b, turned = ctx.b, bool(ctx.int("channels_last"))
+    b, channels_last = ctx.b, bool(ctx.int("channels_last"))
     if ctx.int("ndim", 1) != 1 or len(ctx.shape(0)) != 3:
         raise ctx.unsupported("CausalConvWithState along more than one axis")
     if ctx.int("state_window"):
         raise ctx.unsupported("CausalConvWithState with states of several steps")
 
     def laid(x: str) -> str:
-        return b.transpose(x, (0, 2, 1)) if turned else x
+        return b.transpose(x, (0, 2, 1)) if channels_last else x
 
     x, dtype = laid(ctx.input(0)), ctx.type(0).dtype
     batch, channels, steps = b.shape(x)

@@ -272,8 +272,8 @@ def remainder(step: Step) -> list[str]:
 
 
 @derives("ReverseSequence")
-def turned(step: Step) -> list[str]:
-    """Turn the gradient around likewise."""
+def reversed_sequences(step: Step) -> list[str]:
+    """Reverse the gradient likewise."""
     at = step.at
     more = {"batch_axis": at.int("batch_axis", 1), "time_axis": at.int("time_axis", 0)}
     return [step.op("ReverseSequence", step.g, step.inputs[1], attributes=more)]

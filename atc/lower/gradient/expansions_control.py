@@ -58,8 +58,8 @@ def loop(place: Place) -> list[Variable]:
     at.require(count <= MOST, f"the gradient of a Loop of more than {MOST} iterations")
     yes = place.constant(True)
     parts: list[list[Variable]] = [[] for _ in graph.outputs[1 + len(states) :]]
-    for turn in range(count if going.reshape(-1)[0] else 0):
-        given = [place.constant(np.int64(turn)), yes, *states]
+    for trip in range(count if going.reshape(-1)[0] else 0):
+        given = [place.constant(np.int64(trip)), yes, *states]
         made = place.inlined(graph, _bound(graph, given))
         ends = b.value(made[0].value)
         at.require(ends is not None, "the gradient of a Loop that ends by a condition")

@@ -70,8 +70,8 @@ class _Side:
         c = self._state(6, batch, units) if place.node.op_type == "LSTM" else None
         weights = op("Transpose", self._own(2), perm=[1, 0])
         collected: list[Variable] = []
-        for turn in range(steps):
-            t = steps - 1 - turn if self.back else turn
+        for iteration in range(steps):
+            t = steps - 1 - iteration if self.back else iteration
             given = place.part(share, t)
             new_h, new_c = self._cell(given, h, c, weights, self_bias, units)
             if place.has(4):  # rows that have ended keep their state and give 0

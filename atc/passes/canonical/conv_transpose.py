@@ -93,7 +93,7 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
 
 
 def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
-    """Return one of groups or with dilations as a Conv of turned filters.
+    """Return one of groups or with dilations as a Conv of flipped filters.
 
     With strides it reads the operand with zeros between its pixels.
     """
@@ -106,8 +106,8 @@ def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     shape = TensorType(w.dtype, (op.group * filters, each, *w.shape[2:]))
     known = state.constant(node.inputs[1])
     if known is None:
-        turned = Map(loops, Input(w.dtype, 0), (view,))
-        flipped = state.emit(turned, node.inputs[1:2], shape, node, "filters")
+        flip = Map(loops, Input(w.dtype, 0), (view,))
+        flipped = state.emit(flip, node.inputs[1:2], shape, node, "filters")
     else:
         array = np.ascontiguousarray(gather_view(known, loops, view).reshape(shape.shape))
         flipped = state.add_constant(array, f"{node.inputs[1]}.filters")
@@ -139,9 +139,9 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
     """Return a transposed convolution of single taps: results of a Conv with zeros between them."""
     w, y = state.types[node.inputs[1]], state.types[node.outputs[0]]
     strides, outer, ones = op.window.strides, y.shape[:2], (1,) * op.window.rank
-    turned = Map((w.shape[1], w.shape[0]), Input(w.dtype, 0), (View((1, w.shape[1])),))
+    transposed = Map((w.shape[1], w.shape[0]), Input(w.dtype, 0), (View((1, w.shape[1])),))
     shape = (w.shape[1], w.shape[0], *ones)
-    filters = state.emit(turned, node.inputs[1:2], TensorType(w.dtype, shape), node, "filters")
+    filters = state.emit(transposed, node.inputs[1:2], TensorType(w.dtype, shape), node, "filters")
     window, inputs = Window(ones, ones, ones, (0,) * op.window.rank), (node.inputs[0], filters)
     if set(strides) == {1}:
         conv = Conv(window, 1, op.epilogue)

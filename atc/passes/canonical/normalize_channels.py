@@ -1,4 +1,4 @@
-"""Normalises the channels of images where they lie, not turned to the end and back.
+"""Normalises the channels of images where they lie, not transposed to the end and back.
 
 What is between a transpose to [N, *spatial, C] and the one back becomes a Normalize down columns,
 which can be computed in channel blocks.

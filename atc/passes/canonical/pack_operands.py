@@ -1,7 +1,7 @@
 """Packs strided operands into rows that vectors can be read from.
 
-A residual that lies turned beside a matrix product would have the product computed number by
-number; turned before by itself, it costs a copy.
+A residual that lies transposed beside a matrix product would have the product computed number by
+number; transposed before by itself, it costs a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COSTLY = 10
 """The cost of an expression that is worth a copy for its being computed in vectors."""
 
 
-def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
+def pack_operands(state: Rewriting, node: Node, width: int) -> Node:
     """Give a product, or a Map in steps of the last loop, operands that follow its last loop."""
     op = node.op
     if is_dynamic(op) or any(state.types[n].dtype is not DType.FLOAT for n in _values(node)):
@@ -38,16 +38,16 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
             epilogue = replace(op.epilogue, views=views)
             return replace(node, op=replace(op, epilogue=epilogue), inputs=names)
         case Map() if not op.is_movement and not op.coordinates:
-            return _straight_map(state, node, op, width)
+            return _packed_map(state, node, op, width)
         case _:
             return node
 
 
-def _straight_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
+def _packed_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
     """Return a Map over long loops, after its operands that lie otherwise were moved."""
     if not op.shape or not all(op.shape) or _follow(op.shape, op.views, width):
         return node
-    strided = [_turned(v, op.shape, width) for v in op.views]
+    strided = [_is_transposed(v, op.shape, width) for v in op.views]
     if cost(op.expr) >= COSTLY:
         strided = [_fills(v, op.shape) and not v.is_dense(op.shape) for v in op.views]
     after = [dense(op.shape) if a else v for a, v in zip(strided, op.views, strict=True)]
@@ -82,8 +82,8 @@ def _depth(state: Rewriting, node: Node) -> int:
     return weights.size // max(1, weights.shape[0])
 
 
-def _turned(view: View, shape: Sequence[int], width: int) -> bool:
-    """Return whether squares of `width` rows and columns can be turned.
+def _is_transposed(view: View, shape: Sequence[int], width: int) -> bool:
+    """Return whether squares of `width` rows and columns can be transposed.
 
     Another loop reads in order.
     """
@@ -105,9 +105,9 @@ def _moved(
         if array is None:
             move = Map(tuple(loops), Input(DType.FLOAT, 0), (view,))
             type_ = TensorType(DType.FLOAT, tuple(loops))
-            names[first + k] = state.emit(move, (names[first + k],), type_, node, "turned")
+            names[first + k] = state.emit(move, (names[first + k],), type_, node, "transposed")
         else:
-            turned = gather_view(array, loops, view)
-            names[first + k] = state.add_constant(turned, f"{names[first + k]}.turned")
+            packed = gather_view(array, loops, view)
+            names[first + k] = state.add_constant(packed, f"{names[first + k]}.transposed")
         kept[k] = dense(loops)
     return tuple(names), tuple(kept)

@@ -73,12 +73,12 @@ def _sink(wanted: frozenset[str], state: Rewriting, node: Node) -> Node:
     if not isinstance(op, Map | Concat | Pad) or isinstance(op, Map) and op.is_movement:
         return node
     shape = state.types[node.outputs[0]].shape
-    turned = {name: _source(state, name) for name in node.inputs if name}
-    orders = {t[1] for t in turned.values() if t is not None}
+    transposed = {name: _source(state, name) for name in node.inputs if name}
+    orders = {t[1] for t in transposed.values() if t is not None}
     if len(orders) != 1:
         return node
     (order,) = orders
-    sources = {name: t[0] for name, t in turned.items() if t is not None}
+    sources = {name: t[0] for name, t in transposed.items() if t is not None}
     new: Op | None
     match op:
         case Map():
@@ -92,7 +92,7 @@ def _sink(wanted: frozenset[str], state: Rewriting, node: Node) -> Node:
     before = _before(shape, order)
     inputs = [sources.get(name, name) for name in node.inputs]
     type_ = TensorType(state.types[node.outputs[0]].dtype, before)
-    name = state.emit(new, inputs, type_, node, "turned")
+    name = state.emit(new, inputs, type_, node, "transposed")
     steps = row_major(before)
     view = View(tuple(steps[axis] for axis in order))
     return replace(node, op=Map(shape, Input(type_.dtype, 0), (view,)), inputs=(name,))

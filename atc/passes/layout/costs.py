@@ -123,10 +123,10 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
         return rows * filters * (ROW + across / PLAIN_PRODUCTS)
     vectors, each = -(-across // width), filters / op.group
     cycles = max(PLAIN_ROW, PLAIN_VECTOR * each * vectors, PLAIN_LOAD * vectors)
-    turned = sum(v.strides[-1] not in (0, 1) for v in op.epilogue.views)
+    transposed = sum(v.strides[-1] not in (0, 1) for v in op.epilogue.views)
     x = task.inputs[0]
     strided = 0 if x is None or op.window.strides[-1] == 1 else x.size
-    return rows * op.group * cycles + GATHERED * turned * y.size + PLAIN_STRIDED * strided
+    return rows * op.group * cycles + GATHERED * transposed * y.size + PLAIN_STRIDED * strided
 
 
 def _is_part(op: Map, y: TensorType) -> bool:

@@ -41,8 +41,8 @@ def map_forms(scene: Scene, node: Node, op: Map, layout: Layout) -> Iterator[For
         other = as_it_is(argument.name, View(moving, plain[k].offset), loops, block)
         if other is not None and plain[k].strides[1] == 1:
             new = (*views[:k], other[1], *views[k + 1 :])
-            turned = tidy(replace(whole, views=new))
-            yield Form(layout, turned, (*arguments[:k], other[0], *arguments[k + 1 :]))
+            direct = tidy(replace(whole, views=new))
+            yield Form(layout, direct, (*arguments[:k], other[0], *arguments[k + 1 :]))
 
 
 def _tidied(scene: Scene, op: Map, arguments: Sequence[Argument]) -> Map | Reshape:

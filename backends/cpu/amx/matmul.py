@@ -51,7 +51,7 @@ ROWS_BYTES = 1 << 20
 """Bytes of A's rows that are multiplied by all of B before the next ones are split."""
 NEAR = 4096
 """Floats that a single block of rows, which streams B once, asks for in advance."""
-TURNED, GATHERED = 64.0, 300.0
+TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 ROW_END, BLOCK_END = 12.0, 90.0
 """Cycles to finish a row of a block, and to store its tiles and begin another."""
@@ -137,7 +137,7 @@ class MatMulAmxSplit(MatMulAmx):
 def panel_cycles(mode: str, planes: int) -> float:
     """Return the cycles to split a step of a panel of B, 32 x 32 numbers, by how they lie."""
     pairs = SIDE * (halving(planes) + planes)
-    return pairs + {"rows": 0.0, "columns": 2 * planes * TURNED}.get(mode, 4 * GATHERED)
+    return pairs + {"rows": 0.0, "columns": 2 * planes * TRANSPOSED}.get(mode, 4 * GATHERED)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_shar
 from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, split_bf16
 from atc.backends.cpu.rnn.batch import (
     GROUPS,
+    BatchedRecurrent,
     GroupParams,
-    RecurrentTogether,
     grouped,
     part_rows,
     phases_of,
@@ -43,7 +43,7 @@ WAIT = 52.0
 """Cycles from one product to the next on the same sums."""
 
 
-class RecurrentAmx(RecurrentTogether[GroupParams]):
+class RecurrentAmx(BatchedRecurrent[GroupParams]):
     """Products of h in tiles, one of bfloat16; a group is u tiles of units."""
 
     name = "recurrent_amx_bf16"

@@ -9,7 +9,7 @@ from atc.backends.render.tile_geometry import Geometry, cut_columns, panels, til
 
 CALL = 12.0
 """Cycles to enter and leave a tile."""
-TURN = 0.3
+STEP_LOSS = 0.3
 """Cycles that a step loses to its neighbours."""
 CROWDED = 0.94
 """Part of a step's arithmetic up to which its loads don't hinder those that convert, too."""
@@ -28,7 +28,7 @@ def tile_cycles(
     """
     pixels = rows * cols
     size = g.block * 4
-    arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + TURN
+    arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
     loads = pixels / machine.loads + vectors / machine.load_rate(size)
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)

@@ -34,10 +34,10 @@ WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
 """Pixels and vectors of a tile for 32 registers."""
 
 
-class ConvOpen(Kernel[ConvBlocked, PanelParams]):
+class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution with tiles of p pixels x nv vectors of images of any size."""
 
-    name = "conv_open"
+    name = "conv_dynamic_shape"
     op = ConvBlocked
     template = "cpu/conv/dynamic_shape.c.j2"
     portable = False
@@ -113,4 +113,4 @@ def _tile(width: int, vectors: int, g: Geometry) -> Tile:
     return Tile(f"tile_{width}x{vectors}", 1, vectors, Columns(0, 1, width, taps), g)
 
 
-KERNELS = (ConvOpen(),)
+KERNELS = (ConvDynamicShape(),)

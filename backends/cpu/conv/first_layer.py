@@ -185,10 +185,10 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         return g.ic * image.height * image.width * self.itemsize
 
 
-class ConvBytesFew(FirstLayer):
+class ConvFirstBytes(FirstLayer):
     """Words of four bytes."""
 
-    name = "conv_bytes_few"
+    name = "conv_first_bytes"
     template = "cpu/conv/first_layer_int8.c.j2"
     per = QUAD
     itemsize = 1
@@ -228,10 +228,10 @@ class ConvBytesFew(FirstLayer):
         return int8x4_cycles(target.machine, self.words(w, params, target)) + copying
 
 
-class ConvBf16Few(FirstLayer):
+class ConvFirstBf16(FirstLayer):
     """Words of two numbers of bfloat16."""
 
-    name = "conv_bf16_few"
+    name = "conv_first_bf16"
     template = "cpu/conv/first_layer_bf16.c.j2"
     headers = ("bf16",)
     precision = "bf16"
@@ -273,4 +273,4 @@ class ConvBf16Few(FirstLayer):
         return words.cycles(target.machine) + rounding
 
 
-KERNELS = (ConvBytesFew(), ConvBf16Few())
+KERNELS = (ConvFirstBytes(), ConvFirstBf16())

@@ -133,10 +133,10 @@ def planes_of(w: Workload[Conv], target: Target) -> Planes:
     )  # fmt: skip
 
 
-class ConvLines(Kernel[Conv, TileParams]):
+class ConvNchwRows(Kernel[Conv, TileParams]):
     """float Conv over one or two axes, tiles of mr filters x nv vectors."""
 
-    name = "conv_lines"
+    name = "conv_nchw_rows"
     op = Conv
     template = "cpu/conv/nchw_rows.c.j2"
     portable = False
@@ -240,4 +240,4 @@ def _function(p: Planes, finish: TileFinish, panel: Panel, tile: Tile) -> dict[s
             "steps": steps, "unrolled": unrolled}  # fmt: skip
 
 
-KERNELS = (ConvLines(),)
+KERNELS = (ConvNchwRows(),)

@@ -25,10 +25,10 @@ SUMS = 4
 """Sums that there must be registers for."""
 
 
-class ConvNarrow(ConvDirect):
+class ConvSmallGroup(ConvDirect):
     """Tiles of p pixels x one vector of output channels."""
 
-    name = "conv_narrow"
+    name = "conv_small_group"
     accepts_16_bit_weights = False
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
@@ -121,4 +121,4 @@ def pack_groups(w: Array, block: int) -> Array:
     return np.ascontiguousarray(split.transpose(0, 3, 2, 1)).reshape(-1)
 
 
-KERNELS = (ConvNarrow(),)
+KERNELS = (ConvSmallGroup(),)

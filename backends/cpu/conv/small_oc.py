@@ -23,10 +23,10 @@ FINISH = 6.0
 """Cycles to read the sums of a pixel back and to store it."""
 
 
-class ConvFew(ConvDirect):
+class ConvSmallOc(ConvDirect):
     """Tiles of p pixels x all filters, of which there are at most a quarter of a vector."""
 
-    name = "conv_few"
+    name = "conv_small_oc"
     template = "cpu/conv/small_oc.c.j2"
     accepts_16_bit_weights = False
 
@@ -107,4 +107,4 @@ def pack_lanes(w: Array, g: Geometry) -> Array:
     return np.ascontiguousarray(split.transpose(1, 3, 0, 2)).reshape(-1)
 
 
-KERNELS = (ConvFew(),)
+KERNELS = (ConvSmallOc(),)

@@ -38,7 +38,7 @@ class ResolveSliceEnds(Kernel[ResolveSlice]):
         return {"op": w.op}
 
 
-class NonZeroTwice(Kernel[NonZero]):
+class NonZeroTwoPass(Kernel[NonZero]):
     """NonZero in two passes: count, then write."""
 
     name = "non_zero"
@@ -95,5 +95,5 @@ class NonMaxSuppressionGreedy(Kernel[NonMaxSuppression]):
         return w.op.boxes
 
 
-KERNELS = (ReadExtentsInts(), ResolveSliceEnds(), NonZeroTwice(), UniqueSorted(),
+KERNELS = (ReadExtentsInts(), ResolveSliceEnds(), NonZeroTwoPass(), UniqueSorted(),
            NonMaxSuppressionGreedy())  # fmt: skip

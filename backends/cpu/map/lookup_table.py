@@ -102,8 +102,8 @@ class MapTable(Kernel[Map]):
 
     def packs(self, w: Workload[Map], params: Params, target: Target) -> Mapping[int, Pack]:
         """Return the table in the order of the bits that stand for a byte."""
-        turn = 128 if w.input(0).dtype is DType.INT8 else 0
-        return {1: lambda table: np.roll(table, turn)}
+        zero = 128 if w.input(0).dtype is DType.INT8 else 0
+        return {1: lambda table: np.roll(table, zero)}
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, where a run is read and written, and the function that does one."""

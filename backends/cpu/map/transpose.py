@@ -1,4 +1,4 @@
-"""Map that moves floats so that rows become columns: squares are turned in registers."""
+"""Map that moves floats so that rows become columns: squares are transposed in registers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from atc.ir.ops import Map
 from atc.ir.view import View, dense
 
 
-class MapTurn(Kernel[Map]):
+class MapTranspose(Kernel[Map]):
     """Movement whose operand is dense along another loop than the last one."""
 
-    name = "map_turn"
+    name = "map_transpose"
     op = Map
     template = "cpu/map/transpose.c.j2"
     portable = False
@@ -31,12 +31,12 @@ class MapTurn(Kernel[Map]):
         if not moves or prod(op.shape) == 0 or lanes(target) < 2:
             return False
         floats = w.outputs[0].dtype is DType.FLOAT
-        return floats and turned_loop(op, lanes(target)) is not None
+        return floats and transposed_loop(op, lanes(target)) is not None
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return the loops around, both loops of a square, and where it is read and written."""
         op = w.op
-        d = turned_loop(op, lanes(target))
+        d = transposed_loop(op, lanes(target))
         assert d is not None
         names = loop_names("i", op.shape)
         kept = [k for k in range(len(op.shape) - 1) if k != d]
@@ -55,7 +55,7 @@ class MapTurn(Kernel[Map]):
         return 0.2 * loop_cycles(w)
 
 
-def turned_loop(op: Map, width: int) -> int | None:
+def transposed_loop(op: Map, width: int) -> int | None:
     """Return the loop that reads neighbours, if the last one doesn't and both may fill a vector."""
     strides = op.views[0].strides
     if not strides or strides[-1] in (0, 1) or low(strides[-1]) < 0 or high(op.shape[-1]) < width:
@@ -65,4 +65,4 @@ def turned_loop(op: Map, width: int) -> int | None:
     return max(found, key=lambda d: high(op.shape[d]), default=None)
 
 
-KERNELS = (MapTurn(),)
+KERNELS = (MapTranspose(),)

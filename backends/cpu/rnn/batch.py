@@ -89,7 +89,7 @@ class BatchParams(GroupParams):
 GroupT = TypeVar("GroupT", bound=GroupParams)
 
 
-class RecurrentTogether(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT]):
+class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT]):
     """The common part of kernels that compute all rows of a step together."""
 
     op = Recurrent
@@ -182,7 +182,7 @@ def part_rows(op: Recurrent, cut: Cut) -> list[int]:
     return list(dict.fromkeys((each, op.batch - (cut.rows - 1) * each)))
 
 
-class RecurrentBatch(RecurrentTogether[BatchParams]):
+class RecurrentBatch(BatchedRecurrent[BatchParams]):
     """Floats in register tiles of mr rows by nv vectors; a group is u vectors of units."""
 
     name = "recurrent_batch"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import quantized_convs
 from cuda_cases import TARGET
+from joined_sources import compile_joined
 from quantized_convs import CASES, Case, drawn, expected, model, parts
 from setting_rows import options
 
@@ -66,7 +67,7 @@ def compiled(quick: bool) -> dict[str, list[tuple[str, Network]]]:
         return found
 
     graphs = [blocked(n, x)[0] for n, x, _ in chosen]
-    networks = compile_networks(graphs, TARGET, "O0", choose=choose)
+    networks = compile_networks(graphs, TARGET, "O0", choose=choose, compile_all=compile_joined)
     found: dict[str, list[tuple[str, Network]]] = {}
     for (name, layout, own), network in zip(chosen, networks, strict=True):
         found.setdefault(name, []).append((f"{layout} {own.label}", network))

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from cuda_cases import CASES, DEFAULT, TARGET, Lowered, choose_exact, expected, lowered, program_of
+from joined_sources import compile_joined
 
 from atc.onnx_backend import compile_networks
 from atc.program.steps import calls
@@ -18,8 +19,9 @@ def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
     """Return cases in one library, which takes a fraction of the time of many."""
     found = {name: lowered(case) for name, case in CASES.items() if (name in DEFAULT) == quick}
     networks = compile_networks(
-        [each.graph for each in found.values()], TARGET, "O0", choose=choose_exact
-    )
+        [each.graph for each in found.values()], TARGET, "O0", choose=choose_exact,
+        compile_all=compile_joined,
+    )  # fmt: skip
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 

@@ -23,6 +23,7 @@ from cuda_cases import (
     lowered,
     program_of,
 )
+from joined_sources import compile_joined
 
 from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Graph
@@ -94,7 +95,9 @@ def compiled() -> dict[str, tuple[Ranged, Network]]:
     """Return cases in one library, which takes a fraction of the time of many."""
     found = {name: ranged(name) for name in NAMES}
     graphs = [each.graph for each in found.values()]
-    networks = compile_networks(graphs, TARGET, "O0", choose=choose_exact)
+    networks = compile_networks(
+        graphs, TARGET, "O0", choose=choose_exact, compile_all=compile_joined
+    )
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 

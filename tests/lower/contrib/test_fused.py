@@ -116,13 +116,14 @@ def _products() -> dict[str, Case]:
 def _causal() -> dict[str, Case]:
     x, w, bias, state = noise(2, 6, 5), noise(6, 1, 3), noise(6, seed=1), noise(2, 6, 2, seed=2)
     op, both = "CausalConvWithState", (np.float32, np.float32)
-    turned = [a.swapaxes(1, 2).copy() for a in (x, state)]
+    transposed = [a.swapaxes(1, 2).copy() for a in (x, state)]
     return {
         op: case(op, x, w, outputs=both),
         f"{op} state": case(op, x, w, bias, state, outputs=both, activation="silu"),
         f"{op} one step": case(op, x[..., :1].copy(), w, None, state, outputs=both),
         f"{op} dilated": case(op, x, w, None, noise(2, 6, 4), outputs=both, dilation=2),
-        f"{op} turned": case(op, turned[0], w, bias, turned[1], outputs=both, channels_last=1),
+        f"{op} transposed": case(op, transposed[0], w, bias, transposed[1], outputs=both,
+                                 channels_last=1),
     }
 
 

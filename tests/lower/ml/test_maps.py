@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from joined_sources import compile_joined
 from onnx import TensorProto, helper
 
 from atc.errors import AtcError
@@ -77,7 +78,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Network]:
     folder = tmp_path_factory.mktemp("maps")
     graphs = [_lowered(m, x, folder) for m, x in (*CASES.values(), *MORE.values())]
-    made = compile_networks(graphs, get_target("c99"), "O0")
+    made = compile_networks(graphs, get_target("c99"), "O0", compile_all=compile_joined)
     return dict(zip([*CASES, *MORE], made, strict=True))
 
 

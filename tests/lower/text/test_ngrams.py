@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from default_run import level
+from joined_sources import compile_joined
 from onnx import TensorProto, helper
 
 import atc.onnx_backend as backend
@@ -63,7 +64,9 @@ def test_counts_equal_onnxruntime() -> None:
     reps = [backend.AtcBackendRep(m, "c99", level().lstrip("-")) for m, _ in models]
     arrays = [rep.arrays([x]) for rep, (_, x) in zip(reps, models, strict=True)]
     graphs = [rep.lower(a) for rep, a in zip(reps, arrays, strict=True)]
-    networks = backend.compile_networks(graphs, reps[0].target, level().lstrip("-"))
+    networks = backend.compile_networks(
+        graphs, reps[0].target, level().lstrip("-"), compile_all=compile_joined
+    )
     for (proto, x), network in zip(models, networks, strict=True):
         assert len(network.parameters) == 1
         session = runtime.InferenceSession(proto.SerializeToString())

@@ -1,4 +1,4 @@
-"""Operands that lie turned are moved before what computes with them."""
+"""Operands that lie transposed are moved before what computes with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import assert_close, compile_graph, run_models, runnable
 
 
 def model(known: bool) -> onnx.ModelProto:
-    """Return a product plus a turned residual, which is a constant or not, and a turned sum."""
+    """Return a product plus a transposed residual, a constant or not, and a transposed sum."""
     rng = np.random.default_rng(3)
 
     def tensor(name: str, *shape: int) -> onnx.TensorProto:

@@ -61,8 +61,8 @@ class Case:
 
     def model(self) -> onnx.ModelProto:
         rank = len(self.batch)
-        turned = [*range(rank), rank + 1, rank]
-        nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=turned),
+        transposed = [*range(rank), rank + 1, rank]
+        nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=transposed),
                  helper.make_node("MatMul", ["q", "kt"], ["s"])]  # fmt: skip
         last, constants = "s", {}
         for op, name, value in (("Mul", "scale", self.scale), ("Add", "mask", self.mask)):
@@ -75,8 +75,8 @@ class Case:
                   helper.make_node("MatMul", ["p", "v"], ["y0"])]  # fmt: skip
         last = "y0"
         if self.order is not None:
-            nodes.append(helper.make_node("Transpose", [last], ["turned"], perm=self.order))
-            last = "turned"
+            nodes.append(helper.make_node("Transpose", [last], ["transposed"], perm=self.order))
+            last = "transposed"
         for op in self.tail:
             nodes.append(helper.make_node(op, [last], [f"{last}_{op}"]))
             last = f"{last}_{op}"
@@ -99,9 +99,9 @@ FUSED = {
     "small mask": Case(mask=(1, 19), blocked=-3.0),
     "large scores": Case(large=300.0),
     "huge scores": Case(large=1e18, scale=None),
-    "turned": Case(order=(0, 2, 1, 3)),
+    "transposed": Case(order=(0, 2, 1, 3)),
     "epilogue": Case(tail=("Tanh", "Abs")),
-    "turned and epilogue": Case(order=(0, 2, 1, 3), tail=("Relu",)),
+    "transposed and epilogue": Case(order=(0, 2, 1, 3), tail=("Relu",)),
     "least": Case(rows=4, keys=8, depth=2, width=2),
     "odd": Case(batch=(1, 1), rows=7, keys=33, depth=13, width=5, mask=(7, 33)),
     "wide": Case(batch=(1,), rows=9, keys=130, depth=40, width=67, mask=(1, 130)),

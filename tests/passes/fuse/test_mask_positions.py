@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from joined_sources import compile_joined
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -131,7 +132,7 @@ def results() -> dict[tuple[str, str], NDArray[np.float32]]:
     asked = [(n, FORMS[k % len(FORMS)]) for k, n in enumerate(READ)]
     target = get_target("cuda-emulated")
     graphs = [lowered(READ[name], form) for name, form in asked]
-    networks = compile_networks(graphs, target, "O0")
+    networks = compile_networks(graphs, target, "O0", compile_all=compile_joined)
     return {
         key: next(iter(net.run(feeds()).values()))
         for key, net in zip(asked, networks, strict=True)

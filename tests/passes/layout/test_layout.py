@@ -149,7 +149,7 @@ def transposed(net: Net) -> str:
     return net.conv(net.op("Softmax", x, axis=1), 16, 16)
 
 
-def turned_residual(net: Net) -> str:
+def transposed_residual(net: Net) -> str:
     """A shortcut from a value that lies with its channels last, as in ConvNeXt."""
     y = net.op("Transpose", net.conv("x", 3, 20), perm=[0, 2, 3, 1])
     y = net.op("Transpose", net.op("Softmax", y), perm=[0, 3, 1, 2])
@@ -176,7 +176,7 @@ def masked(net: Net) -> str:
 NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "chain": (chain, (1, 3, 20, 20)),
     "chain, batch": (chain, (2, 3, 13, 15)),
-    "turned residual": (turned_residual, (1, 3, 12, 10)),
+    "transposed residual": (transposed_residual, (1, 3, 12, 10)),
     **{
         f.__name__: (f, (1, 16, 10, 10))
         for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
@@ -347,5 +347,5 @@ def test_a_plain_reader_and_a_blocked_one_share_the_value() -> None:
 
 
 def test_a_shortcut_with_its_channels_last_leaves_the_convolution_blocked() -> None:
-    plain = [n.op for n in blocked("turned residual").nodes if isinstance(n.op, Conv)]
+    plain = [n.op for n in blocked("transposed residual").nodes if isinstance(n.op, Conv)]
     assert all(op.group == 1 for op in plain)  # those of the image may be

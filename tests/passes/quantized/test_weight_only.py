@@ -32,14 +32,14 @@ class Case:
     n: int = 18
     k: int = 72
     batch: tuple[int, ...] = ()
-    turned: bool = False
+    transposed: bool = False
 
 
 CASES = {
     "nibbles per column": Case(TensorProto.INT4),
     "nibbles in blocks": Case(TensorProto.INT4, 32, batch=(2,)),
     "unsigned nibbles in blocks": Case(TensorProto.UINT4, 16, zeros=True, m=40),
-    "turned nibbles": Case(TensorProto.UINT4, 32, zeros=True, k=64, turned=True),
+    "transposed nibbles": Case(TensorProto.UINT4, 32, zeros=True, k=64, transposed=True),
     "bytes for one row": Case(TensorProto.INT8, m=1),
     "unsigned bytes": Case(TensorProto.UINT8, zeros=True),
 }
@@ -59,10 +59,10 @@ def parts(case: Case) -> tuple[Array, Array, Array, Array]:
 
 def model(case: Case) -> onnx.ModelProto:
     x, q, scales, zeros = parts(case)
-    if case.turned:
+    if case.transposed:
         q, scales, zeros = q.T, scales.T, zeros.T
     given = scales if case.block else scales.reshape(-1)
-    axis = int(case.turned) if case.block else 1
+    axis = int(case.transposed) if case.block else 1
     ints = [helper.make_tensor("w", case.kind, q.shape, q.reshape(-1).tolist())]
     if case.zeros:
         flat = zeros.reshape(-1).tolist()
@@ -70,8 +70,8 @@ def model(case: Case) -> onnx.ModelProto:
     inputs = ["w", "s", *(["z"] if case.zeros else [])]
     nodes = [
         helper.make_node("DequantizeLinear", inputs, ["d"], axis=axis, block_size=case.block),
-        *([helper.make_node("Transpose", ["d"], ["t"])] if case.turned else []),
-        helper.make_node("MatMul", ["x", "t" if case.turned else "d"], ["y"]),
+        *([helper.make_node("Transpose", ["d"], ["t"])] if case.transposed else []),
+        helper.make_node("MatMul", ["x", "t" if case.transposed else "d"], ["y"]),
     ]
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", 1, x.shape)],

@@ -33,7 +33,7 @@ class Case:
     width: int
     by_keys: bool = True
     masked: bool = False
-    turned: bool = False
+    transposed: bool = False
     """Whether q and v have their last two axes exchanged in memory."""
 
 
@@ -41,23 +41,23 @@ CASES = {
     "whole": Case(2, 28, 64, 64, 32),
     "odd": Case(3, 5, 21, 7, 9, masked=True),
     "rows of keys": Case(1, 15, 33, 40, 16, by_keys=False),
-    "turned": Case(2, 3, 18, 5, 3, turned=True),
+    "transposed": Case(2, 3, 18, 5, 3, transposed=True),
     "one": Case(2, 1, 1, 1, 1),
     "wide": Case(1, 4, 70, 33, 100, masked=True),
 }
 
 
-def view(shape: tuple[int, ...], turned: bool) -> View:
+def view(shape: tuple[int, ...], transposed: bool) -> View:
     """The view of a tensor, of one that lies with its last two axes exchanged too."""
-    if not turned:
+    if not transposed:
         return dense(shape)
     *batch, rows, columns = shape
     strides = dense((*batch, columns, rows)).strides
     return View((*strides[:-2], strides[-1], strides[-2]))
 
 
-def stored(array: Array, turned: bool) -> Array:
-    return np.ascontiguousarray(array.swapaxes(-1, -2) if turned else array)
+def stored(array: Array, transposed: bool) -> Array:
+    return np.ascontiguousarray(array.swapaxes(-1, -2) if transposed else array)
 
 
 def prepared(case: Case, dtype: Any = ml_dtypes.bfloat16) -> tuple[Workload, list[Array], Array]:
@@ -74,14 +74,14 @@ def prepared(case: Case, dtype: Any = ml_dtypes.bfloat16) -> tuple[Workload, lis
     scale = float(np.float32(case.depth**-0.5))
     scaled = call("Mul", Input(F, 0), const(scale, F))
     views: tuple[View, ...] = ()
-    operands = [stored(q, case.turned), stored(k, case.by_keys), stored(v, case.turned)]
+    operands = [stored(q, case.transposed), stored(k, case.by_keys), stored(v, case.transposed)]
     if case.masked:
         scaled, views = call("Add", scaled, Input(F, 1)), (View((0, case.keys, 1)),)
         operands.append(mask)
     shape = (case.heads, case.queries, case.width)
     op = Attention(
         (case.heads,), case.queries, case.keys, case.depth, case.width,
-        view(q.shape, case.turned), view(k.shape, case.by_keys), view(v.shape, case.turned),
+        view(q.shape, case.transposed), view(k.shape, case.by_keys), view(v.shape, case.transposed),
         dense(shape), Epilogue(scaled, views), Epilogue(Input(F, 0), ()),
     )  # fmt: skip
     types = tuple(map(type_of, operands))

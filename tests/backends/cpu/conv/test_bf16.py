@@ -15,7 +15,7 @@ from atc.backends.cpu.conv.bf16 import ConvBf16, to_bf16
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
-from atc.backends.cpu.conv.first_layer import ConvBf16Few
+from atc.backends.cpu.conv.first_layer import ConvFirstBf16
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.kernel import AnyKernel, Kernel, workload_of
 from atc.backends.render.vector_expr import lanes
@@ -45,7 +45,7 @@ def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
     case = CASES[name]
     graph, feeds, expected = build(case, lanes(target), rounded)
     w = workload_of(graph, graph.nodes[0], graph.constants)
-    kernel: AnyKernel = ConvBf16Few() if case.plain else ConvBf16()
+    kernel: AnyKernel = ConvFirstBf16() if case.plain else ConvBf16()
     assert kernel.accepts(w, target), name
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     operands = [given[i] for i in graph.nodes[0].inputs]
@@ -79,7 +79,7 @@ def vectored(cases: Mapping[str, Case]) -> list[Case]:
 
 
 STORED: tuple[tuple[Kernel, Sequence[Case]], ...] = (
-    (ConvBf16(), vectored(CASES)), (ConvBf16Few(), [FIRST["first layer, cut"]]),
+    (ConvBf16(), vectored(CASES)), (ConvFirstBf16(), [FIRST["first layer, cut"]]),
     (ConvDirect(), [DIRECT["ragged"], DIRECT["first layer, grey"]]),
     (ConvWinograd(), [WINOGRAD["ragged channels"], WINOGRAD["wide pad"]]),
     (DepthwiseTiles(), vectored(DEPTHWISE)), (DepthwiseLoops(), vectored(LARGE)),

@@ -23,8 +23,8 @@ from blocked_convs import (
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles, WindowParams
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
-from atc.backends.cpu.conv.small_group import ConvNarrow
-from atc.backends.cpu.conv.small_oc import ConvFew
+from atc.backends.cpu.conv.small_group import ConvSmallGroup
+from atc.backends.cpu.conv.small_oc import ConvSmallOc
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.map.reorder import BlockChannels, UnblockChannels
 from atc.backends.kernel import Candidate, workload_of
@@ -77,8 +77,8 @@ def check(
 
 KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
     "direct": (ConvDirect(), DIRECT, 2e-6),
-    "few": (ConvFew(), FEW, 2e-6),
-    "narrow": (ConvNarrow(), NARROW, 2e-6),
+    "few": (ConvSmallOc(), FEW, 2e-6),
+    "narrow": (ConvSmallGroup(), NARROW, 2e-6),
     "winograd": (ConvWinograd(), WINOGRAD, 3e-5),
     "depthwise": (DepthwiseTiles(), DEPTHWISE, 2e-6),
     "depthwise loops": (DepthwiseLoops(), DEPTHWISE | LARGE, 2e-6),

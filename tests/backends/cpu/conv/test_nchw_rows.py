@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
-from atc.backends.cpu.conv.nchw_rows import ConvLines
+from atc.backends.cpu.conv.nchw_rows import ConvNchwRows
 from atc.backends.kernel import Workload
 from atc.ir.expr import Input, call
 from atc.ir.graph import DType, TensorType
@@ -18,7 +18,7 @@ from atc.ir.ops import Conv, Epilogue, Window
 from atc.ir.view import View, dense
 
 F = DType.FLOAT
-KERNEL = ConvLines()
+KERNEL = ConvNchwRows()
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Window, int, tuple[int, ...]]] = {
     "one filter": ((2, 5, 9, 37), (1, 5, 3, 3), Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, (9, 37)),
     "many": ((1, 4, 8, 70), (29, 4, 3, 5), Window((3, 5), (1, 1), (1, 1), (1, 2)), 1, (8, 70)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
-from atc.backends.cpu.map.transpose import MapTurn
+from atc.backends.cpu.map.transpose import MapTranspose
 from atc.backends.kernel import Workload
 from atc.ir.expr import Input
 from atc.ir.graph import DType, TensorType
@@ -34,8 +34,8 @@ def test_rows_become_columns(target: str) -> None:
             Map(shape, Input(F, 0), (view,)), (TensorType(F, x.shape),), (TensorType(F, shape),),
             (False,),
         )  # fmt: skip
-        assert MapTurn().accepts(w, record)
-        calls.append(Call(MapTurn(), {}, w, [x]))
+        assert MapTranspose().accepts(w, record)
+        calls.append(Call(MapTranspose(), {}, w, [x]))
     for each, (got,), (shape, view) in zip(calls, run_calls(calls, record), CASES, strict=True):
         (x,) = each.inputs
         assert x is not None
@@ -47,4 +47,4 @@ def test_takes_only_what_it_can_turn(view: View) -> None:
     shape = (32, 33)
     types = (TensorType(F, (2113,)),), (TensorType(F, shape),)
     w = Workload(Map(shape, Input(F, 0), (view,)), *types, (False,))
-    assert not MapTurn().accepts(w, vector_target("x86-64-avx2"))
+    assert not MapTranspose().accepts(w, vector_target("x86-64-avx2"))

@@ -95,15 +95,15 @@ def prepared(case: Case) -> tuple[Workload, list[Array]]:
     """Return the workload and random operands, extreme values among them."""
     rng = np.random.default_rng(case.m * case.n + case.k)
     loops, arrays, views = (*case.batch, case.m, case.n), [], []
-    for dtype, rows, columns, turned in ((case.a, case.m, case.k, case.a_t),
+    for dtype, rows, columns, transposed in ((case.a, case.m, case.k, case.a_t),
                                          (case.b, case.k, case.n, case.b_t)):  # fmt: skip
         info = np.iinfo(dtype)
         batch = () if case.shared and columns == case.n and arrays else case.batch
-        stored = (*batch, columns, rows) if turned else (*batch, rows, columns)
+        stored = (*batch, columns, rows) if transposed else (*batch, rows, columns)
         x = rng.integers(info.min, info.max + 1, stored).astype(dtype)
         x[..., 0, :], x[..., -1, :] = info.max, info.min
         strides = list(dense(stored).strides)
-        if turned:
+        if transposed:
             strides[-2:] = strides[:-3:-1]
         full = [0] * (len(case.batch) - len(batch)) + strides
         arrays.append(x)

@@ -19,7 +19,7 @@ from simd_program import find
 
 import atc
 from atc.backends.cpu.amx.rnn import RecurrentAmx, RecurrentAmxSplit
-from atc.backends.cpu.rnn.batch import GroupParams, RecurrentBatch, RecurrentBf16, RecurrentTogether
+from atc.backends.cpu.rnn.batch import BatchedRecurrent, GroupParams, RecurrentBatch, RecurrentBf16
 from atc.backends.cpu.rnn.portable import CutParams, RecurrentRows
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import render_kernel
@@ -34,7 +34,7 @@ from support import compile_graph
 Array = NDArray[Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, WIDTH = 5, 6
-KERNELS: Sequence[tuple[str, RecurrentTogether[Any]]] = (
+KERNELS: Sequence[tuple[str, BatchedRecurrent[Any]]] = (
     ("x86-64-sse2", RecurrentBatch()),
     ("x86-64-avx2", RecurrentBatch()),
     ("aarch64-neon", RecurrentBatch()),
@@ -203,7 +203,7 @@ def workload(layer: Layer) -> tuple[Workload, tuple[Any, ...]]:
     return workload_of(graph, node, graph.constants), tuple(operands)
 
 
-def call(layer: Layer, kernel: RecurrentTogether[Any], target: str, turn: int = 0) -> Call:
+def call(layer: Layer, kernel: BatchedRecurrent[Any], target: str, turn: int = 0) -> Call:
     """Return a call with the parameters that come `turn`-th."""
     w, operands = workload(layer)
     record = get_target(target)
@@ -221,21 +221,21 @@ def check(layers: Sequence[Layer], calls: Sequence[Call], target: str) -> None:
             assert error <= ERRORS[each.kernel.precision], f"{each}: {error}"
 
 
-def suited(kernel: RecurrentTogether[Any], target: str) -> list[Layer]:
+def suited(kernel: BatchedRecurrent[Any], target: str) -> list[Layer]:
     record = get_target(target)
     return [x for x in LAYERS.values() if kernel.accepts(workload(x)[0], record)]
 
 
 @pytest.mark.few(1)
 @EVERY
-def test_equals_float64(target: str, kernel: RecurrentTogether) -> None:
+def test_equals_float64(target: str, kernel: BatchedRecurrent) -> None:
     layers = [x for x in map(LAYERS.get, FEW) if x and x in suited(kernel, target)]
     check(layers, [call(x, kernel, target, turn) for turn, x in enumerate(layers)], target)
 
 
 @pytest.mark.slow
 @EVERY
-def test_all_layers_in_all_ways_equal_float64(target: str, kernel: RecurrentTogether) -> None:
+def test_all_layers_in_all_ways_equal_float64(target: str, kernel: BatchedRecurrent) -> None:
     layers = [x for x in suited(kernel, target) for _ in range(3)]
     calls = [call(x, kernel, target, turn) for turn, x in enumerate(layers)]
     check(layers, calls, target)
@@ -243,13 +243,13 @@ def test_all_layers_in_all_ways_equal_float64(target: str, kernel: RecurrentToge
 
 @pytest.mark.slow
 @EVERY
-def test_weights_beyond_the_cache_equal_float64(target: str, kernel: RecurrentTogether) -> None:
+def test_weights_beyond_the_cache_equal_float64(target: str, kernel: BatchedRecurrent) -> None:
     """Where tiles ask for what comes next, with one block of rows and with several."""
     layers = [Layer("LSTM", 5, 300, 2), Layer("GRU", 40, 400)]
     check(layers, [call(x, kernel, target) for x in layers], target)
 
 
-def check_pieces(target: str, kernel: RecurrentTogether[Any], names: Sequence[str]) -> None:
+def check_pieces(target: str, kernel: BatchedRecurrent[Any], names: Sequence[str]) -> None:
     record, calls = get_target(target), []
     for name in names:
         w, operands = workload(LAYERS[name])
@@ -274,11 +274,11 @@ def test_pieces_for_threads_give_the_same_bits() -> None:
 
 @pytest.mark.slow
 @EVERY
-def test_all_pieces_for_threads_give_the_same_bits(target: str, kernel: RecurrentTogether) -> None:
+def test_all_pieces_for_threads_give_the_same_bits(target: str, kernel: BatchedRecurrent) -> None:
     check_pieces(target, kernel, ["peepholes", "reset", "after, rows", "rows"])
 
 
-def check_specials(target: str, kernel: RecurrentTogether) -> None:
+def check_specials(target: str, kernel: BatchedRecurrent) -> None:
     """As in float: an infinity stays one, NaN stays NaN, other rows keep their bits."""
     layer = Layer("RNN", 17, 40, initial=True, activations=("Relu",))
     plain = call(layer, kernel, target)
@@ -330,7 +330,7 @@ def test_infinities_and_nan_stay_in_their_rows() -> None:
 
 @pytest.mark.slow
 @EVERY
-def test_specials_stay_in_their_rows(target: str, kernel: RecurrentTogether) -> None:
+def test_specials_stay_in_their_rows(target: str, kernel: BatchedRecurrent) -> None:
     check_specials(target, kernel)
 
 

@@ -1,0 +1,51 @@
+"""Sources of many networks as few files: a compiler's start takes longer than most kernels.
+
+`compile_networks` takes `compile_joined` in the place of `compile_many`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from atc.backends.toolchain import Job, compile_many
+from support import _static_names
+
+SOURCES = 32
+"""In one file, at most."""
+EMPTY = b"!<arch>\n"
+"""An archive of nothing, to the linker the object of a source that another one holds."""
+_HEADER = re.compile(r'^#include ".*"$', re.MULTILINE)
+"""Of the project, which no renaming must reach: the next source finds it read."""
+
+
+def compile_joined(jobs: Sequence[Job], workers: int) -> None:
+    """Compile all jobs; sources of equal folders and flags become part of the first of them."""
+    alike: dict[object, list[Job]] = {}
+    for job in jobs:
+        place = PurePosixPath(job.source)
+        joins = place.suffix != ".S" and (place.parent.name == "kernels" or place.name[:3] == "net")
+        own = place.parent if joins else job.source
+        alike.setdefault((own, place.suffix, job.flags), []).append(job)
+    parts = [
+        found[begin : begin + SOURCES]
+        for found in alike.values()
+        for begin in range(0, len(found), SOURCES)
+    ]
+    for part in parts:
+        if len(part) > 1:
+            _join(part)
+    compile_many([part[0] for part in parts], workers)
+
+
+def _join(jobs: Sequence[Job]) -> None:
+    """Write the sources, each with static names of its own, into the first one's file."""
+    texts = [(job.cwd / job.source).read_text("utf-8") for job in jobs]
+    lines = [*dict.fromkeys(line for text in texts for line in _HEADER.findall(text))]
+    for k, (job, text) in enumerate(zip(jobs, texts, strict=True)):
+        names = [*_static_names(text), "run_thread"]  # of CUDA's emulation
+        lines += [f"#define {n} {n}_{k}" for n in names]
+        lines += [f'#line 1 "{job.source}"', text, *(f"#undef {n}" for n in names)]
+        (job.cwd / f"{job.source}.o").write_bytes(EMPTY)
+    (jobs[0].cwd / jobs[0].source).write_text("\n".join(lines), "utf-8")
