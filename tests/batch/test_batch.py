@@ -54,7 +54,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     """Compile rows in this process: a new one takes a second to begin."""
     if "processes" not in request.keywords:
         monkeypatch.setattr(
-            run._Hand, "_compiled",
+            run._RowThread, "_compiled",
             lambda hand, row: run.replace(
                 run.compile_row(row, 1), digest=hand._digests[row.output]
             ),
