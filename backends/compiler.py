@@ -172,8 +172,8 @@ def assembler_words(answer: bytes) -> tuple[str, ...]:
 
 def _only_command(answer: bytes) -> list[str]:
     """Return the words of the command in GCC's answer to `-###` if there is just one."""
-    said = answer.decode(errors="replace").splitlines()
-    lines = [line for line in said if line.startswith(" ")]
+    output = answer.decode(errors="replace").splitlines()
+    lines = [line for line in output if line.startswith(" ")]
     return shlex.split(lines[0]) if len(lines) == 1 else [""]
 
 

@@ -137,8 +137,8 @@ def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-    said = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
-    reason = next((line for line in (*said, *lines) if line), f"exit status {done.status}")
+    errors = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
+    reason = next((line for line in (*errors, *lines) if line), f"exit status {done.status}")
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 

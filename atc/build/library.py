@@ -148,7 +148,7 @@ def build_library(
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
-        raise InternalError("a library's name is no C identifier", where=repr(name))
+        raise InternalError("a library's name is not a C identifier", where=repr(name))
     # What only includes data is never compiled: a warm rebuild compiles nothing.
     data = [unit for unit in units if context.compiler.elf and unit.path.endswith(".S")]
     code = [unit for unit in units if unit not in data]

@@ -95,5 +95,5 @@ def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[st
 
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InternalError("a network's name is no C identifier", where=repr(name))
+        raise InternalError("a network's name is not a C identifier", where=repr(name))
     return name
