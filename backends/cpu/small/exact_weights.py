@@ -104,7 +104,7 @@ def computed(value: Expr, atoms: Sequence[Array]) -> Array:
         case Call(fn=fn, args=(a, b)):
             return _STEPS[fn](computed(a, atoms), computed(b, atoms))
         case _:
-            raise InternalError(f"{value} is no sum or product")
+            raise InternalError(f"{value} is not a sum or product")
 
 
 _STEPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
