@@ -133,11 +133,24 @@ def loop_cycles(w: Workload) -> float:
 
 
 @dataclass(frozen=True)
+class Walk:
+    """Where the windows of a convolution begin (im2col): `steps` along each axis, innermost first.
+
+    From `lower` they go to `upper`, which counts from an axis' last pixel; then comes the next row.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorMap:
     """A tensor that blocks of a GPU read box by box, by its copy engine: a kernel's `argument`.
 
     It begins so many bytes into that; extents and a box's are the innermost axis' first, strides
-    are bytes of the others'. `type` is the driver's number of the type of numbers.
+    are bytes of the others'. `type` is the driver's number of the type of numbers. With a `walk`
+    the axes are channels, those of an image, and images; a box has channels of so many pixels.
     """
 
     name: str
@@ -147,6 +160,7 @@ class TensorMap:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    walk: Walk | None = None
 
     @property
     def text(self) -> str:
@@ -155,7 +169,8 @@ class TensorMap:
         steps = ",".join(map(str, self.strides[::-1]))
         start = f" from byte {self.begin}" if self.begin else ""
         layout = f"[{shape}] by {steps} bytes, type {self.type}"
-        return f"of argument {self.argument}{start}: {layout}, in [{box}]"
+        windows = "" if self.walk is None else " of windows"
+        return f"of argument {self.argument}{start}: {layout}, in [{box}]{windows}"
 
 
 @dataclass(frozen=True)

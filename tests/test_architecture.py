@@ -84,8 +84,8 @@ KERNELS = [
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = [
-    "gpus", "kernel", "elementwise", "products", "slim", "tensor", "boxes", "warpgroup", "windows",
-    "blocked", "rows", "data", "ordered", "loops", "recurrent", "packed", "attention",
+    "gpus", "kernel", "elementwise", "products", "slim", "tensor", "boxes", "warpgroup", "im2col",
+    "windows", "blocked", "rows", "data", "ordered", "loops", "recurrent", "packed", "attention",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 

@@ -81,7 +81,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Side:
-    """An operand's part of a stage: its boxes, and the offsets that an instruction needs."""
+    """An operand's part of a stage: its boxes, and the offsets that an instruction needs.
+
+    `load` is the function that brings a box; `tile` and `step` are variables that its places are
+    derived from, and that change with the tile and with the step.
+    """
 
     name: str
     bytes: int
@@ -91,6 +95,15 @@ class Side:
     leading: int
     along: int
     transposed: bool
+    load: str = "w_load"
+    tile: tuple[tuple[str, str], ...] = ()
+    step: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All of the C of its boxes' places, to find the names in it."""
+        places = (c for _, where in self.loads for c in where)
+        return " ".join((*places, *(c for _, c in (*self.tile, *self.step))))
 
 
 def matrix_of(
@@ -215,12 +228,12 @@ def side_of(
     ones = (1,) * len(extents)
     if own.transposed:
         box = depth * ROW
-        loads = [(k * box, (f"(int)({_plus(first, k * each)})", f"step * {depth}", *outer))
+        loads = [(k * box, (f"(int)({plus(first, k * each)})", f"step * {depth}", *outer))
                  for k in range(rows // each)]  # fmt: skip
         shape, size = (own.rows, own.depth, *extents), (each, depth, *ones)
     else:
         box = rows * ROW
-        loads = [(k * box, (_plus(f"step * {depth}", k * each), f"(int)({first})", *outer))
+        loads = [(k * box, (plus(f"step * {depth}", k * each), f"(int)({first})", *outer))
                  for k in range(depth // each)]  # fmt: skip
         shape, size = (own.depth, own.rows, *extents), (each, rows, *ones)
     map_ = TensorMap(name, own.argument, own.begin, own.type, shape, strides, size)
@@ -231,6 +244,6 @@ def side_of(
     )  # fmt: skip
 
 
-def _plus(text: str, more: int) -> str:
+def plus(text: str, more: int) -> str:
     """Return the C of a sum."""
     return f"{text} + {more}" if more else text

@@ -5,6 +5,7 @@ from atc.backends.cuda import (
     blocked,
     data,
     elementwise,
+    im2col,
     loops,
     ordered,
     packed,
@@ -20,6 +21,6 @@ from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
-    *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS, *ordered.KERNELS,
-    *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
+    *im2col.KERNELS, *windows.KERNELS, *blocked.KERNELS, *rows.KERNELS, *data.KERNELS,
+    *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS, *attention.KERNELS,
 )  # fmt: skip

@@ -191,7 +191,7 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     filters, channels = weights.shape[0] // op.group, weights.shape[1]
     outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
     taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(op.window.kernel))]
-    inputs, inside = _met(op.window, x.shape[2:], y.shape[2:])
+    inputs, inside = windows_met(op.window, x.shape[2:], y.shape[2:])
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()
     own, first = (f"g * {filters} + i", f"g * {channels} + c") if groups else ("i", "c")
@@ -212,7 +212,7 @@ def _of_conv(w: Workload, op: Conv) -> Product:
     )  # fmt: skip
 
 
-def _met(
+def windows_met(
     window: Window, size: Sequence[int], out: Sequence[int]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the pixel i0, i1, ... of a tap, from o0, k0, ..., and when it is in the image."""
@@ -240,7 +240,7 @@ def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
     window = [(f"k{d}", n) for d, n in enumerate(op.window.kernel)]
     around = -(-channels // block) if blocked else channels
     taps = [("c", around), *window, *([("l", block)] if blocked else [])]
-    inputs, inside = _met(op.window, x.shape[2 : 2 + rank], y.shape[2:-1])
+    inputs, inside = windows_met(op.window, x.shape[2 : 2 + rank], y.shape[2:-1])
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()
     own, first = (f"g * {filters} + i", f"g * {around} + c") if groups else ("i", "c")

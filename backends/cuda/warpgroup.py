@@ -126,8 +126,9 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         return min(op.m, op.n, op.k) >= LEAST and self._matrices(w) is not None
 
     def _are_floats(self, w: Workload) -> bool:
+        assert isinstance(w.op, MatMul | Conv)
         types = {w.input(k).dtype for k in self.operands}
-        return types | {self.matmul(w).accumulator} == {DType.FLOAT}
+        return types | {w.op.accumulator} == {DType.FLOAT}
 
     def _form(self, w: Workload) -> Form:
         form = self.form(w)
@@ -218,7 +219,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             "indices": unravel("at", tiles_of(product, params.m, params.n)),
             "steps": -(-product.k // form.depth), "after": after, "value": value, "sides": sides,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
-            "brought": " ".join(c for side in sides for _, where in side.loads for c in where),
+            "brought": " ".join(side.text for side in sides),
             "used": " ".join((*((a.text, b.text) if floats else ()), product.text, *after, value,
                               "tile_i", "tile_j")),
         }  # fmt: skip
@@ -256,15 +257,17 @@ def _shared(params: WarpgroupParams, form: Form) -> int:
     return params.stages * (_stage(params, form) + 16) + params.m * STAGED * 4
 
 
-class _Stored(WarpgroupProduct):
+class StoredProduct(WarpgroupProduct):
     """Operands multiplied as they are stored: 16-bit floats, bytes without zero points."""
 
     def form(self, w: Workload) -> Form | None:
         """Return the form for the operands' types."""
-        op, (first, second) = self.matmul(w), self.operands
+        op, (first, second) = w.op, self.operands
+        assert isinstance(op, MatMul | Conv)
         form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
-        return form if summed and not op.a_zero and not op.b_zero else None
+        zeros = (op.a_zero or op.b_zero) if isinstance(op, MatMul) else op.zero_points
+        return form if summed and not zeros else None
 
 
 class _MatMul(WarpgroupProduct):
@@ -278,13 +281,13 @@ class _MatMul(WarpgroupProduct):
         return w.op
 
 
-class MatMulWarpgroup(_MatMul, _Stored):
+class MatMulWarpgroup(_MatMul, StoredProduct):
     """MatMul of types that tensor cores multiply as they are."""
 
     name = "cuda_matmul_wgmma"
 
 
-class _Split(WarpgroupProduct):
+class SplitProduct(WarpgroupProduct):
     """Floats split in two bfloat16, by constants."""
 
     precision = "bf16x3"
@@ -294,7 +297,7 @@ class _Split(WarpgroupProduct):
         return SPLIT if self._are_floats(w) else None
 
 
-class _Rounded(WarpgroupProduct):
+class RoundedProduct(WarpgroupProduct):
     """Floats as bfloat16, by constants."""
 
     precision = "bf16"
@@ -304,27 +307,32 @@ class _Rounded(WarpgroupProduct):
         return ROUNDED if self._are_floats(w) else None
 
 
-class MatMulWarpgroupSplit(_MatMul, _Split):
-    """MatMul of floats split in two bfloat16, by constants."""
+class ShortenedProduct(WarpgroupProduct):
+    """Floats as TF32."""
 
-    name = "cuda_matmul_wgmma_bf16x3"
-
-
-class MatMulWarpgroupRounded(_MatMul, _Rounded):
-    """MatMul of floats as bfloat16, by constants."""
-
-    name = "cuda_matmul_wgmma_bf16"
-
-
-class MatMulWarpgroupShortened(_MatMul):
-    """MatMul of floats as TF32."""
-
-    name = "cuda_matmul_wgmma_tf32"
     precision = "tf32"
 
     def form(self, w: Workload) -> Form | None:
         """Return the form if the operands are floats."""
         return SHORTENED if self._are_floats(w) else None
+
+
+class MatMulWarpgroupSplit(_MatMul, SplitProduct):
+    """MatMul of floats split in two bfloat16, by constants."""
+
+    name = "cuda_matmul_wgmma_bf16x3"
+
+
+class MatMulWarpgroupRounded(_MatMul, RoundedProduct):
+    """MatMul of floats as bfloat16, by constants."""
+
+    name = "cuda_matmul_wgmma_bf16"
+
+
+class MatMulWarpgroupShortened(_MatMul, ShortenedProduct):
+    """MatMul of floats as TF32."""
+
+    name = "cuda_matmul_wgmma_tf32"
 
 
 class _Conv(WarpgroupProduct):
@@ -370,19 +378,19 @@ class _Conv(WarpgroupProduct):
         )  # fmt: skip
 
 
-class ConvWarpgroup(_Conv, _Stored):
+class ConvWarpgroup(_Conv, StoredProduct):
     """1x1 Conv of 16-bit floats."""
 
     name = "cuda_conv_wgmma"
 
 
-class ConvWarpgroupSplit(_Conv, _Split):
+class ConvWarpgroupSplit(_Conv, SplitProduct):
     """1x1 Conv of floats split in two bfloat16, by constants."""
 
     name = "cuda_conv_wgmma_bf16x3"
 
 
-class ConvWarpgroupRounded(_Conv, _Rounded):
+class ConvWarpgroupRounded(_Conv, RoundedProduct):
     """1x1 Conv of floats as bfloat16, by constants."""
 
     name = "cuda_conv_wgmma_bf16"

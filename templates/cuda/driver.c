@@ -28,10 +28,10 @@ static const char *const names[] = {
   "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
   "cuEventElapsedTime", "cuMemGetInfo_v2",
   "cuStreamWaitEvent", "cuMemsetD8Async", "cuFuncSetAttribute",
-  "cuTensorMapEncodeTiled",
+  "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
 };
 
-enum { OPTIONAL = 1 }; /* the last of them, which older drivers lack */
+enum { OPTIONAL = 2 }; /* the last of them, which older drivers lack */
 
 int cuda_driver_open(cuda_driver *driver)
 {

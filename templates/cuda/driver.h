@@ -80,6 +80,11 @@ typedef struct cuda_driver {
                               const uint64_t *extents, const uint64_t *strides,
                               const uint32_t *box, const uint32_t *steps, int interleave,
                               int swizzle, int promotion, int fill); /* NULL: older than CUDA 12 */
+  int (CUDA_CALL *map_encode_windows)(CUtensorMap *map, int type, unsigned rank, void *address,
+                                      const uint64_t *extents, const uint64_t *strides,
+                                      const int *lower, const int *upper, uint32_t channels,
+                                      uint32_t pixels, const uint32_t *steps, int interleave,
+                                      int swizzle, int promotion, int fill); /* likewise */
 } cuda_driver;
 
 /* Open the driver and fill the table: 1, 0 where there is none, -1 where it is too old. */

@@ -38,7 +38,7 @@ typedef struct box {
   unsigned char *to;
   const struct emulated_map *map;
   void *barrier;
-  int at[5];
+  int at[8];
 } box;
 
 /* Of those that wait, MEETING ones do for `count` threads from `first` on, PAUSED ones for a barrier in
@@ -101,44 +101,104 @@ void emulated_arrive(void *barrier, unsigned bytes)
   advance(own);
 }
 
-static void bring(const box *own)
+/* Write element `e` of a box: that at these indices, or 0 where there is none. */
+static void put(const box *own, unsigned e, const int *indices)
 {
   const struct emulated_map *const map = own->map;
-  struct emulated_mbarrier *const barrier = own->barrier;
+  const unsigned char *from = map->address;
+  unsigned inside = 1;
+  for (unsigned k = 0; k < map->rank && inside; k++) {
+    inside = indices[k] >= 0 && (uint32_t)indices[k] < map->extents[k];
+    if (inside) from += (uint64_t)indices[k] * (k == 0 ? map->size : map->strides[k - 1]);
+  }
+  const size_t at = (size_t)(own->to - emulated_shared) + (size_t)e * map->size;
+  unsigned char *const to = emulated_shared + (at ^ (at >> 7 & 7) << 4);
+  uint32_t bits;
+  if (!inside) {
+    memset(to, 0, map->size);
+  } else if (map->rounds) {
+    memcpy(&bits, from, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u) bits += 0xfffu + (bits >> 13 & 1);
+    bits &= 0xffffe000u;
+    memcpy(to, &bits, sizeof bits);
+  } else {
+    memcpy(to, from, map->size);
+  }
+}
+
+/* A box of neighbours along each axis. */
+static unsigned bring_box(const box *own)
+{
+  const struct emulated_map *const map = own->map;
   unsigned count = 1;
   for (unsigned k = 0; k < map->rank; k++) count *= map->box[k];
   for (unsigned e = 0; e < count; e++) {
-    const unsigned char *from = map->address;
-    unsigned rest = e, inside = 1;
+    unsigned rest = e;
+    int indices[5];
     for (unsigned k = 0; k < map->rank; k++) {
-      const int place = own->at[k] + (int)(rest % map->box[k]);
+      indices[k] = own->at[k] + (int)(rest % map->box[k]);
       rest /= map->box[k];
-      inside = inside && place >= 0 && (uint32_t)place < map->extents[k];
-      if (inside) from += (uint64_t)place * (k == 0 ? map->size : map->strides[k - 1]);
     }
-    const size_t at = (size_t)(own->to - emulated_shared) + (size_t)e * map->size;
-    unsigned char *const to = emulated_shared + (at ^ (at >> 7 & 7) << 4);
-    uint32_t bits;
-    if (!inside) {
-      memset(to, 0, map->size);
-    } else if (map->rounds) {
-      memcpy(&bits, from, sizeof bits);
-      if ((bits & 0x7f800000u) != 0x7f800000u) bits += 0xfffu + (bits >> 13 & 1);
-      bits &= 0xffffe000u;
-      memcpy(to, &bits, sizeof bits);
-    } else {
-      memcpy(to, from, map->size);
-    }
+    put(own, e, indices);
   }
-  barrier->bytes -= (int32_t)(count * map->size);
+  return count;
+}
+
+/* Channels of pixels that windows begin with, one after the other, and then those of the next image;
+ * each is read some pixels further on. */
+static unsigned bring_windows(const box *own)
+{
+  const struct emulated_map *const map = own->map;
+  const unsigned images = map->rank - 1u;
+  int begin[5];
+  memcpy(begin, own->at, sizeof begin);
+  for (unsigned p = 0; p < map->box[1]; p++) {
+    int indices[5];
+    for (unsigned k = 1; k < images; k++) indices[k] = begin[k] + own->at[images + k];
+    indices[images] = begin[images];
+    for (unsigned c = 0; c < map->box[0]; c++) {
+      indices[0] = begin[0] + (int)c;
+      put(own, p * map->box[0] + c, indices);
+    }
+    unsigned k = 1;
+    while (k < images && begin[k] + map->steps[k] > map->upper[k - 1]) {
+      begin[k] = map->lower[k - 1];
+      k++;
+    }
+    begin[k] += k < images ? map->steps[k] : 1;
+  }
+  return map->box[0] * map->box[1];
+}
+
+static void bring(const box *own)
+{
+  struct emulated_mbarrier *const barrier = own->barrier;
+  const unsigned count = own->map->steps[0] != 0 ? bring_windows(own) : bring_box(own);
+  barrier->bytes -= (int32_t)(count * own->map->size);
   advance(barrier);
 }
 
-void emulated_load(void *to, const struct emulated_map *map, void *barrier, const int *at)
+/* What pixels a window may begin with, and how far it may reach: in 16 bits along one axis, in 8 along two,
+ * in 5 along three. */
+static int is_window(const struct emulated_map *map, const int *at)
 {
+  static const int most[] = {1 << 16, 1 << 8, 1 << 5};
+  for (unsigned k = 1; k + 1 < map->rank; k++) {
+    const int behind = at[map->rank - 1 + k];
+    if (at[k] < map->lower[k - 1] || at[k] > map->upper[k - 1]) return 0;
+    if (behind < 0 || behind >= most[map->rank - 3]) return 0;
+  }
+  return 1;
+}
+
+void emulated_load(void *to, const struct emulated_map *map, void *barrier, int windows, const int *at,
+                   unsigned count)
+{
+  const unsigned expected = windows ? 2u * map->rank - 2 : map->rank;
   if (load_count == MOST_LOADS) emulated_fail(); /* nobody waits for them */
+  if (windows != (map->steps[0] != 0) || count != expected || (windows && !is_window(map, at))) emulated_fail();
   box own = {to, map, barrier, {0}};
-  memcpy(own.at, at, map->rank * sizeof *at);
+  memcpy(own.at, at, count * sizeof *at);
   if (reversed) loads[load_count++] = own;
   else bring(&own);
 }
@@ -677,34 +737,80 @@ static int function_set(CUfunction function, int attribute, int value)
   return value >= 0 && value <= MOST_SHARED ? CUDA_SUCCESS : INVALID_VALUE;
 }
 
-/* What the driver checks: alignments, and the size of a box. */
+/* What the driver checks of all maps, and what they have in common: alignments. */
+static int describe(struct emulated_map *own, int type, unsigned rank, const void *address,
+                    const uint64_t *extents, const uint64_t *strides, int interleave, int swizzle, int fill)
+{
+  static const uint16_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  enum { OF_128_BYTES = 3, TFLOAT32 = 11 };
+  if (type < 0 || type > TFLOAT32 || rank < 1 || rank > 5 || (uintptr_t)address % 16 != 0
+      || interleave != 0 || swizzle != OF_128_BYTES || fill != 0) {
+    return 0;
+  }
+  memset(own, 0, sizeof *own);
+  own->address = address;
+  own->rank = (uint16_t)rank;
+  own->size = sizes[type];
+  own->rounds = type == TFLOAT32;
+  for (unsigned k = 0; k < rank; k++) {
+    if (extents[k] == 0 || extents[k] > UINT32_MAX) return 0;
+    own->extents[k] = (uint32_t)extents[k];
+    if (k == 0) continue;
+    if (strides[k - 1] % 16 != 0 || strides[k - 1] >= (uint64_t)1 << 40) return 0;
+    own->strides[k - 1] = strides[k - 1];
+  }
+  return 1;
+}
+
+static int encoded(CUtensorMap *map, const struct emulated_map *own)
+{
+  enum { SPAN = 128 };
+  if (own->box[0] * own->size > SPAN) return INVALID_VALUE;
+  memset(map, 0, sizeof *map);
+  memcpy(map, own, sizeof *own);
+  return CUDA_SUCCESS;
+}
+
 static int map_encode(CUtensorMap *map, int type, unsigned rank, void *address,
                       const uint64_t *extents, const uint64_t *strides, const uint32_t *box_of,
                       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
-  static const uint16_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
-  enum { OF_128_BYTES = 3, TFLOAT32 = 11, SPAN = 128, MOST_OF_BOX = 256 };
+  enum { MOST_OF_BOX = 256 };
+  struct emulated_map own;
   (void)promotion;
-  if (type < 0 || type > TFLOAT32 || rank < 1 || rank > 5 || (uintptr_t)address % 16 != 0
-      || interleave != 0 || swizzle != OF_128_BYTES || fill != 0) {
-    return INVALID_VALUE;
-  }
-  struct emulated_map own = {address, {0}, {0}, {0}, (uint16_t)rank, sizes[type], type == TFLOAT32};
+  if (!describe(&own, type, rank, address, extents, strides, interleave, swizzle, fill)) return INVALID_VALUE;
   for (unsigned k = 0; k < rank; k++) {
-    if (extents[k] == 0 || extents[k] > UINT32_MAX || box_of[k] == 0 || box_of[k] > MOST_OF_BOX
-        || steps[k] != 1) {
-      return INVALID_VALUE;
-    }
-    own.extents[k] = (uint32_t)extents[k];
+    if (box_of[k] == 0 || box_of[k] > MOST_OF_BOX || steps[k] != 1) return INVALID_VALUE;
     own.box[k] = box_of[k];
-    if (k == 0) continue;
-    if (strides[k - 1] % 16 != 0 || strides[k - 1] >= (uint64_t)1 << 40) return INVALID_VALUE;
-    own.strides[k - 1] = strides[k - 1];
   }
-  if (own.box[0] * own.size > SPAN) return INVALID_VALUE;
-  memset(map, 0, sizeof *map);
-  memcpy(map, &own, sizeof own);
-  return CUDA_SUCCESS;
+  return encoded(map, &own);
+}
+
+static int map_encode_windows(CUtensorMap *map, int type, unsigned rank, void *address,
+                              const uint64_t *extents, const uint64_t *strides, const int *lower,
+                              const int *upper, uint32_t channels, uint32_t pixels, const uint32_t *steps,
+                              int interleave, int swizzle, int promotion, int fill)
+{
+  enum { MOST_PIXELS = 1024, MOST_STEPS = 8 };
+  static const int corners[] = {1 << 15, 1 << 7, 1 << 4};
+  struct emulated_map own;
+  (void)promotion;
+  if (!describe(&own, type, rank, address, extents, strides, interleave, swizzle, fill)) return INVALID_VALUE;
+  if (rank < 3 || channels == 0 || pixels == 0 || pixels > MOST_PIXELS) return INVALID_VALUE;
+  own.box[0] = channels;
+  own.box[1] = pixels;
+  for (unsigned k = 0; k < rank; k++) {
+    if (steps[k] == 0 || steps[k] > MOST_STEPS) return INVALID_VALUE;
+    own.steps[k] = (uint8_t)steps[k];
+  }
+  for (unsigned k = 0; k + 2 < rank; k++) {
+    const int most = corners[rank - 3];
+    if (lower[k] < -most || lower[k] >= most || upper[k] < -most || upper[k] >= most) return INVALID_VALUE;
+    own.lower[k] = lower[k];
+    own.upper[k] = (int)own.extents[k + 1] - 1 + upper[k];
+    if (own.lower[k] > own.upper[k]) return INVALID_VALUE;
+  }
+  return encoded(map, &own);
 }
 
 int cuda_driver_open(cuda_driver *driver)
@@ -715,7 +821,7 @@ int cuda_driver_open(cuda_driver *driver)
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
     capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
     event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
-    stream_wait_event, memory_set, function_set, map_encode,
+    stream_wait_event, memory_set, function_set, map_encode, map_encode_windows,
   };
   *driver = own;
   return 1;

@@ -33,12 +33,16 @@ struct emulated_kernel {
 };
 
 /* What the copy engine knows of a tensor whose rows are swizzled: extents and a box's, the innermost
- * axis first; bytes of an element, and from one to the next along the other axes. */
+ * axis first; bytes of an element, and from one to the next along the other axes. Where it goes through
+ * windows (im2col) a box has channels and pixels, and from pixel to pixel there are `steps`, from `lower` to
+ * `upper`, along each axis of an image; else the first step is 0. */
 struct emulated_map {
   const unsigned char *address;
   uint64_t strides[4];
   uint32_t extents[5], box[5];
   uint16_t rank, size, rounds; /* to TF32 */
+  uint8_t steps[5];
+  int32_t lower[3], upper[3]; /* both inside */
 };
 
 /* A barrier in shared memory: how many are still to arrive in this phase, and bytes to be written. */
@@ -91,7 +95,8 @@ extern __thread struct emulated_queue *emulated_queues;
 void emulated_begin(void *barrier, unsigned count);
 void emulated_arrive(void *barrier, unsigned bytes);
 void emulated_await(void *barrier, unsigned parity);
-void emulated_load(void *to, const struct emulated_map *map, void *barrier, const int *at);
+void emulated_load(void *to, const struct emulated_map *map, void *barrier, int windows, const int *at,
+                   unsigned count);
 
 /* Copies that are made when they are waited for; a source of NULL clears. */
 void emulated_copy(void *to, const void *from, unsigned size);

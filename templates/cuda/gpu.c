@@ -137,7 +137,8 @@ static void unload(gpu_shared *shared, const gpu_network *network)
 static int prepare(const cuda_driver *driver, CUfunction function, const gpu_kernel *kernel)
 {
   enum { SHARED_AT_MOST = 8, WITHOUT_ASKING = 48 << 10 };
-  if (kernel->map_count != 0 && driver->map_encode == NULL) return GPU_OLD_DRIVER;
+  const int knows_maps = driver->map_encode != NULL && driver->map_encode_windows != NULL;
+  if (kernel->map_count != 0 && !knows_maps) return GPU_OLD_DRIVER;
   if (kernel->shared <= WITHOUT_ASKING) return GPU_OK;
   const int result = driver->function_set(function, SHARED_AT_MOST, (int)kernel->shared);
   return meaning(result, GPU_NO_KERNELS);
@@ -371,6 +372,12 @@ static int encode(const cuda_driver *driver, CUtensorMap *map, const gpu_map *ow
   enum { NOT_INTERLEAVED = 0, SWIZZLE_128_BYTES = 3, FETCH_256_BYTES = 3, ZEROS = 0 };
   static const uint32_t steps[5] = {1, 1, 1, 1, 1};
   void *const address = (void *)(uintptr_t)(argument + own->begin);
+  if (own->steps[0] != 0) {
+    return driver->map_encode_windows(map, own->type, own->rank, address, own->extents, own->strides,
+                                      own->lower, own->upper, own->box[0], own->box[1], own->steps,
+                                      NOT_INTERLEAVED, SWIZZLE_128_BYTES, FETCH_256_BYTES, ZEROS)
+           == CUDA_SUCCESS;
+  }
   return driver->map_encode(map, own->type, own->rank, address, own->extents, own->strides, own->box,
                             steps, NOT_INTERLEAVED, SWIZZLE_128_BYTES, FETCH_256_BYTES, ZEROS)
          == CUDA_SUCCESS;

@@ -38,14 +38,17 @@ enum {
 
 /* A tensor that a kernel's blocks read box by box, by the copy engine: which argument it is and where
  * in that it begins, in bytes; the type as the driver numbers it; extents and a box's, the innermost
- * axis first; bytes from one to the next along each of the other axes. */
+ * axis first; bytes from one to the next along each of the other axes. Where it is read by the windows
+ * of a convolution (im2col) a box has channels of some pixels, those that windows begin with: `steps`
+ * apart, from `lower` to `upper`, which counts from the last pixel; else the steps are 0. */
 typedef struct gpu_map {
   unsigned argument;
   size_t begin;
   int type;
   unsigned rank;
   uint64_t extents[5], strides[4];
-  uint32_t box[5];
+  uint32_t box[5], steps[5];
+  int lower[3], upper[3];
 } gpu_map;
 
 /* A kernel: its blocks at most, their threads, the arguments; the bytes of shared memory that it is

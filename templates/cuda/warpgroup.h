@@ -60,7 +60,14 @@ template <typename... At>
 static inline void w_load(unsigned char *to, const w_map *map, uint64_t *barrier, At... at)
 {
   const int places[] = {(int)at...};
-  emulated_load(to, map, barrier, places);
+  emulated_load(to, map, barrier, 0, places, sizeof...(at));
+}
+
+template <typename... At>
+static inline void w_load_windows(unsigned char *to, const w_map *map, uint64_t *barrier, At... at)
+{
+  const int places[] = {(int)at...};
+  emulated_load(to, map, barrier, 1, places, sizeof...(at));
 }
 
 /* Word `word` of 32 bytes of the depth of a tile's row, found by its descriptor. */
@@ -217,11 +224,29 @@ K_INLINE void w_together(void) { __syncwarp(); }
                  : "r"(w_address(to)), "l"(map), "r"(w_address(barrier)), __VA_ARGS__              \
                  : "memory");                                                                      \
   }
+
+/* Likewise pixels that windows begin with (im2col), from these indices on, and `x`, `y`, `z` pixels behind
+ * them along the axes of an image. */
+#define W_LOAD_WINDOWS(PARAMETERS, RANK, PLACES, BEHIND, ...)                                               \
+  K_INLINE void w_load_windows(unsigned char *to, const w_map *map, uint64_t *barrier, PARAMETERS)          \
+  {                                                                                                       \
+    asm volatile("cp.async.bulk.tensor." RANK ".shared::cluster.global.im2col.mbarrier::complete_tx::bytes" \
+                 " [%0], [%1, {" PLACES "}], [%2], {" BEHIND "};"                                         \
+                 :                                                                                        \
+                 : "r"(w_address(to)), "l"(map), "r"(w_address(barrier)), __VA_ARGS__                     \
+                 : "memory");                                                                             \
+  }
+#define W_SHORT(n) "h"((uint16_t)(n))
 #define W_INTS(...) __VA_ARGS__
 W_LOAD(W_INTS(int i, int j), "2d", "%3, %4", "r"(i), "r"(j))
 W_LOAD(W_INTS(int i, int j, int k), "3d", "%3, %4, %5", "r"(i), "r"(j), "r"(k))
 W_LOAD(W_INTS(int i, int j, int k, int l), "4d", "%3, %4, %5, %6", "r"(i), "r"(j), "r"(k), "r"(l))
 W_LOAD(W_INTS(int i, int j, int k, int l, int m), "5d", "%3, %4, %5, %6, %7", "r"(i), "r"(j), "r"(k), "r"(l), "r"(m))
+W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int x), "3d", "%3, %4, %5", "%6", "r"(i), "r"(j), "r"(k), W_SHORT(x))
+W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int l, int x, int y), "4d", "%3, %4, %5, %6", "%7, %8", "r"(i), "r"(j),
+               "r"(k), "r"(l), W_SHORT(x), W_SHORT(y))
+W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int l, int m, int x, int y, int z), "5d", "%3, %4, %5, %6, %7", "%8, %9, %10",
+               "r"(i), "r"(j), "r"(k), "r"(l), "r"(m), W_SHORT(x), W_SHORT(y), W_SHORT(z))
 
 /* Registers of sums, or of an operand, are made before this, as the compiler sees it: what it moved
  * behind a fence would make products wait for each other. */

@@ -22,12 +22,14 @@ from atc.backends.cpu.conv import (
     small_group,
     small_oc,
     winograd,
+    winograd_int8,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS, *bf16.KERNELS,
     *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS,
-    *winograd.KERNELS, *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS,
-    *nchw_rows.KERNELS, *pool_int8.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
+    *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS, *small_group.KERNELS,
+    *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS, *depthwise_nhwc.KERNELS,
+    *filter_gradient.KERNELS,
 )  # fmt: skip

@@ -30,6 +30,19 @@ Row = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
+class Arithmetic:
+    """The vectors that transforms compute with, and the functions for them, in C."""
+
+    vector: str
+    add: str
+    subtract: str
+
+
+FLOATS = Arithmetic("vf32", "v_add", "v_sub")
+INTEGERS = Arithmetic("vi32", "v_i32_add", "v_i32_sub")
+
+
+@dataclass(frozen=True)
 class Matrices:
     """A^T (m x n), G (n x 3) and B^T (n x n) for n = m + 2 inputs."""
 
@@ -80,7 +93,7 @@ def transform_filters(w: Array, m: int) -> Array:
     return components
 
 
-def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:
+def combinations(rows: Sequence[Row], x: str, y: str, of: Arithmetic = FLOATS) -> list[str]:
     """Return C declarations of vectors y0, y1, ... = rows times the vectors x0, x1, ...
 
     Rows for opposite points have equal even and opposite odd parts (or the reverse), which are
@@ -91,13 +104,13 @@ def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:
     while k < len(rows):
         parts = _even_and_odd(rows[k], rows[k + 1]) if k + 1 < len(rows) else None
         if parts is None:
-            lines.append(f"const vf32 {y}{k} = {_sum(rows[k], x)};")
+            lines.append(f"const {of.vector} {y}{k} = {_sum(rows[k], x, of)};")
             k += 1
             continue
-        lines.append(f"const vf32 {y}{k}s = {_sum(parts[0], x)};")
-        lines.append(f"const vf32 {y}{k}d = {_sum(parts[1], x)};")
-        lines.append(f"const vf32 {y}{k} = v_add({y}{k}s, {y}{k}d);")
-        lines.append(f"const vf32 {y}{k + 1} = v_sub({y}{k}s, {y}{k}d);")
+        lines.append(f"const {of.vector} {y}{k}s = {_sum(parts[0], x, of)};")
+        lines.append(f"const {of.vector} {y}{k}d = {_sum(parts[1], x, of)};")
+        lines.append(f"const {of.vector} {y}{k} = {of.add}({y}{k}s, {y}{k}d);")
+        lines.append(f"const {of.vector} {y}{k + 1} = {of.subtract}({y}{k}s, {y}{k}d);")
         k += 2
     return lines
 
@@ -112,40 +125,52 @@ def _even_and_odd(a: Row, b: Row) -> tuple[Row, Row] | None:
     return (same, opposite) if any(same) and any(opposite) else None
 
 
-def by_points(rows: Sequence[Row], x: str, y: str) -> list[str]:
+def by_points(rows: Sequence[Row], x: str, y: str, of: Arithmetic = FLOATS) -> list[str]:
     """Return C declarations of y0, y1, ... = A^T x, by sums and differences of opposite points."""
     pairs = [(k, k + 1) for k in range(1, len(rows[0]) - 1, 2)]
     lines = []
     for a, b in pairs:
-        lines.append(f"const vf32 {y}s{a} = v_add({x}{a}, {x}{b});")
-        lines.append(f"const vf32 {y}d{a} = v_sub({x}{a}, {x}{b});")
+        lines.append(f"const {of.vector} {y}s{a} = {of.add}({x}{a}, {x}{b});")
+        lines.append(f"const {of.vector} {y}d{a} = {of.subtract}({x}{a}, {x}{b});")
     for i, row in enumerate(rows):
         terms = [(row[0], f"{x}0")]
         terms += [(row[a], f"{y}{'d' if i % 2 else 's'}{a}") for a, _ in pairs]
         terms.append((row[-1], f"{x}{len(row) - 1}"))
-        lines.append(f"const vf32 {y}{i} = {_terms(terms)};")
+        lines.append(f"const {of.vector} {y}{i} = {_terms(terms, of)};")
     return lines
 
 
-def _sum(row: Row, x: str) -> str:
-    return _terms([(c, f"{x}{k}") for k, c in enumerate(row)])
+def _sum(row: Row, x: str, of: Arithmetic) -> str:
+    return _terms([(c, f"{x}{k}") for k, c in enumerate(row)], of)
 
 
-def _terms(terms: Sequence[tuple[Fraction, str]]) -> str:
+def _terms(terms: Sequence[tuple[Fraction, str]], of: Arithmetic) -> str:
     """Return the C expression of a sum of products; a term with factor 1 comes first, if any."""
     known = sorted((t for t in terms if t[0]), key=lambda t: t[0] != 1)
     factor, first = known[0]
-    text = first if factor == 1 else f"v_mul({_number(factor)}, {first})"
+    text = first if factor == 1 else _times(factor, first, of)
     for factor, x in known[1:]:
-        match factor:
-            case 1:
-                text = f"v_add({text}, {x})"
-            case -1:
-                text = f"v_sub({text}, {x})"
-            case _:
-                function = "v_fma" if factor > 0 else "v_fnma"
-                text = f"{function}({_number(abs(factor))}, {x}, {text})"
+        if abs(factor) == 1 or of is INTEGERS:
+            function = of.add if factor > 0 else of.subtract
+            text = f"{function}({text}, {_times(abs(factor), x, of)})"
+        else:
+            function = "v_fma" if factor > 0 else "v_fnma"
+            text = f"{function}({_number(abs(factor))}, {x}, {text})"
     return text
+
+
+def _times(factor: Fraction, x: str, of: Arithmetic) -> str:
+    """Return the C expression of a multiple: of integers by shifts, as factors are small."""
+    if factor == 1:
+        return x
+    if of is FLOATS:
+        return f"v_mul({_number(factor)}, {x})"
+    whole = int(abs(factor))
+    bits = [k for k in range(whole.bit_length()) if whole >> k & 1]
+    text, *others = [f"v_i32_shl({x}, {k})" if k else x for k in bits]
+    for other in others:
+        text = f"{of.add}({text}, {other})"
+    return text if factor > 0 else f"{of.subtract}(v_i32_set1(0), {text})"
 
 
 def _number(factor: Fraction) -> str:

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import struct
-import subprocess
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnx.reference
 import pytest
 from cuda_cases import TARGET
-from joined_sources import compile_joined
+from product_cases import (
+    BF16,
+    F16,
+    F32,
+    LIMITS,
+    Case,
+    Lowered,
+    check_code,
+    check_results,
+    compile_candidates,
+    largest,
+    lowered_case,
+    needs_nvcc,
+    sources,
+    survives,
+)
 
-from atc.backends.cuda.boxes import ATOM
-from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.cuda.warpgroup import SHARES, WarpgroupProduct
-from atc.backends.kernel import Candidate, Workload, workload_of
-from atc.backends.kernel_source import KernelSource, render_kernel
-from atc.backends.nvcc import find_nvcc, nvcc_flags
-from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.ir.graph import Graph
-from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
 from atc.runtime.network import Network
-from atc.select.select import Limits, Measurement, consider, select
-from atc.templates import render, verbatim
-from support import node_model
+from atc.select.select import consider, select
 
-LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
-RNG = np.random.default_rng(7)
-
-
-def numbers(dtype: Any, *shape: int) -> Any:
-    dtype = np.dtype(dtype)
-    if dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return RNG.integers(low, high, shape, dtype, endpoint=True)
-    return RNG.normal(size=shape).astype(dtype)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A node whose product tensor cores may compute, and by which kernel; shapes are odd ones."""
-
-    kernel: str
-    op: str
-    dtypes: tuple[Any, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    attributes: tuple[tuple[str, Any], ...] = ()
-    constant: tuple[int, ...] = ()
-
-
-F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 CONV = (("pads", [1, 2, 0, 1]), ("strides", [2, 1]))
 CASES = {
     "float16": Case("cuda_matmul_tensor", "MatMul", (F16, F16), ((70, 104), (104, 40))),
@@ -145,49 +116,8 @@ QUICK = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Lowered:
-    arrays: list[Any]
-    feeds: dict[str, Any]
-    graph: Graph
-    workload: Workload
-
-    def candidates(self, kernel: str, target: Target = TARGET) -> list[Candidate]:
-        found = consider(self.workload, target, LIMITS).found
-        return [c for c in found if c.kernel.name == kernel]
-
-
-@cache
 def lowered(name: str) -> Lowered:
     return lowered_case(CASES[name])
-
-
-def lowered_case(case: Case) -> Lowered:
-    arrays = [numbers(d, *s) for d, s in zip(case.dtypes, case.shapes, strict=True)]
-    model = node_model(
-        case.op, arrays, opset=23, constant=case.constant, **dict(case.attributes)
-    )
-    feeds = {f"x{k}": a for k, a in enumerate(arrays) if k not in case.constant}
-    graph = AtcBackendRep(model, TARGET.name).lower(feeds)
-    done = run_passes(graph, width=1, device=True)
-    (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv", "Attention"))
-    return Lowered(arrays, feeds, graph, workload_of(done, node, done.constants))
-
-
-def expected(name: str) -> Any:
-    """Return the result in double, or in integers."""
-    case, given = CASES[name], lowered(name).arrays
-    wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
-    if case.op in ("Conv", "Attention"):
-        narrow = [a.astype(F32) for a in given]
-        single = node_model(case.op, narrow, opset=23, **dict(case.attributes))
-        feeds = {f"x{k}": a.astype(F32) for k, a in enumerate(given)}
-        return onnx.reference.ReferenceEvaluator(single).run(None, feeds)[0]
-    if case.op == "Gemm":
-        turned = dict(case.attributes)
-        a, b = (wide[k].T if turned.get(f"trans{'AB'[k]}") else wide[k] for k in range(2))
-        return a @ b + sum(wide[2:])
-    return wide[0] @ wide[1]
 
 
 @cache
@@ -197,25 +127,8 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
     chosen = [(n, c) for n in names for c in lowered(n).candidates(CASES[n].kernel)]
     chosen = [pair for k, pair in enumerate(chosen) if not quick or pair[0] not in
               [n for n, _ in chosen[:k]]]  # fmt: skip
-    graphs = [lowered(n).graph for n, _ in chosen]
-    asked = iter(chosen)
-
-    def choose(graph: Graph, target: Target) -> Any:
-        name, own = next(asked)
-        workload = lowered(name).workload
-        times = (
-            Measurement(c.label, 1.0 if c == own else 1e9)
-            for c in consider(workload, target, LIMITS).found
-        )
-        found = select(graph, target, {workload: tuple(times)}, limits=LIMITS)
-        assert own.label in {c.candidate.label for c in found.values()}
-        return found
-
-    networks = compile_networks(graphs, TARGET, "O0", choose=choose, compile_all=compile_joined)
+    networks = compile_candidates([(CASES[n], c) for n, c in chosen])
     return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
-
-
-ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
 
 
 @pytest.mark.few(1)
@@ -223,26 +136,8 @@ ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )
 def test_every_tile_gives_the_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, tried = expected(name), 0
-    for (own, label), network in compiled(name in QUICK).items():
-        if own != name:
-            continue
-        results = []
-        for order in ("forward", "reverse"):
-            monkeypatch.setenv("ATC_EMULATED_ORDER", order)
-            results.append(next(iter(network.run(lowered(name).feeds).values())))
-        np.testing.assert_array_equal(*results, err_msg=label)
-        tried += 1
-        if results[0].dtype.kind in "iu":
-            np.testing.assert_array_equal(results[0], right, err_msg=label)
-            continue
-        precision = lowered(name).candidates(CASES[name].kernel)[0].kernel.precision
-        stored = 2 ** -8 if results[0].dtype.itemsize == 2 else 0
-        error = np.abs(results[0].astype(np.float64) - right).max() / np.abs(right).max()
-        assert error <= ROUNDING[precision] + stored, label
-        # What tensor cores round shows: it isn't computed in floats elsewhere.
-        assert precision == "float32" or error > 1e-7
-    assert tried >= 1
+    own = {label: w for (n, label), w in compiled(name in QUICK).items() if n == name}
+    check_results(CASES[name], own, monkeypatch)
 
 
 def test_what_is_not_finite_is_as_in_floats() -> None:
@@ -344,29 +239,7 @@ def test_the_emulation_shows_faults_of_warpgroups(
     least = min(own.candidates("cuda_matmul_wgmma"), key=lambda c: c.params.m * c.params.n)
     chosen = replace(least, params=replace(least.params, blocks=2))
     was, is_now = FAULTS[fault]
-
-    def spoiled(template: str, values: Any) -> str:
-        text = render(template, values)
-        assert was in text
-        return text.replace(was, is_now)
-
-    def choose(graph: Graph, target: Target) -> Any:
-        found = select(graph, target, limits=LIMITS)
-        return {k: replace(c, candidate=chosen) if c.workload == own.workload else c
-                for k, c in found.items()}  # fmt: skip
-
-    monkeypatch.setattr("atc.backends.kernel_source.render", spoiled)
-    (network,) = compile_networks([own.graph], TARGET, "O0", choose=choose)
-    right, good = expected(name), []
-    for order in ("forward", "reverse"):
-        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
-        try:
-            found = next(iter(network.run(own.feeds).values())).astype(np.float64)
-        except RuntimeError:
-            good.append(False)
-            continue
-        good.append(bool(np.abs(found - right).max() <= 4e-3 * np.abs(right).max()))
-    assert all(good) == (not was)
+    assert survives(CASES[name], chosen, was, is_now, monkeypatch) == (not was)
 
 
 def test_tiles_are_chosen_by_what_they_cost() -> None:
@@ -383,116 +256,21 @@ def test_devices_without_such_cores_do_without() -> None:
     assert lowered("float16").candidates("cuda_matmul", own)
 
 
-OPCODES = {
-    0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS", 0x9F0: "HGMMA", 0xDF0: "HGMMA",
-    0x9F1: "IGMMA", 0x5B4: "UTMALDG",
-}  # fmt: skip
-"""Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
-
-
-def instructions(cubin: bytes) -> Counter[str]:
-    """Count the instructions of OPCODES in the code of a cubin, a 64-bit ELF file."""
-    offset, = struct.unpack_from("<Q", cubin, 40)
-    size, count, names = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + k * size) for k in range(count)]
-    text = headers[names][4]
-    found: Counter[str] = Counter()
-    for name, _, _, _, begin, length in headers:
-        if cubin[text + name:].startswith(b".text."):
-            words = struct.unpack_from(f"<{length // 8}Q", cubin, begin)[::2]
-            found.update(OPCODES[w & 0xFFF] for w in words if w & 0xFFF in OPCODES)
-    return found
-
-
-def sources(device: str, *names: str) -> list[tuple[str, Candidate, KernelSource]]:
-    target = get_target(f"cuda-{device.replace('_', '')}")
-    return [
-        (n, c, render_kernel(c, lowered(n).workload, target))
-        for n in names for c in lowered(n).candidates(CASES[n].kernel, target)
-    ]  # fmt: skip
-
-
-def largest(found: list[tuple[str, Candidate, KernelSource]]) -> list[
-    tuple[str, Candidate, KernelSource]
-]:
-    """Return each case's largest tile, which has the most registers."""
-
-    def size(each: tuple[str, Candidate, KernelSource]) -> int:
-        return int(np.prod([int(n) for n in re.findall(r"\b[mn]=(\d+)", each[1].label)]))
-
-    by_size = sorted(found, key=size)
-    return [*{name: (name, c, source) for name, c, source in by_size}.values()]
-
-
-def check_code(
-    device: str, kernels: list[tuple[str, Candidate, KernelSource]], folder: Path
-) -> None:
-    nvcc = find_nvcc(device, os.environ)
-    (folder / "src" / "kernels").mkdir(parents=True)
-    for file in ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h"):
-        (folder / "src" / Path(file).name).write_text(verbatim(file))
-    for name, candidate, source in kernels:
-        (folder / source.path).write_text(source.text)
-        cubin = folder / "kernel.cubin"
-        flags = (*nvcc_flags(device), "-Xptxas", "-v")
-        done = subprocess.run(
-            [*nvcc.argv, *flags, source.path, "-o", cubin], cwd=folder, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
-        assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
-        assert "serialized" not in said, candidate.label  # products that could overlap
-        registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
-        threads = source.launch.threads if source.launch else 0
-        resident = 1  # blocks, where the cost model says so
-        if isinstance(candidate.kernel, WarpgroupProduct):
-            target = get_target(f"cuda-{device.replace('_', '')}")
-            resident = candidate.kernel.resident(
-                lowered(name).workload, candidate.params, target
-            )
-            asked = source.launch.shared if source.launch else 0
-            assert asked <= 227 << 10, candidate.label
-            assert resident * (asked + 1024) <= gpu_of(device).shared, candidate.label
-            groups = candidate.params.m // ATOM
-            if groups in SHARES:  # as many as are handed over, else who takes them waits forever
-                few, many = SHARES[groups]
-                assert 128 * (few + groups * many) <= registers * threads, candidate.label
-        allotted = -(-threads * resident // 128) * 128  # a quarter of the warps has a quarter
-        assert registers * allotted <= 1 << 16, candidate.label
-        shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
-        assert shared <= 48 << 10, candidate.label
-        found = instructions(cubin.read_bytes())
-        form = candidate.kernel.values(  # what is multiplied
-            lowered(name).workload, candidate.params, get_target("cuda-sm80")
-        ).get("form")
-        if form is not None:
-            by_groups = isinstance(candidate.kernel, WarpgroupProduct)
-            of_bytes = form.bytes == 1  # type: ignore[attr-defined]
-            own = f"{'I' if of_bytes else 'H'}{'G' if by_groups else ''}MMA"
-            assert found[own] > 0, (candidate.label, found)
-            assert found["UTMALDG" if by_groups else "LDSM"] > 0, (candidate.label, found)
-            assert not by_groups or not found["HMMA"] + found["IMMA"], (candidate.label, found)
-
-
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
-
-
 @pytest.mark.slow
 @needs_nvcc
 def test_compiled_products_use_tensor_cores(tmp_path: Path) -> None:
-    check_code("sm_80", sources("sm_80", "halves")[:1], tmp_path)
+    check_code("sm_80", sources("sm_80", CASES["halves"])[:1], tmp_path)
 
 
 @pytest.mark.slow
 @needs_nvcc
-@pytest.mark.parametrize("device", ARCHITECTURES)
+@pytest.mark.parametrize("device", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
 def test_the_largest_tiles_compile_without_spills(device: str, tmp_path: Path) -> None:
-    check_code(device, largest(sources(device, *CASES)), tmp_path)
+    check_code(device, largest(sources(device, *CASES.values())), tmp_path)
 
 
 @pytest.mark.fuzz
 @needs_nvcc
 @pytest.mark.parametrize("device", ARCHITECTURES)
 def test_all_tiles_compile_without_spills(device: str, tmp_path: Path) -> None:
-    check_code(device, sources(device, *CASES), tmp_path)
+    check_code(device, sources(device, *CASES.values()), tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
+from atc.backends.cpu.conv.winograd_int8 import ConvWinogradBytes
 from atc.backends.kernel import Kernel, Workload, workload_of
 from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import DType, TensorType
@@ -63,13 +64,18 @@ VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
 ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 
-def check(cases: Mapping[str, Case], name: str, most: int) -> int:
+KERNELS: tuple[Kernel, ...] = (
+    *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvFirstBytes(), DepthwiseTiles()),
+    ConvTilesBytes(),
+)
+
+
+def check(
+    cases: Mapping[str, Case], name: str, most: int, kernels: Sequence[Kernel] = KERNELS
+) -> int:
     """Compare up to `most` parameter sets of each case's kernels; return how many cases had any."""
     target = vector_target(name)
     calls, wanted = [], []
-    kernels: list[Kernel] = [
-        *(ConvBytes(), ConvBytesPairs(), ConvFirstBytes(), DepthwiseTiles(), ConvTilesBytes())
-    ]
     for label, case in cases.items():
         graph = run_passes(compile_graph(model(case)), width=lanes(target))
         node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
@@ -119,6 +125,21 @@ EXTREME = {
 @pytest.mark.parametrize("name", ["x86-64-avx2", "x86-64-avx512"])
 def test_pairs_of_products_beyond_16_bits_give_the_exact_sums(name: str) -> None:
     assert check(EXTREME, name, 1) == len(EXTREME)
+
+
+TILED = {
+    "few channels": Case(16, 32, 3, pad=1, size=9),
+    "odd blocks": Case(40, 48, 3, pad=1, size=10, scale=0.005, extreme=True),
+    "signed": Case(48, 32, 3, pad=1, x=np.int8, y=np.int8, zero=-128, size=13),
+    "any zero": Case(32, 16, 3, size=11, zero=200, bias="float"),
+    "groups of channels": Case(256, 16, 3, pad=1, size=7, scale=0.005, extreme=True),
+}
+"""Convolutions that Winograd's method takes; the last one's sums are more than 26 bits hold."""
+
+
+@pytest.mark.parametrize(("name", "taken"), [("x86-64-avx2", len(TILED)), ("x86-64-avx512", 3)])
+def test_tiles_transformed_in_integers_give_the_exact_sums(name: str, taken: int) -> None:
+    assert check(TILED, name, 4, (ConvWinogradBytes(),)) == taken
 
 
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}

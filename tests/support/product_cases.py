@@ -1,0 +1,282 @@
+"""Nodes whose products tensor cores may compute: each tile's results, imitated, and its code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx.reference
+import pytest
+from cuda_cases import TARGET
+from joined_sources import compile_joined
+
+from atc.backends.cuda.boxes import ATOM
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.im2col import WindowProduct
+from atc.backends.cuda.warpgroup import SHARES, WarpgroupProduct
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
+from atc.backends.nvcc import find_nvcc, nvcc_flags
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.ir.graph import Graph
+from atc.onnx_backend import AtcBackendRep, compile_networks
+from atc.passes import run_passes
+from atc.runtime.network import Network
+from atc.select.select import Limits, Measurement, consider, select
+from atc.templates import render, verbatim
+from support import node_model
+
+LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
+RNG = np.random.default_rng(7)
+
+
+def numbers(dtype: Any, *shape: int) -> Any:
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return RNG.integers(low, high, shape, dtype, endpoint=True)
+    return RNG.normal(size=shape).astype(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A node whose product tensor cores may compute, and by which kernel; shapes are odd ones.
+
+    Numbers are drawn once for each.
+    """
+
+    kernel: str
+    op: str
+    dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+    constant: tuple[int, ...] = ()
+
+
+F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
+
+
+@dataclass(frozen=True)
+class Lowered:
+    arrays: list[Any]
+    feeds: dict[str, Any]
+    graph: Graph
+    workload: Workload
+
+    def candidates(self, kernel: str, target: Target = TARGET) -> list[Candidate]:
+        found = consider(self.workload, target, LIMITS).found
+        return [c for c in found if c.kernel.name == kernel]
+
+
+@cache
+def lowered_case(case: Case) -> Lowered:
+    arrays = [numbers(d, *s) for d, s in zip(case.dtypes, case.shapes, strict=True)]
+    model = node_model(
+        case.op, arrays, opset=23, constant=case.constant, **dict(case.attributes)
+    )
+    feeds = {f"x{k}": a for k, a in enumerate(arrays) if k not in case.constant}
+    graph = AtcBackendRep(model, TARGET.name).lower(feeds)
+    done = run_passes(graph, width=1, device=True)
+    (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv", "Attention"))
+    return Lowered(arrays, feeds, graph, workload_of(done, node, done.constants))
+
+
+def expected(case: Case) -> Any:
+    """Return the result in double, or in integers."""
+    given = lowered_case(case).arrays
+    wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
+    if case.op in ("Conv", "ConvInteger", "Attention"):
+        narrow = [a.astype(F32) for a in given]
+        kind = case.op.removesuffix("Integer")  # sums of bytes are exact in floats, too
+        single = node_model(kind, narrow, opset=23, **dict(case.attributes))
+        feeds = {f"x{k}": a.astype(F32) for k, a in enumerate(given)}
+        return onnx.reference.ReferenceEvaluator(single).run(None, feeds)[0]
+    if case.op == "Gemm":
+        turned = dict(case.attributes)
+        a, b = (wide[k].T if turned.get(f"trans{'AB'[k]}") else wide[k] for k in range(2))
+        return a @ b + sum(wide[2:])
+    return wide[0] @ wide[1]
+
+
+def compile_candidates(chosen: Sequence[tuple[Case, Candidate]]) -> list[Network]:
+    """Return networks in each of which a candidate was chosen, all in one library."""
+    asked = iter(chosen)
+
+    def choose(graph: Graph, target: Target) -> Any:
+        case, own = next(asked)
+        workload = lowered_case(case).workload
+        times = (
+            Measurement(c.label, 1.0 if c == own else 1e9)
+            for c in consider(workload, target, LIMITS).found
+        )
+        found = select(graph, target, {workload: tuple(times)}, limits=LIMITS)
+        assert own.label in {c.candidate.label for c in found.values()}
+        return found
+
+    graphs = [lowered_case(case).graph for case, _ in chosen]
+    # What is imitated takes longest.
+    return compile_networks(graphs, TARGET, "O1", choose=choose, compile_all=compile_joined)
+
+
+ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
+
+
+def check_results(
+    case: Case, networks: Mapping[str, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check networks, by the label of what computes them, with threads in both orders."""
+    right = expected(case)
+    for label, network in networks.items():
+        results = []
+        for order in ("forward", "reverse"):
+            monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+            results.append(next(iter(network.run(lowered_case(case).feeds).values())))
+        np.testing.assert_array_equal(*results, err_msg=label)
+        if results[0].dtype.kind in "iu":
+            np.testing.assert_array_equal(results[0], right, err_msg=label)
+            continue
+        precision = lowered_case(case).candidates(case.kernel)[0].kernel.precision
+        stored = 2 ** -8 if results[0].dtype.itemsize == 2 else 0
+        error = np.abs(results[0].astype(np.float64) - right).max() / np.abs(right).max()
+        assert error <= ROUNDING[precision] + stored, label
+        # What tensor cores round shows: it isn't computed in floats elsewhere.
+        assert precision == "float32" or error > 1e-7
+    assert networks
+
+
+def survives(
+    case: Case, candidate: Candidate, was: str, is_now: str, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Return whether a kernel's results are right, in both orders, after a change of its text."""
+    own, right = lowered_case(case), expected(case)
+
+    def spoiled(template: str, values: Any) -> str:
+        text = render(template, values)
+        assert was in text
+        return text.replace(was, is_now)
+
+    def choose(graph: Graph, target: Target) -> Any:
+        found = select(graph, target, limits=LIMITS)
+        return {k: replace(c, candidate=candidate) if c.workload == own.workload else c
+                for k, c in found.items()}  # fmt: skip
+
+    monkeypatch.setattr("atc.backends.kernel_source.render", spoiled)
+    (network,) = compile_networks([own.graph], TARGET, "O0", choose=choose)
+    good = []
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        try:
+            found = next(iter(network.run(own.feeds).values())).astype(np.float64)
+        except RuntimeError:
+            good.append(False)
+            continue
+        good.append(bool(np.abs(found - right).max() <= 4e-3 * np.abs(right).max()))
+    return all(good)
+
+
+OPCODES = {
+    0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS", 0x9F0: "HGMMA", 0xDF0: "HGMMA",
+    0x9F1: "IGMMA", 0x5B4: "UTMALDG", 0x3B4: "UTMALDG.IM2COL",
+}  # fmt: skip
+"""Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
+
+
+def instructions(cubin: bytes) -> Counter[str]:
+    """Count the instructions of OPCODES in the code of a cubin, a 64-bit ELF file."""
+    offset, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + k * size) for k in range(count)]
+    text = headers[names][4]
+    found: Counter[str] = Counter()
+    for name, _, _, _, begin, length in headers:
+        if cubin[text + name:].startswith(b".text."):
+            words = struct.unpack_from(f"<{length // 8}Q", cubin, begin)[::2]
+            found.update(OPCODES[w & 0xFFF] for w in words if w & 0xFFF in OPCODES)
+    return found
+
+
+Source = tuple[Workload, Candidate, KernelSource]
+
+
+def sources(device: str, *cases: Case) -> list[Source]:
+    target = get_target(f"cuda-{device.replace('_', '')}")
+    return [
+        (own.workload, c, render_kernel(c, own.workload, target))
+        for case in cases for own in [lowered_case(case)]
+        for c in own.candidates(case.kernel, target)
+    ]  # fmt: skip
+
+
+def largest(found: Iterable[Source]) -> list[Source]:
+    """Return each workload's largest tile of a kernel, which has the most registers."""
+
+    def size(each: Source) -> int:
+        return int(np.prod([int(n) for n in re.findall(r"\b[mn]=(\d+)", each[1].label)]))
+
+    by_size = sorted(found, key=size)
+    return [*{(w, c.kernel.name): (w, c, source) for w, c, source in by_size}.values()]
+
+
+def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
+    """Compile kernels; check registers, shared memory and instructions of each."""
+    nvcc = find_nvcc(device, os.environ)
+    (folder / "src" / "kernels").mkdir(parents=True)
+    for file in ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h"):
+        (folder / "src" / Path(file).name).write_text(verbatim(file))
+    for workload, candidate, source in kernels:
+        (folder / source.path).write_text(source.text)
+        cubin = folder / "kernel.cubin"
+        flags = (*nvcc_flags(device), "-Xptxas", "-v")
+        done = subprocess.run(
+            [*nvcc.argv, *flags, source.path, "-o", cubin], cwd=folder, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
+        assert "serialized" not in said, candidate.label  # products that could overlap
+        registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
+        threads = source.launch.threads if source.launch else 0
+        resident = 1  # blocks, where the cost model says so
+        if isinstance(candidate.kernel, WarpgroupProduct):
+            target = get_target(f"cuda-{device.replace('_', '')}")
+            resident = candidate.kernel.resident(workload, candidate.params, target)
+            asked = source.launch.shared if source.launch else 0
+            assert asked <= 227 << 10, candidate.label
+            assert resident * (asked + 1024) <= gpu_of(device).shared, candidate.label
+            groups = candidate.params.m // ATOM
+            if groups in SHARES:  # as many as are handed over, else who takes them waits forever
+                few, many = SHARES[groups]
+                assert 128 * (few + groups * many) <= registers * threads, candidate.label
+        allotted = -(-threads * resident // 128) * 128  # a quarter of the warps has a quarter
+        assert registers * allotted <= 1 << 16, candidate.label
+        shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
+        assert shared <= 48 << 10, candidate.label
+        found = instructions(cubin.read_bytes())
+        form = candidate.kernel.values(  # what is multiplied
+            workload, candidate.params, get_target("cuda-sm80")
+        ).get("form")
+        if form is not None:
+            by_groups = isinstance(candidate.kernel, WarpgroupProduct)
+            of_bytes = form.bytes == 1  # type: ignore[attr-defined]
+            own = f"{'I' if of_bytes else 'H'}{'G' if by_groups else ''}MMA"
+            assert found[own] > 0, (candidate.label, found)
+            assert found["UTMALDG" if by_groups else "LDSM"] > 0, (candidate.label, found)
+            assert not by_groups or not found["HMMA"] + found["IMMA"], (candidate.label, found)
+        windows = isinstance(candidate.kernel, WindowProduct)
+        assert (found["UTMALDG.IM2COL"] > 0) == windows, (candidate.label, found)
+
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
