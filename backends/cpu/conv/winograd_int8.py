@@ -23,7 +23,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, Run, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.conv.int8 import in_whole_words, splits, unsigned_zero
+from atc.backends.cpu.conv.int8 import in_whole_words, splits, zero_point
 from atc.backends.cpu.conv.winograd_matrices import (
     INTEGERS,
     Row,
@@ -228,7 +228,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         self, w: Workload[ConvBlocked], params: ExactWinogradParams, target: Target
     ) -> Mapping[int, Pack]:
         """Return transformed filters in the order of use, behind what sums start with."""
-        plan, zero = plan_of(w, params), unsigned_zero(w)
+        plan, zero = plan_of(w, params), zero_point(w, target)
         return {1: lambda weights: pack_filters(weights, plan, params.nv, zero)}
 
     def packing_overhead(
@@ -264,7 +264,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "inverse": of.inverse, "shift": of.shift,
-            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * unsigned_zero(w),
+            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * zero_point(w, target),
             "start": start if epilogue.bias is None else f"v_i32_add({start}, {epilogue.start(0)})",
         }  # fmt: skip
 

@@ -153,6 +153,7 @@ def test_tiles_transformed_in_integers_give_the_exact_sums(name: str, taken: int
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
 
 
+@pytest.mark.slow
 def test_drawn_convolutions_give_the_exact_sums() -> None:
     assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
 
