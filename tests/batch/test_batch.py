@@ -194,6 +194,7 @@ def test_a_library_of_several_networks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_library_of_several_networks_for_windows(tmp_path: Path) -> None:
     """It is a DLL, in which two networks find the same weights."""
     path = matrix(tmp_path, models=3)

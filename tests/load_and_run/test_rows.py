@@ -667,6 +667,7 @@ def test_l38_cpu(run: Any, plain: Path) -> None:
     run(plain, "--cpu")
 
 
+@pytest.mark.slow
 def test_l39_cuda(run: Any, plain: Path, model: Path) -> None:
     here = run(model, C99, "--json")
     there = run(model, "--cuda", "--target=cuda-emulated", "--json", "--iter=1")

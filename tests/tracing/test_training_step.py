@@ -286,7 +286,7 @@ def test_the_keywords_are_the_options() -> None:
     assert (tuple(training.LOSSES), tuple(training.OPTIMIZERS)) == (LOSSES, OPTIMIZERS)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "square_loss"])
 def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Path) -> None:
     atc.training_step(
@@ -418,7 +418,7 @@ CONTROL = """<ir_version: 8, opset_import: ["": 17]> net (double[3,2,4] x) => (d
         z = Identity(k) a = Mul(u, s) v = Sin(a) }>(n, go, b) }"""
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [-1.0, 2.0])
 def test_recurrent_layers_and_control_flow_are_trained(limit: float, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
@@ -453,9 +453,12 @@ CONVS = """<ir_version: 8, opset_import: ["": 17]> convs (float[2,3,32,32] x) =>
     p = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(r)
     c = Conv<pads=[1,1,1,1]>(p, w2) q = Relu(c)
     d = Conv<strides=[2,2], pads=[1,1,1,1]>(q, w3) e = Conv<strides=[2,2]>(p, w4)
-    z = Add(d, e) g = GlobalAveragePool(z) f = Flatten(g) y = Gemm<transB=1>(f, w5) }"""
+    z = Add(d, e) k = Conv<group=48, strides=[2,2], pads=[1,1,1,1]>(z, w6)
+    l = Conv<group=48, pads=[1,1,1,1]>(k, w7) i = Add(l, k) g = GlobalAveragePool(i)
+    f = Flatten(g) y = Gemm<transB=1>(f, w5) }"""
 FILTERS = {"w1": (32, 3, 5, 5), "w2": (32, 32, 3, 3), "w3": (48, 32, 3, 3), "w4": (48, 32, 1, 1),
-           "w5": (4, 48), "s": (32,), "t": (32,), "m": (32,), "v": (32,)}  # fmt: skip
+           "w5": (4, 48), "w6": (48, 1, 3, 3), "w7": (48, 1, 3, 3),
+           "s": (32,), "t": (32,), "m": (32,), "v": (32,)}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -481,6 +484,8 @@ def test_convolutions_are_trained_in_blocks_as_in_float64(target: str, tmp_path:
     found = trained("one", np.float32, target=target)
     kernels = " ".join(p.name for p in (tmp_path / "one" / "src" / "kernels").iterdir())
     assert "conv_filter_tiles" in kernels
+    assert "conv_filter_depthwise" in kernels
+    assert "conv_transpose" not in kernels
     assert "conv_direct" in kernels
     shared = trained("two", np.float32, target=target, num_threads=2)
     for name, wanted in truth.items():

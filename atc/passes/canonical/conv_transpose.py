@@ -21,7 +21,7 @@ from atc.ir.expr import Input
 from atc.ir.graph import Array, DType, Node, Op, TensorType, row_major
 from atc.ir.ops import Conv, ConvTranspose, Map, Reshape, Window, identity_epilogue
 from atc.ir.ops.data import Pad
-from atc.ir.view import View, dense, split_loop
+from atc.ir.view import View, dense, gather_view, split_loop
 from atc.passes.rewriting import Rewriting
 
 Index = tuple[int | slice, ...]
@@ -68,10 +68,9 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     w = op.window
     known = state.constant(node.inputs[1])
     dense_taps = op.group == 1 and max(w.dilations) == 1
-    if known is None and not dense_taps and set(w.strides) == {1} and x.size:
-        return _of_groups(state, node, op)
     if not dense_taps:
-        return node
+        able = set(w.strides) == {1} or not is_dynamic(x.shape) and prod(w.strides) <= WASTE
+        return _of_groups(state, node, op) if able and x.size else node
     if known is None and set(w.kernel) == {1} and not any(w.pads) and x.size:
         return _of_single_taps(state, node, op)
     axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
@@ -94,19 +93,46 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
 
 
 def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
-    """Return one without strides, of groups or dilated, as a Conv with transposed filters."""
+    """Return one of groups or with dilations as a Conv of flipped filters.
+
+    With strides it reads the operand with zeros between its pixels.
+    """
     w = state.types[node.inputs[1]]
     each, filters, taps = w.shape[0] // op.group, w.shape[1], prod(w.shape[2:])
     view = View((
         each * filters * taps, taps, filters * taps, *(-s for s in row_major(w.shape[2:])),
     ), taps - 1)  # fmt: skip
-    transposed = Map((op.group, filters, each, *w.shape[2:]), Input(w.dtype, 0), (view,))
+    loops = (op.group, filters, each, *w.shape[2:])
     shape = TensorType(w.dtype, (op.group * filters, each, *w.shape[2:]))
-    flipped = state.emit(transposed, node.inputs[1:2], shape, node, "filters")
+    known = state.constant(node.inputs[1])
+    if known is None:
+        flip = Map(loops, Input(w.dtype, 0), (view,))
+        flipped = state.emit(flip, node.inputs[1:2], shape, node, "filters")
+    else:
+        array = np.ascontiguousarray(gather_view(known, loops, view).reshape(shape.shape))
+        flipped = state.add_constant(array, f"{node.inputs[1]}.filters")
+    source, ones = node.inputs[0], (1,) * op.window.rank
+    if op.window.strides != ones:
+        source = _spaced(state, node, source, op.window.strides)
     sizes = zip(op.window.kernel, op.window.dilations, op.window.pads, strict=True)
     pads = tuple((k - 1) * d - p for k, d, p in sizes)
-    conv = Conv(replace(op.window, pads=pads), op.group, op.epilogue)
-    return replace(node, op=conv, inputs=(node.inputs[0], flipped, *node.inputs[2:]))
+    conv = Conv(replace(op.window, strides=ones, pads=pads), op.group, op.epilogue)
+    return replace(node, op=conv, inputs=(source, flipped, *node.inputs[2:]))
+
+
+def _spaced(state: Rewriting, node: Node, x: str, strides: Sequence[int]) -> str:
+    """Return x [N, C, *counts] with zeros behind each pixel, [N, C, *(counts * strides)]."""
+    type_ = state.types[x]
+    outer, counts = type_.shape[:2], type_.shape[2:]
+    split = (*outer, *(n for count in counts for n in (count, 1)))
+    ends = (0, 0, *(n for s in strides for n in (0, s - 1)))
+    frame = Pad("constant", split, (0,) * len(split), ends)
+    shape = (*outer, *(n * s for n, s in zip(counts, strides, strict=True)))
+
+    def emit(op: Op, source: str, shape: Sequence[int]) -> str:
+        return state.emit(op, (source,), TensorType(type_.dtype, tuple(shape)), node, "spaced")
+
+    return emit(Reshape(), emit(frame, emit(Reshape(), x, split), frame.extents), shape)
 
 
 def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
@@ -121,20 +147,14 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
         conv = Conv(window, 1, op.epilogue)
         return replace(node, op=conv, inputs=(*inputs, *node.inputs[2:]))
     counts = tuple(-(-n // s) for n, s in zip(y.shape[2:], strides, strict=True))
-    split = (*outer, *(n for count in counts for n in (count, 1)))
-    ends = (0, 0, *(n for s in strides for n in (0, s - 1)))
-    frame = Pad("constant", split, (0,) * len(split), ends)
-    whole = (*outer, *(n * s for n, s in zip(counts, strides, strict=True)))
-
-    def emit(op: Op, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
-        return state.emit(op, inputs, TensorType(y.dtype, shape), node, "spread")
-
-    taps = emit(Conv(window, 1, identity_epilogue(y.dtype)), inputs, (*outer, *counts))
-    framed = emit(frame, (emit(Reshape(), (taps,), split),), frame.extents)
+    conv = Conv(window, 1, identity_epilogue(y.dtype))
+    taps = state.emit(conv, inputs, TensorType(y.dtype, (*outer, *counts)), node, "taps")
+    framed = _spaced(state, node, taps, strides)
+    whole = state.types[framed].shape
     if whole == y.shape and op.epilogue == identity_epilogue(y.dtype):
         return replace(node, op=Reshape(), inputs=(framed,))
     kept = Map(y.shape, op.epilogue.expr, (View(dense(whole).strides), *op.epilogue.views))
-    return replace(node, op=kept, inputs=(emit(Reshape(), (framed,), whole), *node.inputs[2:]))
+    return replace(node, op=kept, inputs=(framed, *node.inputs[2:]))
 
 
 def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:

@@ -177,11 +177,16 @@ def filter_gradient_forms(scene: Scene, node: Node, op: ConvFilterGradient) -> I
     yield plain_form(node)
     x, g = node.inputs
     types = [scene.type(name) for name in (x, g, node.outputs[0])]
-    if op.group > 1 or op.window.rank > 2 or any(t.dtype is not DType.FLOAT for t in types):
+    depthwise = op.group == types[2].shape[0] == types[0].shape[1]
+    if op.group > 1 and not depthwise or op.window.rank > 2:
+        return
+    if any(t.dtype is not DType.FLOAT for t in types):
         return
     if any(0 in t.shape for t in types):
         return
     few = types[0].shape[1] <= PLAIN_CHANNELS
+    if depthwise and few and op.group > 1:
+        return
     source = Read(x) if few else Read(x, Layout.BLOCKS)
     yield Form(Layout.PLAIN, op, (source, Read(g, Layout.BLOCKS)))
 

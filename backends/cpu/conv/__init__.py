@@ -12,6 +12,7 @@ from atc.backends.cpu.conv import (
     depthwise_nhwc,
     dynamic_shape,
     filter_gradient,
+    filter_gradient_depthwise,
     first_layer,
     float16,
     int8,
@@ -31,5 +32,5 @@ KERNELS: tuple[AnyKernel, ...] = (
     *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS,
     *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS, *small_group.KERNELS,
     *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS, *depthwise_nhwc.KERNELS,
-    *filter_gradient.KERNELS,
+    *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS,
 )  # fmt: skip

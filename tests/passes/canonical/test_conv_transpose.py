@@ -40,7 +40,10 @@ CASES = (
     Case(3, 1, known=False), Case(1, 1, known=False), Case(1, 2, known=False, batch=2),
     Case(1, 3, more=1, filters=24, known=False), Case(1, 2, more=1, channels=24, known=False),
     Case(3, 1, 1, known=False, group=16), Case(3, 1, 2, filters=48, known=False, group=4),
-    Case(2, 1, 3, known=False, dilation=2, batch=2),
+    Case(2, 1, 3, known=False, dilation=2, batch=2), Case(3, 2, 1, 1, known=False, group=16),
+    Case(3, 2, 1, group=16, batch=2), Case(3, 1, 1, group=16), Case(5, 2, 2, filters=48, group=8),
+    Case(2, 2, known=False, group=16, size=(5, 1)), Case(3, 2, 1, known=False, dilation=2),
+    Case(3, 1, 1, dilation=2), Case(2, 2, 1, dilation=3, filters=24),
 )  # fmt: skip
 
 

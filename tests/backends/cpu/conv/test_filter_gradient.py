@@ -9,9 +9,11 @@ from itertools import product
 import numpy as np
 import pytest
 from blocked_convs import to_blocks
+from default_run import level
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.filter_gradient import FilterGradientTiles
+from atc.backends.cpu.conv.filter_gradient_depthwise import FilterGradientDepthwise
 from atc.backends.cpu.conv.portable import FilterGradientDots
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
@@ -62,6 +64,15 @@ CASES = {
     "parts": Case(16, 40, (150, 170), kernel=2, pad=0, batch=1),
     "parts of images": Case(16, 16, (40, 40), batch=9),
 }
+DEPTHWISE = {
+    "depthwise": Case(32, 32, (15, 16), group=32),
+    "depthwise, ragged": Case(20, 20, (9, 5), group=20, batch=3),
+    "depthwise, strided": Case(24, 24, (15, 14), stride=2, group=24),
+    "depthwise, large window": Case(17, 17, (12, 11), kernel=5, pad=2, stride=2, group=17),
+    "depthwise, dilated": Case(16, 16, (8, 9), dilation=2, pad=2, group=16),
+    "depthwise, one axis": Case(18, 18, (33,), kernel=4, pad=2, group=18),
+    "depthwise, more pad than kernel": Case(16, 16, (2, 3), pad=4, kernel=2, group=16),
+}
 GROUPS = {
     "groups": Case(6, 9, (5, 6), group=3),
     "each channel": Case(5, 5, (7,), stride=2, group=5),
@@ -100,7 +111,8 @@ def call(case: Case, target: Target, params: object, block: int = 0) -> tuple[Ca
     type_ = TensorType(type_of(g).dtype, expected.shape)
     w = Workload(case.op, tuple(map(type_of, fed)), (type_,), (False, False))
     case.op.check(w.inputs, w.outputs)
-    kernel = FilterGradientTiles() if block else FilterGradientDots()
+    tiles = FilterGradientTiles() if case.group == 1 else FilterGradientDepthwise()
+    kernel = tiles if block else FilterGradientDots()
     assert kernel.accepts(w, target), case
     return Call(kernel, params, w, fed), expected
 
@@ -116,24 +128,25 @@ def compare(calls: Sequence[tuple[Call, np.ndarray]], target: Target) -> None:
 def sets(case: Case, target: Target) -> list[object]:
     """Return the parameter sets of the tiles, those of threads among them."""
     made, _ = call(case, target, None, target.vector_bytes // 4)
-    kernel = FilterGradientTiles()
+    kernel = made.kernel
     found = kernel.sets(made.workload, target)
     return [*found, *(p for s in found for p in kernel.cuts(made.workload, s, target, 3))]
 
 
 def test_the_portable_kernel_against_numpy() -> None:
     target = get_target("c99")
-    compare([call(case, target, {}) for case in (CASES | GROUPS).values()], target)
+    compare([call(case, target, {}) for case in (CASES | DEPTHWISE | GROUPS).values()], target)
 
 
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_tiles_against_numpy(name: str) -> None:
-    """Each case with a parameter set, another from case to case."""
+    """Each case with a parameter set, another from case to case; by default each second case."""
     target = vector_target(name)
     block, calls = target.vector_bytes // 4, []
-    for turn, case in enumerate(CASES.values()):
+    taken = [*(CASES | DEPTHWISE).values()][:: 2 if level() == "-O0" else 1]
+    for number, case in enumerate(taken):
         known = sets(case, target)
-        calls.append(call(case, target, known[(turn * 3) % len(known)], block))
+        calls.append(call(case, target, known[(number * 3) % len(known)], block))
     compare(calls, target)
 
 
@@ -142,14 +155,16 @@ def test_tiles_against_numpy(name: str) -> None:
 def test_every_parameter_set_against_numpy(name: str) -> None:
     target = vector_target(name)
     block = target.vector_bytes // 4
-    compare([call(c, target, p, block) for c in CASES.values() for p in sets(c, target)], target)
+    cases = (CASES | DEPTHWISE).values()
+    compare([call(c, target, p, block) for c in cases for p in sets(c, target)], target)
 
 
+@pytest.mark.parametrize("case", [CASES["ragged"], DEPTHWISE["depthwise"]], ids=["all", "each"])
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
-def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
+def test_any_number_of_threads_gives_the_same_bits(name: str, case: Case) -> None:
     target = vector_target(name)
-    block, case = target.vector_bytes // 4, CASES["ragged"]
-    kernel, w = FilterGradientTiles(), call(case, target, None, block)[0].workload
+    block, made = target.vector_bytes // 4, call(case, target, None, target.vector_bytes // 4)[0]
+    kernel, w = made.kernel, made.workload
     params = kernel.sets(w, target)[0]
     alone, _ = call(case, target, params, block)
     cuts = [p for n in (2, 3, 9) for p in kernel.cuts(w, params, target, n)]
