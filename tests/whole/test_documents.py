@@ -342,9 +342,11 @@ SLOW = {
         f"cp -r {ROOT}/atc/docs own/atc",  # a copy, whose charts it draws
     ),
     "instructions": Script(
-        ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py"),
+        ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py",
+         "python tests/benchmarks/instructions.py --target=armv7-neon,riscv64-rvv",
+         "python tests/benchmarks/node.py"),
         {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
-         "sizes.py": "sizes.py --help"},
+         "sizes.py": "sizes.py --help", "node.py": "node.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
