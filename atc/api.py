@@ -43,7 +43,7 @@ _OMITTED: Any = object()
 def _mark_omitted_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Give a function `_OMITTED` for the arguments that its caller doesn't give.
 
-    A default that is said counts more than the environment; one that isn't counts less.
+    A default that is given counts more than the environment; one that isn't counts less.
     """
     accepted = signature(function)
     omitted = dict.fromkeys(accepted.parameters, _OMITTED)

@@ -81,7 +81,7 @@ _WAYS_OUT = {
     errno.EDQUOT: "free some room there, or name another place",
     errno.ENOENT: "check the name",
     errno.EISDIR: "name a file, not a folder",
-    errno.ENOTDIR: "name a folder where a file stands in the path",
+    errno.ENOTDIR: "name a folder where a file is in the path",
     errno.ENAMETOOLONG: "take a shorter name",
     errno.ELOOP: "correct its links",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -92,8 +92,8 @@ def reason_of(error: BaseException) -> str:
     """Return what an error says; the system's in words, with the file: `permission denied: x`."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    said = error.strerror[:1].lower() + error.strerror[1:]
-    return f"{said}: {error.filename}" if isinstance(error.filename, str) else said
+    text = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{text}: {error.filename}" if isinstance(error.filename, str) else text
 
 
 def way_out(error: BaseException) -> str:

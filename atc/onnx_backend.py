@@ -68,7 +68,7 @@ def target_of(device: str, target: str) -> str:
 
 
 def _device(device: str) -> tuple[str, int]:
-    """Return a device's kind and number; -1 for what is no number."""
+    """Return a device's kind and number; -1 for what is not a number."""
     kind, _, number = device.partition(":")
     return kind, int(number or 0) if (number or "0").isdecimal() else -1
 

@@ -154,12 +154,27 @@ def linker_words(answer: bytes) -> tuple[str, ...]:
     when linked stays, without the name of a file that GCC deletes; it fails where there are such
     objects, for it misses GCC's variables.
     """
-    said = answer.decode(errors="replace").splitlines()
-    lines = [line for line in said if line.startswith(" ")]
-    first, *words = shlex.split(lines[0]) if len(lines) == 1 else [""]
+    first, *words = _only_command(answer)
     if Path(first).name != "collect2" or any(w.startswith(("-flto", "-fuse-ld")) for w in words):
         return ()
     return tuple(w for w in words if not w.startswith("-plugin-opt=-fresolution="))
+
+
+@functools.cache
+def assembler_words(answer: bytes) -> tuple[str, ...]:
+    """Return the words of the assembler's command in GCC's answer to `-###`, without its name.
+
+    There are none where GCC starts something else, too.
+    """
+    first, *words = _only_command(answer)
+    return tuple(words) if Path(first).name.endswith("as") else ()
+
+
+def _only_command(answer: bytes) -> list[str]:
+    """Return the words of the command in GCC's answer to `-###` if there is just one."""
+    output = answer.decode(errors="replace").splitlines()
+    lines = [line for line in output if line.startswith(" ")]
+    return shlex.split(lines[0]) if len(lines) == 1 else [""]
 
 
 def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:

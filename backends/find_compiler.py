@@ -170,13 +170,13 @@ def _identify(
     if path is None:
         return None
     argv = (path, *words[1:])
-    said = _ask(argv, "--version", log, timeout)
+    version = _ask(argv, "--version", log, timeout)
     kind: Kind
     if _is_zig(words):
         kind = "zig"
-    elif "clang" in said or "oneAPI" in said:
+    elif "clang" in version or "oneAPI" in version:
         kind = "clang"
-    elif "Free Software Foundation" in said:
+    elif "Free Software Foundation" in version:
         kind = "gcc"
     else:
         raise _unknown(words, source)
@@ -186,11 +186,11 @@ def _identify(
         machine = _ask(argv, "-dumpmachine", log, timeout)
     if not re.fullmatch(r"\w[\w.]*-[\w.-]+", machine):
         raise _unknown(words, source)
-    return Compiler(argv, kind, said.partition("\n")[0], machine)
+    return Compiler(argv, kind, version.partition("\n")[0], machine)
 
 
 def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
-    text = f"{shlex.join(words)} is no compiler that atc knows"
+    text = f"{shlex.join(words)} is not a compiler that atc knows"
     return ToolchainError(text, where=source, hint="use gcc, clang or zig")
 
 

@@ -6,9 +6,9 @@ packed and how much scratch it needs. Shapes are compile-time facts: one C funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
 from typing_extensions import TypeVar
@@ -374,7 +374,14 @@ def shown_params(params: Params | KernelParams) -> Mapping[str, int | str | bool
 
 def split_of(kernel: AnyKernel, w: Workload, params: Any, target: Target) -> WorkSplit:
     """Return how threads share a call of a kernel with these parameters."""
-    return kernel.work_split(w, params, target) if isinstance(kernel, Splittable) else WorkSplit()
+    if not _is_splittable(cast(Hashable, type(kernel))):
+        return WorkSplit()
+    return cast("Splittable[Any, Any]", kernel).work_split(w, params, target)
+
+
+@cache  # Python looks at all members of a protocol each time
+def _is_splittable(kind: Hashable) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Splittable)
 
 
 def stripe_names(params: Params | KernelParams) -> tuple[str, ...]:

@@ -72,8 +72,8 @@ class KernelSource:
 
 FAILURES = {
     "STRING": (-6, "a string is too long for its cell"),
-    "NUMBER": (-11, "a text is no number"),
-    "FORMAT": (-12, "a file is no image of a format that is read: BMP, JPEG, PNG, PNM, TIFF"),
+    "NUMBER": (-11, "a text is not a number"),
+    "FORMAT": (-12, "a file is not an image of a format that is read: BMP, JPEG, PNG, PNM, TIFF"),
     "IMAGE": (-13, "an image is damaged, of another size than the model's, or of a kind of its "
               "format that isn't read"),
 }  # fmt: skip

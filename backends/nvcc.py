@@ -27,10 +27,10 @@ def find_nvcc(device: str, environ: Mapping[str, str], *, log: Log = no_log) -> 
     argv = next(_places(environ), None)
     if argv is None:
         raise ToolchainError("no CUDA compiler: nvcc isn't there", hint=HOW)
-    said = _ask(argv, "--version", log)
-    version = re.search(r"release [\d.]+, V[\d.]+", said)
+    output = _ask(argv, "--version", log)
+    version = re.search(r"release [\d.]+, V[\d.]+", output)
     if version is None:
-        raise ToolchainError(f"{shlex.join(argv)} is no nvcc", hint=HOW)
+        raise ToolchainError(f"{shlex.join(argv)} is not nvcc", hint=HOW)
     known = re.findall(r"sm_\d+\w?", _ask(argv, "--list-gpu-code", log))
     if device.replace("compute_", "sm_") not in known:
         raise ToolchainError(

@@ -97,8 +97,8 @@ SMALL_TARGETS: tuple[Target, ...] = (
     Target(
         name="riscv64-rvv",
         arch="riscv64",
-        simd="scalar",
-        vector_bytes=4,
+        simd="rvv",
+        vector_bytes=32,
         vector_registers=16,
         machine=MACHINES["spacemit_x60"],
         features=frozenset({"v"}),
@@ -107,7 +107,6 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler_words=("--target=riscv64-linux-gnu",),
         runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
         zig="riscv64-linux-gnu",
-        bytes_last=True,
     ),
     Target(
         name="wasm32-simd128",

@@ -127,22 +127,22 @@ _answers: dict[tuple[object, ...], Finished] = {}
 """By command and by the file that runs: five processes of each compilation would say the same."""
 
 
-def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
+def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
     """Run a step of the build; raise ToolchainError with the tool's own first error line.
 
     A tool that crashes is run once more: nvcc 13.0 does now and then, on what it compiles at other
     times.
     """
-    done = _ran(compiler, argv, cwd, where, log)
+    done = ran(compiler, argv, cwd, where, log)
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-    said = [line for line in lines if re.search("error:|undefined|multiple definition", line)]
-    reason = next((line for line in (*said, *lines) if line), f"exit status {done.status}")
+    errors = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
+    reason = next((line for line in (*errors, *lines) if line), f"exit status {done.status}")
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 
-def _ran(
+def ran(
     compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log
 ) -> Finished:  # fmt: skip
     """Return what became of a step of the build."""
@@ -232,7 +232,7 @@ def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
     own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
-    _tool(job.compiler, command, cwd, job.source, log)
+    run_tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
 
 
@@ -253,7 +253,7 @@ def parse_header(job: Job, *, log: Log = no_log) -> Path:
     cwd, parsed = job.cwd.resolve(), f"{job.source}.{PARSED[job.compiler.kind]}"
     own = (*_no_path(cwd), "-x", "c-header")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
-    _tool(job.compiler, command, cwd, job.source, log)
+    run_tool(job.compiler, command, cwd, job.source, log)
     return cwd / parsed
 
 
@@ -307,9 +307,9 @@ def _link(
     if own is not None:
         names = {_LINKED: [output], _OBJECT: objects}
         words = tuple(name for word in own for name in names.get(word, [word]))
-        if _ran(compiler, words, cwd, output, log).status == 0:
+        if ran(compiler, words, cwd, output, log).status == 0:
             return
-    _tool(compiler, command(output, objects), cwd, output, log)
+    run_tool(compiler, command(output, objects), cwd, output, log)
 
 
 def _linker(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[str, ...] | None:
@@ -320,7 +320,7 @@ def _linker(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[st
         answer = ask_program(question, compiler.timeout, log=log)
     except TimedOut:
         return None
-    linker, words = _companion(compiler, "ld", log), linker_words(answer.stderr)
+    linker, words = companion(compiler, "ld", log), linker_words(answer.stderr)
     return (linker, *words) if linker and words and answer.status == 0 else None
 
 
@@ -342,7 +342,7 @@ def link_program(
     """Link an executable; `static` ones run under an emulator without the target's libraries."""
     kept = (*link_flags(flags), *(("-static",) if static else ()))
     command = (*compiler.argv, *kept, "-o", output, *objects, *_libraries(flags))
-    _tool(compiler, command, cwd.resolve(), output, log)
+    run_tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 
 
@@ -355,7 +355,7 @@ def link_wasm(
     words = (start, "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=1048576",
              "-Wl,--export=__heap_base", *(f"-Wl,--export={name}" for name in exports))  # fmt: skip
     command = (*compiler.argv, *words, "-o", output, archive, "-lm")
-    _tool(compiler, command, cwd.resolve(), output, log)
+    run_tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 
 
@@ -377,19 +377,19 @@ def archive_static(
     `flags` say which processor they are for, where the compiler's own isn't it.
     """
     folder = cwd.resolve()
-    objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
+    objcopy = companion(compiler, "objcopy", log) if compiler.elf else None
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
         words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
         driver = replace(compiler, argv=tuple(words))
         join = (*flags, "-r", "-nostdlib")
         _link(driver, lambda output: join, objects, (), whole, folder, log)
-        _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
+        run_tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]
     (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
     options = "-rcsD" if compiler.elf else "-rcs"
     command = (*_archiver(compiler, log), options, output, *objects, *data)
-    _tool(compiler, command, folder, output, log)
+    run_tool(compiler, command, folder, output, log)
     return cwd / output
 
 
@@ -399,7 +399,7 @@ def section_sizes(
     """Return the bytes of code and constants, of data, and of zeroed data in an object, archive or
     program, as the tool `size` counts them.
     """
-    tool = _companion(compiler, "size", log)
+    tool = companion(compiler, "size", log)
     if tool is None:
         raise ToolchainError("the tool size isn't there", hint="install binutils")
     done = run_binary((tool, str(file)), _ANSWER, log=log)
@@ -417,14 +417,14 @@ def extract_archive(
     place = (cwd / archive).resolve()
     members = place.with_name(f"{place.name}.d")
     members.mkdir()
-    _tool(compiler, (*_archiver(compiler, log), "-x", str(place)), members, archive, log)
+    run_tool(compiler, (*_archiver(compiler, log), "-x", str(place)), members, archive, log)
     return tuple(sorted(str(file.relative_to(cwd.resolve())) for file in members.iterdir()))
 
 
 def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
     if compiler.kind == "zig":
         return (*compiler.argv[: compiler.argv.index("cc")], "ar")
-    found = _companion(compiler, "ar", log)
+    found = companion(compiler, "ar", log)
     if found is None:
         raise ToolchainError("no archiver: ar isn't there", hint="install binutils")
     if compiler.kind == "gcc" and compiler.elf:  # as gcc-ar; else it loads LLVM's plugin, too
@@ -435,7 +435,7 @@ def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
     return (found,)
 
 
-def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
+def companion(compiler: Compiler, name: str, log: Log) -> str | None:
     """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
     if compiler.kind == "zig":  # has none, but the host's own will do
         at_home = compiler.machine.partition("-")[0] == host_arch()

@@ -68,7 +68,7 @@ def parse_remote(value: object) -> RemoteUrl | None:
     hint += "file:///folder or https://host/path"
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises ValueError for one that is no number
+        _ = parts.port  # raises ValueError for one that is not a number
     except ValueError:
         raise OptionError("the address of the remote store can't be read", hint=hint) from None
     if parts.scheme not in SCHEMES:

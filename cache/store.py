@@ -32,6 +32,8 @@ Warn = Callable[[str], None]
 
 _WAIT_S = 10.0  # for a lock that is needed; it is held for milliseconds, or by a stopped process
 _AGEING_WAIT_S = 0.5  # for one that isn't: whoever holds it longer is ageing already
+_MANY = 100  # entries of a folder that isn't listed each time it is opened
+_LISTED_FOR = 100  # times as long as listing a folder took what was found holds, if it is small
 _COUNTS_WAIT_S = 0.5  # for counts, which nothing depends on
 _MAX_NAME = 200
 REMOTE = "from the remote store"  # the reason of a hit there
@@ -153,6 +155,8 @@ class Cache:
                         return  # by a parallel run
                     label = one_line(name, _MAX_NAME)
                     entries.store(place.folder, key, label, data, place.secret)
+                    if listing := _listings.get(_identity(place.folder)):
+                        listing.size += len(key.encoded()) + len(data)
             except OSError as error:
                 self._stores = False
                 self._warn(f"compiled operators are no longer cached: {describe(error)}")
@@ -292,8 +296,15 @@ def _limits(base: Folder, environ: Mapping[str, str], warn: Warn) -> Limits:
 def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, str]:
     now = time.time()
     try:
+        known = _listings.get(_identity(folder))
+        if known is not None and known.still_holds(limits):
+            return {}
+        begin = time.monotonic()
         contents = entries.scan(folder)
         remove_stale_temporaries(folder, contents, now)
+        end = time.monotonic()
+        if len(contents.entries) >= _MANY:
+            _listings[_identity(folder)] = _Listing(end, end - begin, contents.size)
         if not is_full(contents, limits):
             return {}
         with base.locked(CHANGE_LOCK, wait_s=_AGEING_WAIT_S):
@@ -302,6 +313,29 @@ def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, 
         warn(f"the op compiler cache is not aged: {describe(error)}")
         return {}
     return {entry.digest: "aged at the start of this run" for entry in aged}
+
+
+@dataclass
+class _Listing:
+    """What a target's folder held when this process listed it, and what it has stored there."""
+
+    when: float
+    seconds: float
+    size: int
+
+    def still_holds(self, limits: Limits) -> bool:
+        """Return whether the folder can't be full yet, as far as others fill it no faster."""
+        recent = time.monotonic() - self.when < _LISTED_FOR * self.seconds
+        return recent and 2 * self.size < limits.max_bytes
+
+
+_listings: dict[tuple[int, int], _Listing] = {}
+"""By device and inode: a batch opens the same folders again and again, while they grow."""
+
+
+def _identity(folder: Folder) -> tuple[int, int]:
+    status = folder.status()
+    return status.st_dev, status.st_ino
 
 
 def _is_stored(place: _Place, digest: str) -> bool:

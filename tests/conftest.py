@@ -23,7 +23,7 @@ sys.dont_write_bytecode = False
 
 SSE2 = frozenset({"x86-64-sse2", "sse2"})
 AVX2 = frozenset({"x86-64-avx2", "x86-64-avx2-vnni", "avx2"})
-EMULATED = frozenset({"armv7-neon", "wasm32-simd128"})
+EMULATED = frozenset({"armv7-neon", "wasm32-simd128", "riscv64-rvv"})
 """Whose kernels' tests are those of aarch64-neon again, under other emulators."""
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""

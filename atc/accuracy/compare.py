@@ -248,9 +248,9 @@ def _shows(net: Runnable) -> TypeGuard[Layered]:
 
 def stated_precision(build_info: str) -> tuple[float | None, str]:
     """Return the error bound that a library states, and its precision as it calls it."""
-    said = dict(pair.split("=", 1) for pair in build_info.split("; ") if "=" in pair)
-    bound = float(said["error_bound"]) if "error_bound" in said else None
-    return bound, said.get("precision", "unknown")
+    fields = dict(pair.split("=", 1) for pair in build_info.split("; ") if "=" in pair)
+    bound = float(fields["error_bound"]) if "error_bound" in fields else None
+    return bound, fields.get("precision", "unknown")
 
 
 def _pinned(net: Runnable, value: Value) -> InputShape:

@@ -52,17 +52,17 @@ def run_in_double(
         BatchNormalization,
         Conv,
         GatherElements,
-        OneHalf,
-        TwoHalves,
+        RoundBfloat16,
+        SplitBfloat16,
     )
 
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
-    for op, names in ((TwoHalves, split), (OneHalf, rounded)):
+    for op, names in ((SplitBfloat16, split), (RoundBfloat16, rounded)):
         if names:
             _round_operands(proto.graph, op.__name__, names)
     if split or rounded:
-        proto.opset_import.append(helper.make_opsetid(TwoHalves.op_domain, 1))
-    own: list[Any] = [Conv, GatherElements, OneHalf, TwoHalves]
+        proto.opset_import.append(helper.make_opsetid(SplitBfloat16.op_domain, 1))
+    own: list[Any] = [Conv, GatherElements, RoundBfloat16, SplitBfloat16]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:

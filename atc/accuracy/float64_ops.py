@@ -73,7 +73,7 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data[tuple(seen)], indices, along),)
 
 
-class TwoHalves(OpRun):
+class SplitBfloat16(OpRun):
     """Floats as the sum of two bfloat16, each rounded to nearest: 16 to 17 significant bits."""
 
     op_domain = "atc.double"
@@ -86,7 +86,7 @@ class TwoHalves(OpRun):
         return (upper + lower,)
 
 
-class OneHalf(OpRun):
+class RoundBfloat16(OpRun):
     """Floats rounded to bfloat16."""
 
     op_domain = "atc.double"

@@ -267,7 +267,7 @@ def _cropped(config: Aipp, size: tuple[int, int]) -> tuple[int, int]:
         raise _wrong(
             config, f"the result is {result[0]} x {result[1]}, the model takes {inner[0]} x "
             f"{inner[1]} (width x height) less its padding",
-            hint="mend src_image_size, crop_size, resize_output or padding_size",
+            hint="correct src_image_size, crop_size, resize_output or padding_size",
         )  # fmt: skip
     return cropped
 

@@ -89,7 +89,7 @@ def read_aipp(path: Path) -> tuple[Aipp, ...]:
             hint="give --insert_op_conf a file with aipp_op { ... }",
         ) from None  # fmt: skip
     except UnicodeDecodeError as error:
-        raise _wrong(path, f"byte {error.start} is no UTF-8") from None
+        raise _wrong(path, f"byte {error.start} is not UTF-8") from None
     message = _messages()()
     try:
         text_format.Parse(text, message)

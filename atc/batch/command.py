@@ -126,7 +126,7 @@ def _sdks(matrix: Matrix, outcomes: Sequence[Outcome], name: str) -> Iterator[Sd
         if failed is not None:
             raise OptionError(
                 f"there is no library {name}: {failed} isn't compiled", where="--sdk",
-                hint="mend it, and run the batch again: only what is missing is compiled",
+                hint="correct it, and run the batch again: only what is missing is compiled",
             )  # fmt: skip
         yield _sdk([row for row, _ in rows], name)
 

@@ -77,7 +77,7 @@ def read_matrix(path: Path) -> Matrix:
     except OSError as error:
         raise OptionError(f"can't read {path}: {error.strerror}", where=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} is no TOML: {error}", where=str(path)) from None
+        raise OptionError(f"{path} is not TOML: {error}", where=str(path)) from None
     here = path.absolute().parent
     _only(data, _TOP, path, "the file")
     models = _tables(data, "model", path)
@@ -124,7 +124,7 @@ def _options(table: Mapping[str, Any], here: Path, path: Path) -> dict[str, Any]
     for name, value in given.items():
         setting = OPTIONS.get(name)
         if setting is None or setting.role not in ROLES["compile"] or name in _OWN:
-            raise _wrong(path, f"'{one_line(name, 60)}' is no option of a row")
+            raise _wrong(path, f"'{one_line(name, 60)}' is not an option of a row")
         if not isinstance(value, str | int | float | bool):
             raise _wrong(path, f"the option {name} is neither text nor number")
         is_path = setting.parse is a_path and value

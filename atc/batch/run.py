@@ -86,7 +86,7 @@ def _events(todo: Sequence[Row], digests: Mapping[Any, str], workers: int, jobs:
     for row in todo:
         rows.put(row)
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    crew = [_Hand(rows, events, digests, jobs) for _ in range(workers if todo else 0)]
+    crew = [_RowThread(rows, events, digests, jobs) for _ in range(workers if todo else 0)]
     try:
         for hand in crew:
             hand.start()
@@ -102,7 +102,7 @@ def _events(todo: Sequence[Row], digests: Mapping[Any, str], workers: int, jobs:
             hand.end()
 
 
-class _Hand(threading.Thread):
+class _RowThread(threading.Thread):
     """A thread that has one process compile rows, and another one once that is gone."""
 
     def __init__(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from atc.backends.assembler import assemble
 from atc.backends.compiler import Compiler, compile_flags, shared_library, source_flags
 from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
@@ -21,6 +22,7 @@ from atc.backends.toolchain import (
     Log,
     archive_static,
     compile_many,
+    compile_object,
     compiling_threads,
     link_shared,
     no_log,
@@ -50,7 +52,8 @@ class Unit:
     forgotten include is an error at once and never a stale object from the cache. `name` is the
     label in the cache's reports. A unit that isn't `cacheable` never meets the cache (the weights:
     too large to gain); one with `bypass` is kept out of it while it is being debugged. `flags` come
-    after those of the whole library.
+    after those of the whole library. Of what includes data, `plain` is the same text without lines
+    of the preprocessor.
     """
 
     path: str
@@ -59,6 +62,7 @@ class Unit:
     cacheable: bool = True
     bypass: bool = False
     flags: tuple[str, ...] = ()
+    plain: bytes = b""
 
 
 def kernel_unit(kernel: KernelSource) -> Unit:
@@ -144,7 +148,7 @@ def build_library(
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
-        raise InternalError("a library's name is no C identifier", where=repr(name))
+        raise InternalError("a library's name is not a C identifier", where=repr(name))
     # What only includes data is never compiled: a warm rebuild compiles nothing.
     data = [unit for unit in units if context.compiler.elf and unit.path.endswith(".S")]
     code = [unit for unit in units if unit not in data]
@@ -195,8 +199,14 @@ def _assemble(
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
     own = context.target.cflags if context.target.bare else ()  # the linker compares cores
-    jobs = [Job(context.compiler, own, unit.path, cwd / place) for unit in units]
-    compile_many(jobs, 1, log=context.log)
+    folder, compiler = cwd / place, context.compiler
+    for unit in units:
+        if unit.plain:
+            source = str(PurePosixPath(unit.path).with_suffix(".s"))
+            write_files(folder, {source: unit.plain})
+            assemble(compiler, own, source, f"{unit.path}.o", folder, log=context.log)
+        else:
+            compile_object(compiler, own, unit.path, folder, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
 
 

@@ -126,7 +126,7 @@ def _sources(project: Path) -> dict[str, bytes]:
     found += project.glob("*_weights.c")  # of targets whose assembler includes no files
     if not found or (project / "targets").is_dir() or list(project.glob("src/**/*.cu")):
         raise OptionError(
-            f"{project} is no project that a library is made of", where="--sdk",
+            f"{project} is not a project that a library is made of", where="--sdk",
             hint="compile for one CPU target at a time",
         )  # fmt: skip
     return {p.relative_to(project).as_posix(): p.read_bytes() for p in sorted(found)}

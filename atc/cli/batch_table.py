@@ -37,8 +37,9 @@ class BatchLines:
         if event.outcome is None:
             return
         self._count += 1
-        state, said = _state(event)
-        text = one_line(f"[{self._count}/{self._total}] {event.row.name}: {state} {said}".rstrip())
+        state, detail = _state(event)
+        count = f"[{self._count}/{self._total}]"
+        text = one_line(f"{count} {event.row.name}: {state} {detail}".rstrip())
         self._stream.write(text + "\n")
         self._stream.flush()
 
@@ -80,15 +81,15 @@ class BatchTable:
 
         table = Table("row", "status", "", title=f"{self._done} of {self._total}")
         styles = {"failed": "red", "compiling": "bold"}
-        for name, (state, said, begun) in list(self._rows.items())[-MOST:]:
-            said = f"{time.monotonic() - begun:.0f} s" if begun else said
-            cells = (one_line(name, 60), state, one_line(said, 100))
+        for name, (state, detail, begun) in list(self._rows.items())[-MOST:]:
+            detail = f"{time.monotonic() - begun:.0f} s" if begun else detail
+            cells = (one_line(name, 60), state, one_line(detail, 100))
             table.add_row(*map(escape, cells), style=styles.get(state, ""))
         return table
 
 
 def _state(event: Event) -> tuple[str, str]:
-    """Return a row's state, and what is said of it."""
+    """Return a row's state, and a word about it."""
     outcome = event.outcome
     assert outcome is not None
     if event.kind == "same":

@@ -46,20 +46,21 @@ NO_WEIGHTS = Blob(())
 
 def included_weights(
     name: str, file: str, what: str = "weights", alignment: int = 64,
-    part: tuple[int, int] | None = None, others: Sequence[str] = (),
+    part: tuple[int, int] | None = None, others: Sequence[str] = (), elf: bool = False,
 ) -> str:  # fmt: skip
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
     `file` is looked up like a header: from the compiler's folder and the `-I` ones. Of a `part`,
     begin and size in bytes, nothing else of it is included. The networks `others` find the same
-    data under their own names. 100 MB take the assembler a tenth of a
-    second, hence this is the form for all compilers that have it.
+    data under their own names. With `elf` it is the same for ELF alone, without lines
+    of the preprocessor (`.s`). 100 MB take the assembler a tenth of a second, hence this is the
+    form for all compilers that have it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
     return render("project/weights.S.j2", {
         "name": _checked(name), "file": file, "what": what, "alignment": alignment, "part": part,
-        "others": [*map(_checked, others)],
+        "others": [*map(_checked, others)], "elf": elf,
     })  # fmt: skip
 
 
@@ -94,5 +95,5 @@ def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[st
 
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InternalError("a network's name is no C identifier", where=repr(name))
+        raise InternalError("a network's name is not a C identifier", where=repr(name))
     return name

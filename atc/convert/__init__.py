@@ -101,6 +101,6 @@ def _converted(path: Path, found: Foreign, stamps: tuple[tuple[str, int, int], .
             return result.read_bytes()
     reason = f"signal {-done.status}" if done.status < 0 else f"exit status {done.status}"
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-    said = one_line(next((line for line in reversed(lines) if line), reason), 300)
-    raise ModelError(f"can't be converted: {said}", where=str(path),
+    output = one_line(next((line for line in reversed(lines) if line), reason), 300)
+    raise ModelError(f"can't be converted: {output}", where=str(path),
                      hint=f"is it whole, and of the installed {found.needs[0]}?")

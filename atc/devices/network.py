@@ -156,10 +156,10 @@ class DeviceNetwork:
             ssh = bool(self._device.host)
             done = self._by_ssh(place, program) if ssh else self._here(place, program)
             if done.status != 0:
-                said = (done.stdout + done.stderr).decode(errors="replace")
+                output = (done.stdout + done.stderr).decode(errors="replace")
                 raise ToolchainError(
                     f"the program for {self._device.target.name} failed: "
-                    f"{one_line(said, 200) or f'status {done.status}'}",
+                    f"{one_line(output, 200) or f'status {done.status}'}",
                     where=str(self._folder),
                 )  # fmt: skip
             self.layers = tuple(

@@ -32,7 +32,7 @@ _BAD, _KILLED = 254, 137
 _ASK = "uname -m; nproc; grep -m1 -E '^(model name|Hardware|uarch|CPU part)' /proc/cpuinfo"
 
 
-class Away(ToolchainError):
+class Unreachable(ToolchainError):
     """The place where programs run can't be reached, which says nothing about the program."""
 
 
@@ -48,7 +48,7 @@ class Runner(Protocol):
     ) -> Finished:  # fmt: skip
         """Run a program of a folder there, beside some of the folder's files.
 
-        Raises Away where it can't be reached, TimedOut where it takes longer than `timeout`
+        Raises Unreachable where it can't be reached, TimedOut where it takes longer than `timeout`
         seconds: it is ended then.
         """
 
@@ -99,7 +99,7 @@ class Board:
         done = self._shell(_ASK, COPYING)
         answer = one_line(" ".join(done.stdout.decode("utf-8", "replace").split()), 200)
         if not answer:
-            raise self._away(done)
+            raise self._unreachable(done)
         return f"{answer}, by {self.name}"
 
     def run(
@@ -116,12 +116,12 @@ class Board:
         if self.copy:
             made = self._shell(f"mkdir -m 700 {quoted}", COPYING)
             if made.status != 0:
-                raise self._away(made)
+                raise self._unreachable(made)
             paths = [str(folder / name) for name in (program, *files)]
             copied = run_binary(self._copying(paths, place), COPYING, log=self.log)
             if copied.status != 0:
                 self._shell(f"rm -rf {quoted}", COPYING)
-                raise self._away(copied)
+                raise self._unreachable(copied)
         else:
             unpack = f"mkdir -m 700 {quoted} && tar xf - -C {quoted}"
             stdin = _packed(folder, (program, *files))
@@ -131,7 +131,7 @@ class Board:
         if timeout and done.status == _KILLED:
             raise TimedOut(f"{self.name} took longer than {timeout:g} s")
         if done.status in (_BAD, 255):  # 255 is ssh's own
-            raise self._away(done)
+            raise self._unreachable(done)
         return done
 
     def _copying(self, paths: Sequence[str], place: str) -> list[str]:
@@ -144,12 +144,13 @@ class Board:
         try:
             return run_binary([*self.shell, line], timeout, stdin=stdin, log=self.log)
         except TimedOut as error:
-            raise Away(f"{self.name} doesn't answer: {error.message}", where="--runner") from None
+            message = f"{self.name} doesn't answer: {error.message}"
+            raise Unreachable(message, where="--runner") from None
 
-    def _away(self, done: Finished) -> Away:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        reason = one_line(said[-1], 200) if said else f"exit status {done.status}"
-        return Away(
+    def _unreachable(self, done: Finished) -> Unreachable:
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        reason = one_line(output[-1], 200) if output else f"exit status {done.status}"
+        return Unreachable(
             f"{self.name} can't run a program: {reason}", where="--runner",
             hint="try it by hand first: the runner asks for no password",
         )  # fmt: skip
@@ -239,7 +240,7 @@ def _there(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class RemoteRun:
     """A program with its files and arguments, to be run by a worker; empty to ask its machine."""
 
     program: str
@@ -249,14 +250,14 @@ class Parcel:
     emulator: tuple[str, ...] = ()
 
 
-def run_parcel(parcel: Parcel) -> Finished | str:
-    """Run a parcel on the board of the worker that this is called on, which $ATC_RUNNER names."""
-    runner = open_runner(parse_runner(os.environ.get("ATC_RUNNER", "")), parcel.emulator)
-    if not parcel.program:
+def perform(task: RemoteRun) -> Finished | str:
+    """Run a program on the board of the worker that this is called on, which $ATC_RUNNER names."""
+    runner = open_runner(parse_runner(os.environ.get("ATC_RUNNER", "")), task.emulator)
+    if not task.program:
         return runner.machine()
-    with temporary_folder("parcel") as folder:
+    with temporary_folder("program") as folder:
         place = Path(folder).resolve()
-        write_files(place, parcel.files)
-        (place / parcel.program).chmod(0o700)
-        others = [name for name in parcel.files if name != parcel.program]
-        return runner.run(place, parcel.program, others, parcel.arguments, parcel.timeout)
+        write_files(place, task.files)
+        (place / task.program).chmod(0o700)
+        others = [name for name in task.files if name != task.program]
+        return runner.run(place, task.program, others, task.arguments, task.timeout)

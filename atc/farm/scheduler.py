@@ -22,7 +22,7 @@ from uuid import uuid4
 from atc.backends.toolchain import Finished
 from atc.build.library import RemoteJob
 from atc.errors import AtcError, OptionError, one_line
-from atc.farm.runners import Away, Parcel, run_parcel
+from atc.farm.runners import RemoteRun, Unreachable, perform
 from atc.farm.worker import Order, compile_order, order_of
 
 STALL = 60.0
@@ -94,21 +94,22 @@ class Scheduler:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         return any(worker.get("resources", {}).get(resource, 0) >= 1 for worker in workers)
 
-    def run(self, parcel: Parcel, resource: str) -> Any:
+    def run(self, task: RemoteRun, resource: str) -> Any:
         """Run a program on a worker that has a resource; raises what its runner does."""
         client = self._connected()
         if client is None:
-            raise Away(f"the cluster {self._address} is away")
+            raise Unreachable(f"the cluster {self._address} can't be reached")
         future = client.submit(
-            run_parcel, parcel, key=f"measure-{uuid4().hex}", resources={resource: 1}, retries=1
+            perform, task, key=f"measure-{uuid4().hex}", resources={resource: 1}, retries=1
         )
         try:
-            return future.result(timeout=2 * parcel.timeout + self._stall)
+            return future.result(timeout=2 * task.timeout + self._stall)
         except AtcError:  # the runner's own
             raise
         except Exception as error:
             reason = one_line(str(error) or type(error).__name__, 200)
-            raise Away(f"the cluster {self._address} didn't run a program: {reason}") from None
+            message = f"the cluster {self._address} didn't run a program: {reason}"
+            raise Unreachable(message) from None
         finally:
             with suppress(Exception):
                 client.cancel([future], force=True)
@@ -165,7 +166,7 @@ class ByCluster:
 
     def machine(self) -> str:
         """Return what a worker reports about the machine that it measures on."""
-        answer = self.scheduler.run(Parcel("", {}, (), CONNECTING, self.emulator), self.resource)
+        answer = self.scheduler.run(RemoteRun("", {}, (), CONNECTING, self.emulator), self.resource)
         return str(answer)
 
     def run(
@@ -174,10 +175,10 @@ class ByCluster:
     ) -> Finished:  # fmt: skip
         """Have a worker run a program."""
         sent = {name: (folder / name).read_bytes() for name in (program, *files)}
-        parcel = Parcel(program, sent, tuple(arguments), timeout, self.emulator)
-        done = self.scheduler.run(parcel, self.resource)
+        task = RemoteRun(program, sent, tuple(arguments), timeout, self.emulator)
+        done = self.scheduler.run(task, self.resource)
         if not isinstance(done, Finished):
-            raise Away(f"the cluster {self.scheduler.address} returned no result")
+            raise Unreachable(f"the cluster {self.scheduler.address} returned no result")
         return done
 
 

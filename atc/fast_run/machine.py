@@ -128,9 +128,9 @@ def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int])
     return replace(
         known,
         datapath=widest.vector_bytes,
-        fmas=_halves(own["fmas"]),
-        fma_latency=_halves(own["fma_latency"]),
-        loads=_halves(own["loads"]),
+        fmas=_nearest_half(own["fmas"]),
+        fma_latency=_nearest_half(own["fma_latency"]),
+        loads=_nearest_half(own["loads"]),
         l1=Cache(l1, round(near, 1), round(_within(wide.latencies, 0, l1), 1)),
         l2=Cache(l2, round(middle * COMPUTING, 1), round(_within(wide.latencies, l1, l2), 1)),
         l3=Cache(l3, round(far * COMPUTING, 1), round(_within(wide.latencies, l2, l3), 1))
@@ -161,6 +161,6 @@ def _within(curve: Mapping[int, float], low: int, high: int) -> float:
     return curve[min(curve, key=lambda size: abs(size - wanted))]
 
 
-def _halves(value: float) -> float:
+def _nearest_half(value: float) -> float:
     """Return the nearest half: rates and latencies are such, what is measured is a little off."""
     return max(round(2 * value) / 2, 0.5)

@@ -30,7 +30,7 @@ from atc.codegen.emit import kernel_tree
 from atc.codegen.weights import included_weights
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
-from atc.farm.runners import Away, Local, Runner, host_name
+from atc.farm.runners import Local, Runner, Unreachable, host_name
 from atc.fast_run.harness import HOT, device_harness_of, harness_of
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, Graph
@@ -355,7 +355,7 @@ def _ask(
         done = bench.run(program.parent, program.name, [DATA], arguments, timeout)
     except TimedOut:
         return bench.timeout_reason
-    except Away:  # which says nothing of the candidates
+    except Unreachable:  # which says nothing of the candidates
         raise
     except AtcError as refusal:
         return refusal.message

@@ -131,7 +131,7 @@ def replay(
 ) -> Timings:  # fmt: skip
     """Return what a policy says of these workloads, as if its picks alone had been measured.
 
-    A pick that is no candidate any more is a warning, and the workload is left out.
+    A pick that is no longer a candidate is a warning, and the workload is left out.
     """
     timings: dict[Workload, tuple[Measurement, ...]] = {}
     for w in dict.fromkeys(todo):

@@ -17,7 +17,7 @@ from atc.backends.toolchain import TimedOut, link_program
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.errors import AtcError
-from atc.farm.runners import Away
+from atc.farm.runners import Unreachable
 from atc.fast_run.harness import operands
 from atc.fast_run.measure import Bench, workload_digest
 from atc.files.temporary import temporary_folder
@@ -160,7 +160,7 @@ def _ask(place: Path, bench: Bench) -> float | None:
         reason = bench.timeout_reason
         bench.warn(f"--fast_run_timeout: a call cut for threads {reason}; it isn't timed")
         return None
-    except Away:  # which says nothing of the call
+    except Unreachable:  # which says nothing of the call
         raise
     except (AtcError, ValueError):
         return None

@@ -36,7 +36,7 @@ def load_model(
         _check_there(weight)
     model = _loaded(path, kind, framework, shapes, weight)
     if weight is not None and kind != "mxnet":
-        text = f"--weight has no effect: {one_line(path.name)} is no MXNet model, it has its own"
+        text = f"--weight has no effect: {one_line(path.name)} is not MXNet's, it has its own"
         earlier = model.metadata_props.get("atc.warnings", "").splitlines()
         model.metadata_props["atc.warnings"] = "\n".join([*earlier, text])
     return model

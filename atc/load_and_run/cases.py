@@ -74,4 +74,4 @@ def _difference(array: Array, wanted: Array) -> str:
     if not error.size or error.max() <= MAX_ERROR:
         return ""
     place = [int(i) for i in np.unravel_index(int(error.argmax()), error.shape)]
-    return f"errs by {error.max():.3g} at {place}"
+    return f"differs by {error.max():.3g} at {place}"

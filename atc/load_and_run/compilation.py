@@ -160,7 +160,7 @@ def _gpu_layout(arguments: RunArguments, on_gpu: bool, console: Console) -> str:
     """Return how --layout_transform of atc calls the layout that is asked for."""
     chosen = arguments["layout_transform"]
     if chosen == "cuda" and not on_gpu:
-        raise OptionError("the target is no GPU", where="--layout_transform=cuda",
+        raise OptionError("the target is not a GPU", where="--layout_transform=cuda",
                           hint="add --cuda, or use --layout_transform=cpu")  # fmt: skip
     asked = [name for name in _GPU_LAYOUTS if arguments[name]]
     if not on_gpu:

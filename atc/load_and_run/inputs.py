@@ -193,7 +193,7 @@ def _json_array(name: str, entry: Any) -> Array:
     numbers = np.rint(numbers)
     limits = np.iinfo(dtype)
     if not ((limits.min <= numbers) & (numbers <= limits.max)).all():
-        raise ValueError(f"{whose}: raw holds numbers that are no {kind}")
+        raise ValueError(f"{whose}: raw holds numbers that are not {kind}")
     return numbers.astype(dtype).reshape(shape)
 
 

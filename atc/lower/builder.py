@@ -156,7 +156,7 @@ class Builder:
             return self._types[name]
         if self.parent is None:
             if name.startswith(_PARTS):
-                raise ModelError("a sequence or an empty optional stands where a tensor must")
+                raise ModelError("a sequence or empty optional is given where a tensor is needed")
             raise InternalError(f"value '{name}' has no type")
         return self.parent.type(name)
 

@@ -54,7 +54,7 @@ class ConfigEnvironment:
         return next((f for f in found if f is not None), None)
 
     def find(self, variable: Setting) -> Found | None:
-        """Return what counts for a variable, None where nothing is said."""
+        """Return what counts for a variable, None where nothing sets it."""
         return self.of_environment(variable) or self.of_file(variable)
 
     def merged(self) -> dict[str, str]:

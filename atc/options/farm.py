@@ -23,7 +23,7 @@ def parse_scheduler(value: object) -> str:
         good = kind in ("tcp", "tls", "ws", "wss") and rest.startswith("//") and bool(host)
         good = good and port.isascii() and port.isdigit()
     if not good:
-        raise OptionError(f"'{one_line(text, 60)}' is no address of a scheduler", hint=hint)
+        raise OptionError(f"'{one_line(text, 60)}' is not the address of a scheduler", hint=hint)
     return text
 
 
@@ -36,7 +36,7 @@ def parse_runner(value: object) -> str:
     needs_more = kind in ("qemu", "ssh", "command", "serial")
     if text and (kind not in RUNNERS or (needs_more and not rest.strip())):
         raise OptionError(
-            f"'{one_line(text, 60)}' is no runner",
+            f"'{one_line(text, 60)}' is not a runner",
             hint="use local, qemu[:PROGRAM], node, ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
             "command:WORDS or serial:DEVICE[:BAUD]",
         )

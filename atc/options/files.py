@@ -30,7 +30,7 @@ def read_text(path: Path, option: str, code: str = "E10001") -> str:
             f"can't be read: {error.strerror}", path, option, code, hint=way_out(error)
         ) from None
     except UnicodeDecodeError as error:
-        raise wrong(f"byte {error.start} is no UTF-8", path, option, code) from None
+        raise wrong(f"byte {error.start} is not UTF-8", path, option, code) from None
 
 
 def read_json(path: Path, option: str, code: str = "E10032") -> Any:
@@ -39,18 +39,18 @@ def read_json(path: Path, option: str, code: str = "E10032") -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        problem = f"is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        problem = f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         raise wrong(problem, path, option, code) from None
     except RecursionError:
-        raise wrong("is no JSON: nested too deeply", path, option, code) from None
+        raise wrong("is not JSON: nested too deeply", path, option, code) from None
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that say something, numbered from 1, less comments (#) and blanks."""
     for number, line in enumerate(text.splitlines(), start=1):
-        said = line.partition("#")[0].strip()
-        if said:
-            yield number, said
+        content = line.partition("#")[0].strip()
+        if content:
+            yield number, content
 
 
 def wrong(

@@ -121,12 +121,12 @@ def _check_place(options: Options, name: str) -> None:
         where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))} of '{tensor}'"
         if name == "dynamic_batch_size" and axes != [0]:
             raise OptionError(
-                f"-1 stands at {where}, a batch is the first axis", where="--input_shape",
+                f"-1 is at {where}, a batch is the first axis", where="--input_shape",
                 hint="use --dynamic_dims", code="E10031" if 0 in axes else "E10018",
             )  # fmt: skip
         if name == "dynamic_image_size" and (rank != 4 or tuple(axes) not in images):
             raise OptionError(
-                f"-1 stands at {where}, an image's are its height and width",
+                f"-1 is at {where}, an image's are its height and width",
                 where="--input_shape", hint="use --dynamic_dims", code="E10020",
             )  # fmt: skip
 

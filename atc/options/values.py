@@ -357,8 +357,8 @@ def _dim(name: str, dim: object) -> Extent:
     if equals:
         if not is_name(word.strip()):
             raise OptionError(
-                f"'{_shown(word)}' in dimension '{_shown(dim)}' of input '{_shown(name)}' is no "
-                "name", hint=NAMES_FORMAT, code="E10002",
+                f"'{_shown(word)}' in dimension '{_shown(dim)}' of input '{_shown(name)}' is not "
+                "a name", hint=NAMES_FORMAT, code="E10002",
             )  # fmt: skip
         return Named(word.strip(), _number(name, rest))
     total = read_sum(str(dim))
@@ -402,7 +402,7 @@ def profiles(value: object, lowest: int = 1) -> tuple[tuple[int, ...], ...]:
         if not numbers or any(n is None or n < lowest for n in numbers):
             shown = ",".join(map(str, row))
             raise OptionError(
-                f"'{_shown(shown)}' are no sizes", hint='the form is "d1,d2;d1,d2"', code="E10014"
+                f"'{_shown(shown)}' are not sizes", hint='the form is "d1,d2;d1,d2"', code="E10014"
             )
         found.append(tuple(n for n in numbers if n is not None))
     return tuple(found)

@@ -43,7 +43,7 @@ class Switches:
         """Yield what is asked for in vain."""
         for name in self.unknown:
             known = ", ".join(RULES)
-            yield f"the fusion rule '{name}' is none of this compiler's, which are {known}"
+            yield f"unknown fusion rule '{name}'; this compiler has {known}"
 
 
 def read_switches(path: Path) -> Switches:
@@ -55,11 +55,11 @@ def read_switches(path: Path) -> Switches:
 
 def switches(pairs: Iterable[tuple[str, bool]]) -> Switches:
     """Return what pairs of a pass's name and `on` mean; later ones count."""
-    said: Mapping[str, bool] = dict(pairs)
-    meant = {n: said.get(n, said.get(ALL)) for n in RULES}
+    given: Mapping[str, bool] = dict(pairs)
+    meant = {n: given.get(n, given.get(ALL)) for n in RULES}
     off = frozenset(n for n, on in meant.items() if on is False)
     on = frozenset(n for n, on in meant.items() if on)
-    return Switches(off, on, tuple(n for n in said if n != ALL and n not in RULES))
+    return Switches(off, on, tuple(n for n in given if n != ALL and n not in RULES))
 
 
 def parse_switches(text: str) -> Switches:

@@ -142,7 +142,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         diagnostics.warn(text)
     for name in ("device_id", "gpu_pool", "gpu_kept_free"):
         if getattr(options, name) and "cuda" not in options.target.lower():
-            diagnostics.warn(f"--{name} has no effect: {options.target} is no GPU")
+            diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
     for text in _idle_threads(request):
         diagnostics.warn(text)
     _check_folders(request)

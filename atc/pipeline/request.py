@@ -227,7 +227,7 @@ def _targets(options: Options) -> tuple[Target, ...]:
     devices = {target.device for target in targets if target.device}
     if options.fused_code == "cuda" and not devices:
         raise OptionError(
-            f"{text} is no GPU, and fused operators are to be CUDA's", where="--fused_code",
+            f"{text} is not a GPU, and fused operators are to be CUDA's", where="--fused_code",
             hint="add --target=cuda, or leave out --fused_code=cuda or MGB_JIT_BACKEND=NVRTC",
         )  # fmt: skip
     if EMULATED in devices and len(devices) > 1:

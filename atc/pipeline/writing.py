@@ -167,10 +167,12 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.blob
         if options.external_weight != 2:
-            files[text] = included_weights(
-                name, data, alignment=request.target.alignment
-            ).encode()
-            units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
+            both = (
+                included_weights(name, data, alignment=request.target.alignment, elf=elf).encode()
+                for elf in (False, True)
+            )
+            files[text], plain = both
+            units.append(Unit(text, f"{name}_weights", (data,), cacheable=False, plain=plain))
     return BuildPlan(files, tuple(units))
 
 

@@ -297,17 +297,17 @@ class _Writer:
         own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
         return replace(call, chosen=choice.candidate.label, share=own / whole)
 
-    def _range(self, value: str, stretch: Range, number: int) -> str:
+    def _range(self, value: str, span: Range, number: int) -> str:
         name = f"{value}#{number}"
-        while self.types.get(name, stretch.type) != stretch.type:
+        while self.types.get(name, span.type) != span.type:
             name += "+"  # another node partitions this value differently
-        self.types[name] = stretch.type
+        self.types[name] = span.type
         if value in self.constants:
             flat = self.constants[value].reshape(-1)
-            cut = flat[stretch.begin : stretch.begin + stretch.type.size]
-            self.constants[name] = cut.reshape(stretch.type.shape)
+            cut = flat[span.begin : span.begin + span.type.size]
+            self.constants[name] = cut.reshape(span.type.shape)
         else:
-            self._place(name, value, stretch.begin * stretch.type.dtype.itemsize)
+            self._place(name, value, span.begin * span.type.dtype.itemsize)
         return name
 
     @contextmanager

@@ -313,7 +313,7 @@ def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
 
 
 def _along(type_: TensorType, axis: int, begin: int, end: int) -> Range:
-    """Return the stretch of a range of an axis; those before it have extent 1."""
+    """Return the slice of a range of an axis; those before it have extent 1."""
     row = prod(type_.shape[axis + 1 :])
     return Range(begin * row, replace(type_, shape=_shorter(type_.shape, axis, end - begin)))
 

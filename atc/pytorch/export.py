@@ -53,12 +53,12 @@ def export(
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep to itself what the exporter warns of, logs and prints."""
-    disabled, said = logging.root.manager.disable, io.StringIO()
+    disabled, output = logging.root.manager.disable, io.StringIO()
     logging.disable(max(disabled, logging.WARNING))
     try:
         with (
-            warnings.catch_warnings(), contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
+            warnings.catch_warnings(), contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield

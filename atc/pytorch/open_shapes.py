@@ -83,7 +83,7 @@ def limits_of(option: Any) -> Limits | None:
     if len(ends) == 2 and all(type(n) is int for n in ends) and 0 <= ends[0] <= ends[1]:
         return (ends[0], ends[1])
     raise OptionError(
-        f"{option!r} is no range", where="dynamic",
+        f"{option!r} is not a range", where="dynamic",
         hint="give (lowest, largest), True, or False for a library for each shape", code="E10002",
     )  # fmt: skip
 

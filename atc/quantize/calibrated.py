@@ -23,15 +23,15 @@ def calibrated(inner: Compile) -> Compile:
         options = request.options
         if options.cal_conf is None:
             return inner(request, diagnostics)
-        said = read_calibration(options.cal_conf)
+        calibration = read_calibration(options.cal_conf)
         diagnostics.stage("quantising the model")
         with temporary_folder("calibration") as folder:
-            weights_alone = said.get("weights") == "int4"
+            weights_alone = calibration.get("weights") == "int4"
             kind, shapes = ("int4", {}) if weights_alone else ("int8", options.input_shape)
             result = Path(folder, f"{options.model.stem}_{kind}.onnx")
             job = Job(
                 options.model, result, framework=options.framework, weight=options.weight,
-                input_shape=shapes, target=options.target, **said,
+                input_shape=shapes, target=options.target, **calibration,
             )  # fmt: skip
             if weights_alone:
                 quantize_weights(job)

@@ -39,7 +39,7 @@ Infer = Callable[[str, Sequence[TensorType | None], int], list[TensorType]]
 
 @dataclass(frozen=True)
 class ExternalOperator:
-    """An operator that a library registered: its type as it said, and the computing function."""
+    """An operator that a library registered: its type as registered, and the computing function."""
 
     type: str
     symbol: str

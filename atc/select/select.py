@@ -198,7 +198,7 @@ def _considered(
             if c.label in needs
             else f"computes in {c.kernel.precision}"
             if c in tier and c.kernel.precision not in limits.precisions
-            else "errs more than the operator's definition"
+            else "is less accurate than the operator's definition"
             if c in tier
             else f"isn't {limits.tier}",
         )

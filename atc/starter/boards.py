@@ -14,7 +14,7 @@ class Board:
     """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
 
     A board without those is qemu's. `boot` are words that a boot ROM looks for, behind the vectors,
-    `stage` those that it runs, before them.
+    `stage` those that it runs or looks for, before them.
     """
 
     name: str
@@ -28,6 +28,12 @@ class Board:
     stage: tuple[int, ...] = ()
     uart: int = 0
     """Where the first UART of qemu's boards is."""
+    constants: int = 0
+    """Where data of the flash are read, if that isn't where its code is run."""
+    chip: str = ""
+    """What its startup code needs to know, a macro."""
+    write: str = "program $(1) verify"
+    """OpenOCD's command that writes the program $(1), in Make's words."""
 
 
 _K, _M = 1 << 10, 1 << 20
@@ -43,9 +49,13 @@ _CMSIS_DAP = "-f interface/cmsis-dap.cfg -c 'adapter speed 5000'"
 _IMAGE_DEF = (0xFFFFDED3, 0x10210142, 0x000001FF, 0x00000000, 0xAB123579)
 """RP2350's smallest block that says: a secure program for its Arm cores, which begins here."""
 
+_DIRECT_BOOT = (0xAEDB041D, 0xAEDB041D)
+"""ESP32-C3's boot ROM then maps the flash and goes on behind these words."""
+
 # Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552,
 # RP2040 (2.6 on memory; Pico has 2 MB of flash),
-# RP2350 (5.1 on the boot ROM, 5.9.5 on blocks; Pico 2 has 4 MB of flash).
+# RP2350 (5.1 on the boot ROM, 5.9.5 on blocks; Pico 2 has 4 MB of flash),
+# ESP32-C3 (manual, 3.3 on memory, 7 on booting; 320 KB of RAM for data; 4 MB of flash are mapped).
 BOARDS: dict[str, tuple[Board, ...]] = {
     "cortex-m0plus": (
         _MPS2,
@@ -80,6 +90,10 @@ BOARDS: dict[str, tuple[Board, ...]] = {
     # Its memory is all RAM, programs begin where that does: hw/riscv/virt.c.
     "riscv32": (
         Board("virt", "qemu's virt (RV32)", 0x80000000, 4 * _M, 0x80400000, 4 * _M),
+        Board("esp32-c3", "boards with ESP32-C3 (from revision 3 on)",
+              0x42000000, 4 * _M, 0x3FC80000, 320 * _K, "-f board/esp32c3-builtin.cfg",
+              stage=_DIRECT_BOOT, constants=0x3C000000, chip="ESP32C3",
+              write="program_esp $(1:.elf=.bin) 0x0 verify"),
     ),
     # No board: it has as much memory as there is, and files.
     "wasm32-simd128": (Board("node", "Node.js", 0, 0, 0, 0),),

@@ -215,12 +215,12 @@ def _counted(number: int, what: str) -> str:
 
 def _lines(check: Check) -> Iterator[str]:
     nodes = _counted(len(check.findings), "node")
-    said = f"{one_line(check.model)} for {check.target}"
+    subject = f"{one_line(check.model)} for {check.target}"
     if check.errors:
         reasons = _counted(len(check.errors), "reason")
-        yield f"{said}: can't be compiled, {reasons} in {nodes}:"
+        yield f"{subject}: can't be compiled, {reasons} in {nodes}:"
     else:
-        yield f"{said}: can be compiled, {nodes}:"
+        yield f"{subject}: can be compiled, {nodes}:"
     for error in check.errors:
         plain = type(error)(error.message, where=error.where, code=error.code)
         yield f"  {plain}"

@@ -240,7 +240,7 @@ def _unwritable(root: Path) -> str:
     """Return why nothing can be written below a folder that may not be there yet."""
     place = next(p for p in (root, *root.parents) if p.exists())
     if not place.is_dir():
-        return f"{place} is no folder"
+        return f"{place} is not a folder"
     return "" if os.access(place, os.W_OK) else f"can't write to {place}"
 
 

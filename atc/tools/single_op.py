@@ -67,7 +67,7 @@ def _content(path: Path) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _wrong(path, f"is no JSON: {one_line(str(error), 100)}", "E10025") from None
+        raise _wrong(path, f"is not JSON: {one_line(str(error), 100)}", "E10025") from None
 
 
 def _wrong(path: Path, problem: str, code: str, hint: str = "") -> OptionError:
@@ -177,7 +177,7 @@ def _constant(
         array = np.array(desc["const_value"], helper.tensor_dtype_to_np_dtype(type_))
         return array.reshape(shape)
     except (KeyError, ValueError, TypeError, OverflowError) as error:
-        raise fail(f"{which}: const_value is no {list(shape)}: {one_line(str(error), 60)}",
+        raise fail(f"{which}: const_value is not {list(shape)}: {one_line(str(error), 60)}",
                    "E10027") from None  # fmt: skip
 
 

@@ -25,7 +25,7 @@ class GradManager:
         """Attach parameters, whose gradients are wanted; returns the manager."""
         for each in [parameters] if isinstance(parameters, Parameter) else [*parameters]:
             if not isinstance(each, Parameter):
-                raise ArgumentError(f"{type(each).__name__} is no Parameter", where=place())
+                raise ArgumentError(f"{type(each).__name__} is not a Parameter", where=place())
             if each.dtype.kind != "f":
                 raise ArgumentError(f"a parameter of {each.dtype} has no gradient", where=place())
             self._attached[id(each)] = each

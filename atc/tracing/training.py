@@ -83,8 +83,8 @@ def training_step(
         "labels": labels or "", "clip_norm": clip_norm, "accumulate": accumulate,
         "optimizer_options": optimizer_options or "", "inplace_update": inplace_update,
     }  # fmt: skip
-    said = {name: value for name, value in own.items() if value != OPTIONS[name].default}
-    given = {"model": model, "output": output, **said, **dict(options_of(options))}
+    changed = {name: value for name, value in own.items() if value != OPTIONS[name].default}
+    given = {"model": model, "output": output, **changed, **dict(options_of(options))}
     resolved = resolve(given, "compile", program=True)
     done = train(resolved.values, resolved.environ, diagnostics_of(str(resolved.values["log"])))
     return TrainingStep(done.folder)

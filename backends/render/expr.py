@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import copysign, isinf, isnan
 
 import numpy as np
@@ -37,7 +38,7 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "true" if value else "false"
     if dtype.is_float:
-        return _float_literal(float(value), dtype)
+        return _float_literal(float(value), copysign(1, value), dtype)
     number = int(value)
     if dtype is DType.INT64:
         return "INT64_MIN" if number == -(2**63) else f"INT64_C({number})"
@@ -48,7 +49,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     return "INT32_MIN" if number == -(2**31) else str(number)
 
 
-def _float_literal(value: float, dtype: DType) -> str:
+@lru_cache(1 << 10)  # the coefficients of functions stand in every kernel
+def _float_literal(value: float, sign: float, dtype: DType) -> str:
     suffix = "" if dtype is DType.DOUBLE else "f"
     if isnan(value):
         return "NAN"
@@ -65,7 +67,7 @@ def _float_literal(value: float, dtype: DType) -> str:
     text = plain if len(plain) < 10 else text
     if not any(c in text for c in ".e"):
         text += ".0"
-    return f"{text}{suffix}" if copysign(1, value) > 0 else f"({text}{suffix})"
+    return f"{text}{suffix}" if sign > 0 else f"({text}{suffix})"
 
 
 def value_type(dtype: DType) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 _LOOP = re.compile(
     r"(?P<indent> *)for \((?P<type>ptrdiff_t|size_t|int|unsigned|u?int(?:32|64)_t) (?P<name>\w+) = "
@@ -59,7 +60,7 @@ def without_single_loops(text: str) -> str:
             at += 1
             continue
         first, end = _function(lines, at)
-        others = "\n".join([*lines[first:at], *lines[at + loop.length : end]])
+        others = [*lines[first:at], *lines[at + loop.length : end]]
         end, at = at + loop.length, at - (at > 0 and lines[at - 1].strip().startswith("UNROLL"))
         before = next((line for k in range(at - 1, -1, -1) if (line := lines[k].strip())), "{")
         lines[at:end] = _statements(loop, others, before)
@@ -149,9 +150,15 @@ def _function(lines: Sequence[str], at: int) -> tuple[int, int]:
     return first, next((k for k in range(at, len(lines)) if lines[k].startswith("}")), len(lines))
 
 
-def _statements(loop: _Loop, others: str, before: str) -> list[str]:
+@lru_cache(1 << 14)  # kernels share most of their lines, and each is asked for by many loops
+def _narrow_names(line: str) -> tuple[str, ...]:
+    """Return the variables of few bits that a line declares."""
+    return tuple(_NARROW.findall(line))
+
+
+def _statements(loop: _Loop, others: Sequence[str], before: str) -> list[str]:
     """Return what a loop does, in a block of its own where it declares what others call so."""
-    narrow = {*_NARROW.findall(others), *_NARROW.findall("\n".join(loop.body))}
+    narrow = {name for line in (*others, *loop.body) for name in _narrow_names(line)}
     body = [_without_term(line, loop, narrow) for line in loop.body]
     if any(loop.name in line and re.search(rf"\b{loop.name}\b", line) for line in body):
         body.insert(0, f"{loop.indent}  const {loop.type} {loop.name} = {loop.value};")
@@ -165,7 +172,8 @@ def _statements(loop: _Loop, others: str, before: str) -> list[str]:
         for name in _DECLARED.findall(line.removeprefix(inside)[type_.end() :])
     }
     alone = _AFTER_STATEMENT.search(before) is not None
-    if not alone or any(re.search(rf"\b{name}\b", others) for name in declared):
+    around = "\n".join(others) if declared else ""
+    if not alone or any(re.search(rf"\b{name}\b", around) for name in declared):
         return [f"{loop.indent}{{", *body, f"{loop.indent}}}"]
     return [line.removeprefix("  ") for line in body]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 
 from atc.backends.kernel import StripedParams, Workload
@@ -97,6 +97,7 @@ def super_groups(group: int, ic: int, oc: int, block: int) -> int:
     return group
 
 
+@lru_cache(1 << 12)  # estimates of all tiles of a kernel ask for the same few
 def geometry(
     w: Workload[ConvBlocked], pixels: int, params: StripedParams | None = None, *,
     recut: bool = True,

@@ -28,8 +28,8 @@ typedef struct atc_string {
 /* What a kernel returns that can't take its data, else 0: statuses of the network's own header. */
 enum k_failure {
   K_ERROR_STRING = -6,  /* a string is too long for its cell */
-  K_ERROR_NUMBER = -11, /* a text is no number */
-  K_ERROR_FORMAT = -12, /* a file is no image of a format that is read */
+  K_ERROR_NUMBER = -11, /* a text is not a number */
+  K_ERROR_FORMAT = -12, /* a file is not an image of a format that is read */
   K_ERROR_IMAGE = -13   /* an image is damaged, of another size, or of a kind that isn't read */
 };
 

@@ -25,6 +25,7 @@
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
+#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 
 typedef __m256 vf32;  /* V_LANES floats */
 typedef __m256i vi32; /* V_LANES integers */
@@ -164,12 +165,17 @@ static inline vi32 v_i32_broadcast(const void *p) {
 }
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+#if defined(__AVXVNNI__) && defined(__GNUC__)
+  __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b)); /* acc stays in place */
+  return acc;
+#elif defined(__AVXVNNI__)
+  return _mm256_dpwssd_avx_epi32(acc, a, b);
+#elif defined(__GNUC__)
   const vi32 sum = _mm256_madd_epi16(a, b);
-#if defined(__GNUC__)
   __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(sum)); /* at once, or gcc keeps many in memory */
   return acc;
 #else
-  return v_i32_add(acc, sum);
+  return v_i32_add(acc, _mm256_madd_epi16(a, b));
 #endif
 }
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,

@@ -30,6 +30,7 @@
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
+#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 
 typedef __m512 vf32;     /* V_LANES floats */
 typedef __m512i vi32;    /* V_LANES integers */
@@ -208,12 +209,17 @@ static inline vi32 v_i32_broadcast(const void *p) {
 }
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+#if defined(__AVX512VNNI__) && defined(__GNUC__)
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b)); /* acc stays in place */
+  return acc;
+#elif defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(acc, a, b);
+#elif defined(__GNUC__)
   const vi32 sum = _mm512_madd_epi16(a, b);
-#if defined(__GNUC__)
   __asm__("vpaddd %1, %0, %0" : "+v"(acc) : "v"(sum)); /* at once, or gcc keeps many in memory */
   return acc;
 #else
-  return v_i32_add(acc, sum);
+  return v_i32_add(acc, _mm512_madd_epi16(a, b));
 #endif
 }
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,

@@ -398,6 +398,15 @@ static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
 }
 #endif
 
+/* --- Numbers that all lanes are multiplied by --- */
+
+#if !V_FACTORS
+/* The number at p, and acc + the number * b for the accumulators of a register tile. */
+typedef vf32 vfactor;
+static inline vfactor v_factor(const float *p) { return v_broadcast(p); }
+static inline vf32 v_fmadd_factor(vf32 acc, vfactor a, vf32 b) { return v_fmadd_acc(acc, a, b); }
+#endif
+
 /* --- Floats of 16 bits --- */
 
 #if !V_ROUNDS_F16

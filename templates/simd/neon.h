@@ -25,6 +25,7 @@
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
+#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 
 /* What AArch64 has and ARMv7 (with VFPv4) hasn't, under the compilers' names for it. Its vectors of
  * floats flush denormals to zero, as operands and as results; lanes that are computed one after the

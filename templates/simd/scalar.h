@@ -20,6 +20,7 @@
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
+#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 
 /* Processors without floating point: there the compiler would call the C library. */
 #if defined(__arm__) && (!defined(__ARM_FP) || (__ARM_FP & 4) == 0)

@@ -157,6 +157,53 @@ static inline int32_t q_high_word(int32_t x, int32_t y) {
 #endif
 }
 
+/* Bytes 0 and 2 of a word, or 1 and 3, as the upper halves of a pair of 16 bits. */
+static inline uint32_t q_even_upper(uint32_t x) {
+#if defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+  uint32_t y; /* in one instruction: compilers shift first */
+  __asm__("and %0, %1, %2, lsl #8" : "=r"(y) : "r"(0xff00ff00u), "r"(x));
+  return y;
+#else
+  return x << 8 & 0xff00ff00u;
+#endif
+}
+static inline uint32_t q_odd_upper(uint32_t x) { return x & 0xff00ff00u; }
+
+/* sum + one number of a pair * y / 2^16, the quotient rounded down; a product of two such numbers. */
+#if defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+
+#define Q_OF_PAIRS(NAME, OP) \
+static inline int32_t NAME(int32_t sum, uint32_t pair, int32_t y) { \
+  int32_t z; \
+  __asm__(OP " %0, %1, %2, %3" : "=r"(z) : "r"(y), "r"(pair), "r"(sum)); \
+  return z; \
+}
+Q_OF_PAIRS(q_scaled_low, "smlawb")
+Q_OF_PAIRS(q_scaled_high, "smlawt")
+static inline int32_t q_product_low(uint32_t a, uint32_t b) {
+  int32_t z;
+  __asm__("smulbb %0, %1, %2" : "=r"(z) : "r"(a), "r"(b));
+  return z;
+}
+static inline int32_t q_product_high(uint32_t a, uint32_t b) {
+  int32_t z;
+  __asm__("smultt %0, %1, %2" : "=r"(z) : "r"(a), "r"(b));
+  return z;
+}
+
+#else
+
+static inline int32_t q_scaled_low(int32_t sum, uint32_t pair, int32_t y) {
+  return sum + q_high_word(q_half(pair, 0) * 65536, y);
+}
+static inline int32_t q_scaled_high(int32_t sum, uint32_t pair, int32_t y) {
+  return sum + q_high_word(q_half(pair, 16) * 65536, y);
+}
+static inline int32_t q_product_low(uint32_t a, uint32_t b) { return q_low(a, b, 0); }
+static inline int32_t q_product_high(uint32_t a, uint32_t b) { return q_high(a, b, 0); }
+
+#endif
+
 /* x / 2^n rounded down, within the numbers of a signed or of an unsigned byte. */
 #if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
 
@@ -174,6 +221,18 @@ static inline int32_t q_high_word(int32_t x, int32_t y) {
 #define Q_BYTE_U(X, N) q_clamp(q_down(X, N), 0, 255)
 
 #endif
+
+/* The low bytes of four numbers, the first in the low bits. */
+static inline uint32_t q_join4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+#if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
+  __asm__("bfi %0, %1, #8, #24" : "+r"(a) : "r"(b));
+  __asm__("bfi %0, %1, #16, #16" : "+r"(a) : "r"(c));
+  __asm__("bfi %0, %1, #24, #8" : "+r"(a) : "r"(d));
+  return a;
+#else
+  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
+#endif
+}
 
 /* sum + x * y. By its name: compilers add constants afterwards. */
 static inline int32_t q_muladd1(int32_t sum, int32_t x, int32_t y) {
@@ -484,14 +543,23 @@ static inline void q_lookup(uint8_t *y, const uint8_t *x, ptrdiff_t size, const 
   }
 #else
   ptrdiff_t k = 0;
-  for (; k + 4 <= size; k += 4) {
-    const uint8_t a = table[x[k]], b = table[x[k + 1]], c = table[x[k + 2]], d = table[x[k + 3]];
-    y[k] = a;
-    y[k + 1] = b;
-    y[k + 2] = c;
-    y[k + 3] = d;
+#if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
+  for (; k + 8 <= size; k += 8, x += 8, y += 8) {
+    const uint32_t first = q_join4(table[x[0]], table[x[1]], table[x[2]], table[x[3]]);
+    const uint32_t second = q_join4(table[x[4]], table[x[5]], table[x[6]], table[x[7]]);
+    memcpy(y, &first, sizeof first);
+    memcpy(y + 4, &second, sizeof second);
   }
-  for (; k < size; k++) y[k] = table[x[k]];
+#else
+  for (; k + 4 <= size; k += 4, x += 4, y += 4) {
+    const uint8_t a = table[x[0]], b = table[x[1]], c = table[x[2]], d = table[x[3]];
+    y[0] = a;
+    y[1] = b;
+    y[2] = c;
+    y[3] = d;
+  }
+#endif
+  for (; k < size; k++) *y++ = table[*x++];
 #endif
 }
 

@@ -21,6 +21,7 @@
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
+#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 
 typedef __m128 vf32;  /* V_LANES floats */
 typedef __m128i vi32; /* V_LANES integers */

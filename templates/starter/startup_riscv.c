@@ -10,17 +10,40 @@ void reset(void);
 void start(void);
 void fault(void);
 
-/* Any exception; interrupts of yours would come here, too. */
-__attribute__((aligned(4))) void fault(void)
+/* Any exception; interrupts of yours would come here, too. ESP32-C3 ignores the address' last 8 bits. */
+__attribute__((aligned(256))) void fault(void)
 {
   board_print("fault\n");
   board_exit(99);
 }
 
+#if defined(ESP32C3)
+/* The boot ROM leaves them on (manual, 12.2 and 12.3): the timer group's, the RTC's, and the super
+ * watchdog, which can only be told to feed itself.
+ */
+static void stop_watchdogs(void)
+{
+  volatile uint32_t *const group = (volatile uint32_t *)0x6001f000, *const rtc = (volatile uint32_t *)0x60008000;
+
+  group[0x64 / 4] = 0x50d83aa1u; /* the key to write */
+  group[0x48 / 4] = 0;
+  group[0x64 / 4] = 0;
+  rtc[0xa8 / 4] = 0x50d83aa1u;
+  rtc[0x90 / 4] = 0;
+  rtc[0xa8 / 4] = 0;
+  rtc[0xb0 / 4] = 0x8f1d312au;
+  rtc[0xac / 4] |= 0x80000000u;
+  rtc[0xb0 / 4] = 0;
+}
+#endif
+
 void start(void)
 {
   const uint32_t *from = stored_data;
 
+#if defined(ESP32C3)
+  stop_watchdogs();
+#endif
   for (volatile uint32_t *to = start_of_data; to < end_of_data;) *to++ = *from++;
   for (volatile uint32_t *to = start_of_bss; to < end_of_bss;) *to++ = 0;
   board_exit(main());

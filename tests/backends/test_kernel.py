@@ -73,11 +73,11 @@ def parameter_classes(kernel: type) -> Iterator[type]:
             yield from (a for a in arguments if issubclass(a, KernelParams))
 
 
-@pytest.mark.parametrize("kernel", [*cpu.KERNELS, *cuda.KERNELS], ids=lambda k: k.name)
-def test_kernels_with_parameters_say_which_to_try(kernel: AnyKernel) -> None:
+def test_kernels_with_parameters_say_which_to_try() -> None:
     """The base class offers a mapping without entries, which would be no value of the class."""
-    declared = list(parameter_classes(type(kernel)))
-    assert not declared or type(kernel).parameters is not Kernel.parameters
+    declared = [k for k in (*cpu.KERNELS, *cuda.KERNELS) if any(parameter_classes(type(k)))]
+    assert len(declared) > 50
+    assert not [k.name for k in declared if type(k).parameters is Kernel.parameters]
 
 
 @pytest.mark.parametrize("protocol", [Stripable, Splittable, PacksActivations])

@@ -54,7 +54,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     """Compile rows in this process: a new one takes a second to begin."""
     if "processes" not in request.keywords:
         monkeypatch.setattr(
-            run._Hand, "_compiled",
+            run._RowThread, "_compiled",
             lambda hand, row: run.replace(
                 run.compile_row(row, 1), digest=hand._digests[row.output]
             ),
@@ -148,11 +148,11 @@ def test_names_are_escaped_on_the_page(tmp_path: Path) -> None:
         ('[[model]]\npath = "a.onnx"\nname = "../x"', "can't name a folder"),
         ('[[model]]\npath = "a.onnx"\ntargets = []', "not a list of names"),
         ('[[model]]\npath = "a.onnx"\n[[model]]\npath = "b/a.onnx"', "two rows are written"),
-        ('[[model]]\npath = "a.onnx"\noptions = {ouput = "x"}', "no option of a row"),
-        ('[[model]]\npath = "a.onnx"\noptions = {output = "x"}', "no option of a row"),
+        ('[[model]]\npath = "a.onnx"\noptions = {ouput = "x"}', "not an option of a row"),
+        ('[[model]]\npath = "a.onnx"\noptions = {output = "x"}', "not an option of a row"),
         ('[[model]]\npath = "a.onnx"\noptions = {jobs = [1]}', "neither text nor number"),
         ("[model]\n", "not a list of tables"),
-        ("[[model]\n", "is no TOML"),
+        ("[[model]\n", "is not TOML"),
     ],
 )
 def test_wrong_matrices(text: str, message: str, tmp_path: Path) -> None:
@@ -194,6 +194,7 @@ def test_a_library_of_several_networks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_library_of_several_networks_for_windows(tmp_path: Path) -> None:
     """It is a DLL, in which two networks find the same weights."""
     path = matrix(tmp_path, models=3)

@@ -200,3 +200,35 @@ def test_leftovers_of_killed_processes_go_after_half_an_hour(site):
     with site.open():
         pass
     assert (fresh.exists(), stale.exists(), foreign.exists()) == (True, False, True)
+
+
+@pytest.fixture
+def slow_listings(monkeypatch):
+    """Listings that take 50 ms, and what was listed."""
+    listed = []
+
+    def listing(folder):
+        listed.append(folder.path)
+        time.sleep(0.05)
+        return scan(folder)
+
+    monkeypatch.setattr("atc.cache.entry.scan", listing)
+    return listed
+
+
+def test_a_folder_of_many_is_not_listed_each_time_while_it_is_small(site, slow_listings):
+    site.fill(dict.fromkeys(names(120), 100))
+    slow_listings.clear()
+    for _ in range(4):
+        site.open().close()
+    assert len(slow_listings) == 1
+
+
+def test_what_a_process_stores_itself_is_aged_though_it_listed_a_moment_ago(small, slow_listings):
+    small.fill(dict.fromkeys(names(120), 100))
+    small.open().close()
+    small.fill({"large": 1 * MB})
+    for name in [*names(120), "large"]:
+        small.set_idle(name, 4000)
+    with small.open() as cache:
+        assert cache.stats.aged > 0

@@ -360,6 +360,7 @@ def test_bytes_depend_on_no_folder_and_no_number_of_jobs(bench: Bench) -> None: 
     assert outputs[0] == outputs[1] == result(bench.folder / "d/net")
 
 
+@pytest.mark.slow
 def test_a_killed_run_spoils_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = bench.folder / "slow-cc"
     slow.write_text(

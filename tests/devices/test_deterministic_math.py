@@ -124,6 +124,7 @@ def test_every_target_computes_the_same_bits(
         assert same.all(), (name, np.argwhere(~same)[:4], value[~same][:4], expected[~same][:4])
 
 
+@pytest.mark.slow
 def test_the_results_are_right(native: Mapping[str, Mapping[str, Floats]]) -> None:
     make, feeds = MODELS["recurrent"]
     (expected,) = ReferenceEvaluator(make()).run(None, feeds)

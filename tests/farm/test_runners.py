@@ -16,14 +16,14 @@ from stores import free_port, need, running
 import atc
 from atc.backends.toolchain import TimedOut
 from atc.errors import AtcError, OptionError
-from atc.farm.runners import Away, Board, open_runner
+from atc.farm.runners import Board, Unreachable, open_runner
 from atc.options.farm import parse_runner
 
 PROGRAM = '#!/bin/sh\nfor w in "$@"; do printf "%s." "$w"; done; cat data; exit 3\n'
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "program").write_text(PROGRAM)
@@ -62,28 +62,28 @@ def left_over() -> set[str]:
     return {p.name for p in Path("/tmp").glob("atc-????????????????????????????????")}
 
 
-def test_a_program_runs_by_ssh_and_leaves_nothing(ssh: str, parcel: Path) -> None:
+def test_a_program_runs_by_ssh_and_leaves_nothing(ssh: str, folder: Path) -> None:
     before, runner = left_over(), open_runner(ssh)
     words = ["two words", "$(touch x)", "'", "data"]
-    done = runner.run(parcel, "program", ["data"], words, 10)
+    done = runner.run(folder, "program", ["data"], words, 10)
     assert (done.status, done.stdout) == (3, b"two words.$(touch x).'.data.some data")
     assert left_over() == before
     assert "by ssh:" in runner.machine()
 
 
-def test_a_program_that_hangs_is_ended_over_there(ssh: str, parcel: Path) -> None:
-    (parcel / "program").write_text("#!/bin/sh\nexec sleep 60\n")
+def test_a_program_that_hangs_is_ended_over_there(ssh: str, folder: Path) -> None:
+    (folder / "program").write_text("#!/bin/sh\nexec sleep 60\n")
     begin, before = time.monotonic(), left_over()
     with pytest.raises(TimedOut):
-        open_runner(ssh).run(parcel, "program", ["data"], [], 1)
+        open_runner(ssh).run(folder, "program", ["data"], [], 1)
     assert time.monotonic() - begin < 30
     assert left_over() == before
 
 
-def test_a_board_that_is_away_is_no_result(parcel: Path) -> None:
+def test_a_board_that_is_unreachable_gives_no_result(folder: Path) -> None:
     need("ssh")
-    with pytest.raises(Away, match="can't run a program"):
-        open_runner("ssh:127.0.0.1:1").run(parcel, "program", ["data"], [], 5)
+    with pytest.raises(Unreachable, match="can't run a program"):
+        open_runner("ssh:127.0.0.1:1").run(folder, "program", ["data"], [], 5)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ esac
 
 
 def test_a_program_runs_by_adb(
-    parcel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "adb").write_text(ANDROID)
     (tmp_path / "adb").chmod(0o755)
@@ -119,11 +119,11 @@ def test_a_program_runs_by_adb(
     runner = open_runner("adb:board7")
     assert isinstance(runner, Board)
     here = Board(runner.name, runner.copy, runner.shell, str(tmp_path / "board"))
-    done = here.run(parcel, "program", ["data"], ["x y"], 10)
+    done = here.run(folder, "program", ["data"], ["x y"], 10)
     assert (done.status, done.stdout) == (3, b"x y.some data")
     assert list((tmp_path / "board").iterdir()) == []
-    with pytest.raises(Away):
-        open_runner("adb:other").run(parcel, "program", ["data"], [], 5)
+    with pytest.raises(Unreachable):
+        open_runner("adb:other").run(folder, "program", ["data"], [], 5)
 
 
 @pytest.mark.slow
@@ -143,24 +143,24 @@ def test_kernels_are_measured_under_qemu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "cpu"), [("aarch64", "max"), ("riscv64", "rv64,v=true")]
 )
-def test_a_program_runs_under_qemu(architecture: str, cpu: str, parcel: Path) -> None:
+def test_a_program_runs_under_qemu(architecture: str, cpu: str, folder: Path) -> None:
     emulator = need(f"qemu-{architecture}-static")
     compiler = need(f"{architecture}-linux-gnu-gcc")
-    (parcel / "main.c").write_text(
+    (folder / "main.c").write_text(
         '#include <stdio.h>\nint main(int n, char **w)\n{\n  char data[16] = "";\n'
         '  FILE *file = fopen("data", "r");\n'
         "  if (!file || !fgets(data, 16, file)) return 1;\n"
         '  printf("%s: %s", w[n - 1], data);\n  return 3;\n}\n'
     )
-    made = [compiler, "-static", "-o", str(parcel / "program"), str(parcel / "main.c")]
+    made = [compiler, "-static", "-o", str(folder / "program"), str(folder / "main.c")]
     subprocess.run(made, check=True, timeout=60)
     runner = open_runner(f"qemu:{emulator} -cpu {cpu}")
-    done = runner.run(parcel, "program", ["data"], ["two words"], 20)
+    done = runner.run(folder, "program", ["data"], ["two words"], 20)
     assert (done.status, done.stdout) == (3, b"two words: some data")
     assert runner.machine().endswith(f"under {emulator} -cpu {cpu}")
 
 
-def test_a_command_of_the_user_s_runs_programs(parcel: Path, tmp_path: Path) -> None:
+def test_a_command_of_the_user_s_runs_programs(folder: Path, tmp_path: Path) -> None:
     script = tmp_path / "on board.sh"
     script.write_text(
         '#!/bin/sh\n[ "$1" = machine ] && { echo a board; exit; }\n'
@@ -169,7 +169,7 @@ def test_a_command_of_the_user_s_runs_programs(parcel: Path, tmp_path: Path) -> 
     )
     script.chmod(0o755)
     runner = open_runner(f"command:'{script}'")
-    done = runner.run(parcel, "program", ["data"], ["a b"], 7)
+    done = runner.run(folder, "program", ["data"], ["a b"], 7)
     assert (done.status, done.stdout) == (3, b"limit 7\na b.some data")
     assert runner.machine().startswith("a board")
     with pytest.raises(AtcError, match="doesn't identify the machine"):

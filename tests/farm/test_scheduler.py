@@ -25,7 +25,7 @@ from atc.backends.targets import get_target
 from atc.build.library import RemoteJob
 from atc.errors import AtcError
 from atc.farm import scheduler as module
-from atc.farm.runners import Parcel
+from atc.farm.runners import RemoteRun
 from atc.farm.scheduler import Scheduler
 from atc.farm.worker import compile_order, order_of
 
@@ -204,11 +204,11 @@ def test_a_network_is_the_same_bytes(cluster: str, tmp_path: Path) -> None:
 
 def test_programs_run_where_the_resource_is(cluster: str) -> None:
     script = b"#!/bin/sh\necho $1; cat data\n"
-    parcel = Parcel("run", {"run": script, "data": b"some data"}, ("word",), 10)
+    task = RemoteRun("run", {"run": script, "data": b"some data"}, ("word",), 10)
     with Scheduler(cluster, pytest.fail) as farm:
         assert farm.measures("board")
         assert not farm.measures("gpu")
-        done = farm.run(parcel, "board")
+        done = farm.run(task, "board")
     assert (done.status, done.stdout) == (0, b"word\nsome data")
 
 
@@ -216,11 +216,11 @@ def test_one_measurement_at_a_time_for_each_device(cluster: str, tmp_path: Path)
     """Both workers have one device: of four programs two run at a time, never more."""
     lines = f"mkdir {tmp_path}/$$; ls {tmp_path} | wc -l; sleep 0.2; rmdir {tmp_path}/$$"
     script = f"#!/bin/sh\n{lines}\n"
-    parcel = Parcel("run", {"run": script.encode()}, (), 10)
+    task = RemoteRun("run", {"run": script.encode()}, (), 10)
     with Scheduler(cluster, pytest.fail) as farm:
         farm.measures("board")
         with ThreadPoolExecutor(4) as pool:
-            counts = list(pool.map(lambda _: farm.run(parcel, "board"), range(4)))
+            counts = list(pool.map(lambda _: farm.run(task, "board"), range(4)))
     assert max(int(done.stdout) for done in counts) <= 2
 
 

@@ -497,7 +497,7 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     assert any("block" in label.split("_") for label in labels)  # conversions
     assert run(model, *words).json["layout_transform"] == {**found, "chosen": "auto"}
     run(model, "--layout-transform=tpu", status=1)
-    assert "the target is no GPU" in run(model, "--layout-transform=cuda", status=1).err
+    assert "the target is not a GPU" in run(model, "--layout-transform=cuda", status=1).err
 
 
 @pytest.mark.slow
@@ -667,6 +667,7 @@ def test_l38_cpu(run: Any, plain: Path) -> None:
     run(plain, "--cpu")
 
 
+@pytest.mark.slow
 def test_l39_cuda(run: Any, plain: Path, model: Path) -> None:
     here = run(model, C99, "--json")
     there = run(model, "--cuda", "--target=cuda-emulated", "--json", "--iter=1")
@@ -903,7 +904,7 @@ def test_l55_disable_assert_throw(run: Any, tmp_path: Path) -> None:
     right.write_bytes(dump_with_cases())
     wrong.write_bytes(dump_with_cases(0.5))
     assert run(right, C99, "--iter=1").out.count("is as expected") == 2
-    assert "test #1: output 'prob' errs by 0.5" in run(wrong, C99, status=5).err
+    assert "test #1: output 'prob' differs by 0.5" in run(wrong, C99, status=5).err
     found = run(wrong, C99, "--disable-assert-throw")
     assert "assert failed: test #1" in found.out
     assert found.out.count("finished test") == 2

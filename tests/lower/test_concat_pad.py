@@ -43,6 +43,7 @@ def concat_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dtype", MOVED, ids=lambda d: d.label)
 def test_concat_keeps_every_type(dtype: DType, concat_of_dtypes: Batch) -> None:
     parts = [random_array(dtype, s, 7) for s in ((2, 3), (2, 2))]
@@ -106,6 +107,7 @@ def pads() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(("mode", "frame"), PAD_CASES)
 def test_pad(mode: str, frame: str, pads: Batch) -> None:
     shape, widths = FRAMES[frame]
@@ -123,6 +125,7 @@ def pads_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dtype", MOVED, ids=lambda d: d.label)
 def test_pad_with_a_value_of_run_time(dtype: DType, pads_of_dtypes: Batch) -> None:
     x, value = random_array(dtype, (2, 3), 3), random_array(dtype, (), 4)

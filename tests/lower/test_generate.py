@@ -74,6 +74,7 @@ def triangles() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.label)
 @pytest.mark.parametrize("k", [-5, -1, 0, 2, 5])
 def test_trilu_by_k_of_run_time(k: int, dtype: DType, triangles: Batch) -> None:

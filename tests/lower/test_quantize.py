@@ -52,6 +52,7 @@ SCALED = _layouts()
 SCALED_COMPILED = compiled(SCALED)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", SCALED)
 def test_scales_of_every_layout(name: str) -> None:
     case = SCALED[name]
@@ -146,7 +147,7 @@ PRODUCTS = _products()
 PRODUCTS_COMPILED = compiled(PRODUCTS)
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_integer_products(name: str) -> None:
     case = PRODUCTS[name]
@@ -180,6 +181,7 @@ CONVOLUTIONS = _convolutions()
 CONVOLUTIONS_COMPILED = compiled(CONVOLUTIONS)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_integer_convolution_pads_with_the_zero_point(name: str) -> None:
     case = CONVOLUTIONS[name]
@@ -232,7 +234,7 @@ REQUANTIZED = _requantized()
 REQUANTIZED_COMPILED = compiled(REQUANTIZED)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", REQUANTIZED)
 def test_requantized_products_equal_onnxruntime_bit_for_bit(name: str) -> None:
     case = REQUANTIZED[name]

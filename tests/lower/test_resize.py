@@ -81,7 +81,7 @@ def resized() -> Batch:
     return Batch(models, chunk=64)
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", MODES)
 def test_resize_is_the_reference(name: str, resized: Batch) -> None:
     x = random_array(DType.FLOAT, SHAPE)

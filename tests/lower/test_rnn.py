@@ -118,7 +118,7 @@ def truth(model: onnx.ModelProto, inputs: list[np.ndarray | None]) -> list[np.nd
     return results
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("label", LAYERS)
 def test_layer_equals_onnxruntime(label: str) -> None:
     case = LAYERS[label]

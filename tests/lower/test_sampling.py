@@ -44,7 +44,7 @@ def grids() -> Batch:
     })  # fmt: skip
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("mode", "padding", "align", "rank"), GRIDS)
 def test_grid_sample(mode: str, padding: str, align: int, rank: int, grids: Batch) -> None:
     name = f"{mode} {padding} {align} {rank}"

@@ -54,7 +54,7 @@ def of_dtypes() -> Batch:
     return Batch(models, chunk=48)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.label)
 def test_reductions_of_every_type(dtype: DType, reduction: str, of_dtypes: Batch) -> None:
@@ -66,6 +66,7 @@ def test_reductions_of_every_type(dtype: DType, reduction: str, of_dtypes: Batch
     assert_close(got, [scattered_nd(x, TUPLES, slices, reduction)], rtol=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("constant", [[], [1]], ids=["run time", "constant"])
 @pytest.mark.parametrize(
     ("shape", "axis", "table"),

@@ -167,7 +167,7 @@ REFUSED = {
     "axis 0 of input 's' is 3": (AT, "s:[4]"),
     "'\\[2,3' is not a sequence": (AT, "s:[2,3"),
     "the sequence is empty": (AT, "s:empty"),
-    "is a sequence or an empty optional|stands where a tensor": (
+    "is a sequence or an empty optional|given where a tensor": (
         "g (seq(float[3]) s) => (float[3] y) { y = Neg(s) }", "s:[3]"
     ),
     "a sequence of 1000000000 tensors": (

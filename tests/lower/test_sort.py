@@ -144,6 +144,7 @@ def sums() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("how", "axis", "exclusive", "reverse"), WAYS)
 def test_running(how: str, axis: int, exclusive: int, reverse: int, sums: Batch) -> None:
     x = random_array(DType.INT64, (2, 3, 4))

@@ -271,7 +271,8 @@ def test_what_does_not_fit_is_a_status() -> None:
         model = Case(op, many[0], made, attributes=attributes.get(op, {})).model()
         rep = backend.AtcBackendRep(model, "c99", "O0")
         for inputs in many:
-            reason = "a text is no number" if op == "Cast" else "a string is too long for its cell"
+            reasons = ("a text is not a number", "a string is too long for its cell")
+            reason = reasons[op != "Cast"]
             with pytest.raises(RuntimeError, match=reason):
                 rep.run(list(inputs))
 

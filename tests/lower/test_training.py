@@ -89,6 +89,7 @@ BATCHES = Batch({
 })  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_batch_statistics(name: str, rank: int) -> None:
@@ -148,6 +149,7 @@ STEPS = {
 STEPPED = Batch({name: model for name, (model, _) in STEPS.items()})
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", STEPS)
 def test_an_optimizers_step(name: str) -> None:
     model, inputs = STEPS[name]

@@ -54,7 +54,7 @@ def test_an_empty_profile_and_extents_with_names() -> None:
         {"ids": (1, Named("s", s)), "past": (Named("p", p), 4), "mask": (1, total)}
         for s, p in ((5, 0), (1, 8))
     ]
-    with pytest.raises(OptionError, match="no sizes"):
+    with pytest.raises(OptionError, match="not sizes"):
         shape_profiles(input_shape="x:-1,3", dynamic_batch_size="0,1")
 
 

@@ -67,7 +67,7 @@ def test_input_shapes_from_python() -> None:
         ("x:1;x:2", "E10002", "duplicate name 'x'"),
         ("x:1,b-", "E10002", "dimension 'b-' of input 'x'"),
         ("x:1,s=b", "E10002", "dimension 'b' of input 'x'"),
-        ("x:1,2=3", "E10002", "'2' in dimension '2=3' of input 'x' is no name"),
+        ("x:1,2=3", "E10002", "'2' in dimension '2=3' of input 'x' is not a name"),
         ("x:1,s=1~-1", "E10002", "'1~-1' of input 'x' has no upper end"),
         ("x:2*3", "E10002", "dimension '2*3' of input 'x'"),
         ("x:1,,2", "E10002", "dimension '' of input 'x'"),

@@ -166,6 +166,7 @@ def hostile_model(name: str) -> onnx.ModelProto:
     return make_model(nodes, [(name, F32, (3,))], [(f"{name}2", F32, (3,))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [HOSTILE[0], *(pytest.param(n, marks=pytest.mark.slow) for n in HOSTILE[1:])]
 )

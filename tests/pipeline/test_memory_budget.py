@@ -76,6 +76,7 @@ WIDTHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_less_memory_never_costs_less(widths: tuple[int, ...], tmp_path: Path) -> None:
     """For budgets in any order: work falls as they grow, and no plan costs more than a tighter."""

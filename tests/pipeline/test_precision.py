@@ -220,7 +220,7 @@ def test_the_error_of_a_rounding(mode: str, epsilon: float) -> None:
 WRONG = {
     "keep_dtype": {"OpType::\n": "lacks a type.*|OpType:: lacks"},
     "modify_mixlist": {
-        "{": "E10032.*no JSON.*line 1",
+        "{": "E10032.*not JSON.*line 1",
         '{"red-list": {}}': "'red-list' is not one of",
         '{"black-list": {"to-paint": []}}': "'to-paint'",
         '{"black-list": {"to-add": "Conv"}}': "'to-add'",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from networks import save
 from onnx import TensorProto, helper, numpy_helper
 from projects import require
 
@@ -137,7 +138,8 @@ def test_options_that_were_resolved_change_no_more() -> None:
 def test_threads_that_a_target_has_none_of_are_a_warning(tmp_path: Path, target: str) -> None:
     if target != "cuda-emulated":
         require("arm-none-eabi-gcc")
-    model = Path(__file__).parents[2] / "samples/digits.onnx"
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    model = save(nodes, {"x": [4]}, {"y": [4]}, tmp_path / "m.onnx")
     alone = atc.compile(model, tmp_path / "alone" / "d", target=target)
     done = atc.compile(model, tmp_path / "several" / "d", target=target, num_threads=2)
     assert any("--num_threads=2 has no effect" in text for text in done.warnings)

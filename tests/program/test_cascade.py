@@ -164,7 +164,7 @@ def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
             np.testing.assert_allclose(b, true, rtol=1e-4, atol=1e-4, err_msg=port.name)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_cascaded_calls_cost_and_compute_what_they_did_one_after_the_other(
     threads: int, tmp_path: Path

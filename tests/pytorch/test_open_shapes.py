@@ -173,7 +173,7 @@ def test_ranges_that_nothing_bounds_end_at_powers_of_two(
 
 @pytest.mark.parametrize("option", [(8, 1), (-1, 4), (1,), "1~8", 3, (1, 2.5)])
 def test_limits_are_two_numbers(option: Any) -> None:
-    with pytest.raises(OptionError, match="is no range"):
+    with pytest.raises(OptionError, match="is not a range"):
         limits_of(option)
 
 

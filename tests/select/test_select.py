@@ -84,7 +84,7 @@ def test_reasons() -> None:
     reasons = dict(choose(Limits(exact=True, workspace=999)).excluded)
     assert reasons == {
         "map_greedy": "needs 1000 bytes of workspace",
-        "map_rough": "errs more than the operator's definition",
+        "map_rough": "is less accurate than the operator's definition",
     }
 
 

@@ -8,6 +8,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,16 @@ SELECTED: set[str] = set()
 def select_cases(parameters: Iterable[Mapping[str, object]]) -> None:
     """Note the selected tests' parameters: each, and all in the order that a name has them in."""
     for values in parameters:
-        words = [str(getattr(v, "label", v)) for v in values.values()]
+        words = [_word(v) for v in values.values()]
         SELECTED.update(words, [" ".join(words)])
+
+
+def _word(value: object) -> str:
+    """Return what a parameter calls a case; arrays, and values that hold some, call none."""
+    named = getattr(value, "label", value)
+    bare = is_dataclass(named) and type(named).__str__ is object.__str__
+    array = hasattr(named, "__array__") and not isinstance(named, type)  # numpy isn't imported yet
+    return "" if bare or array else str(named)
 
 
 def repeats(name: str) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from atc.backends.toolchain import Job, compile_many
@@ -40,12 +40,18 @@ def compile_joined(jobs: Sequence[Job], workers: int) -> None:
 
 
 def _join(jobs: Sequence[Job]) -> None:
-    """Write the sources, each with static names of its own, into the first one's file."""
-    texts = [(job.cwd / job.source).read_text("utf-8") for job in jobs]
-    lines = [*dict.fromkeys(line for text in texts for line in _HEADER.findall(text))]
-    for k, (job, text) in enumerate(zip(jobs, texts, strict=True)):
+    """Write all sources into the first one's file."""
+    text = joined_text({job.source: (job.cwd / job.source).read_text("utf-8") for job in jobs})
+    for job in jobs:
+        (job.cwd / f"{job.source}.o").write_bytes(EMPTY)
+    (jobs[0].cwd / jobs[0].source).write_text(text, "utf-8")
+
+
+def joined_text(texts: Mapping[str, str]) -> str:
+    """Return one source of those of each path, each with static names of its own."""
+    lines = [*dict.fromkeys(line for text in texts.values() for line in _HEADER.findall(text))]
+    for k, (path, text) in enumerate(texts.items()):
         names = [*_static_names(text), "run_thread"]  # of CUDA's emulation
         lines += [f"#define {n} {n}_{k}" for n in names]
-        lines += [f'#line 1 "{job.source}"', text, *(f"#undef {n}" for n in names)]
-        (job.cwd / f"{job.source}.o").write_bytes(EMPTY)
-    (jobs[0].cwd / jobs[0].source).write_text("\n".join(lines), "utf-8")
+        lines += [f'#line 1 "{path}"', text, *(f"#undef {n}" for n in names)]
+    return "\n".join(lines) + "\n"

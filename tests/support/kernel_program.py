@@ -32,7 +32,9 @@ from atc.templates import render, verbatim
 from support import _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
-VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon", "armv7-neon", "wasm32-simd128")
+VECTOR_TARGETS = (
+    "x86-64-avx2", "x86-64-avx512", "aarch64-neon", "armv7-neon", "wasm32-simd128", "riscv64-rvv",
+)  # fmt: skip
 
 _MAIN = """#include <stdint.h>
 #include <stdio.h>

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir
 import pytest
 from c_compiler import compile_in
+from joined_sources import joined_text
 from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.targets import get_target
@@ -172,11 +173,22 @@ def sources(folder: Path) -> list[str]:
     return [str(p.relative_to(folder)) for p in found]
 
 
+MANY = 12
+"""Kernels that are compiled as one file rather than each by itself."""
+
+
 def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
     """Run the compiler in a project with strict flags; its words are the test's failure."""
     named = "-o" in arguments and not any(Path(word).is_absolute() for word in arguments)
     result = arguments[arguments.index("-o") + 1] if named else None
+    kernels = [word for word in arguments if word.startswith("src/kernels/")]
+    joined = folder / "joined_kernels.c"
+    if len(kernels) >= MANY and "-c" not in arguments:
+        joined.write_text(joined_text({k: (folder / k).read_text("utf-8") for k in kernels}))
+        others = (word for word in arguments if word not in kernels)
+        arguments = (*others, "-Isrc/kernels", joined.name)
     compile_in(folder, [require(cc), *STRICT, "-Iinclude", "-I.", *arguments], result)
+    joined.unlink(missing_ok=True)
 
 
 def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "") -> Path:

@@ -79,6 +79,7 @@ TABLES = (
     Table("neon", 4, True, "aarch64", target="aarch64-neon"),
     Table("neon", 4, True, "arm", target="armv7-neon", flushes=True),
     Table("wasm_simd128", 4, False, "wasm32", target="wasm32-simd128"),
+    Table("rvv", 8, True, "riscv64", target="riscv64-rvv"),
 )  # fmt: skip
 
 
@@ -342,7 +343,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
-    y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16;
+    y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;
   }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }

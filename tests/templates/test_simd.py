@@ -238,6 +238,7 @@ FUSED = (
     call("v_fma", "{a}, {b}, {c}", lambda a, b, c: a * b + c),
     call("v_fnma", "{a}, {b}, {c}", lambda a, b, c: c - a * b),
     call("v_fmadd_acc", "{c}, {a}, {b}", lambda a, b, c: a * b + c),
+    call("v_fmadd_factor", "{c}, v_factor(c + 300), {b}", lambda b, c: c[300] * b + c),
 )
 
 SUM = call("v_reduce_add", "{a}", by_rows(np.sum), "float")
@@ -270,9 +271,9 @@ def test_every_table_is_tested() -> None:
     assert tables == {table.name for table in TABLES}
 
 
-@pytest.mark.parametrize("name", sorted(VOCABULARY))
-def test_every_name_is_tested(name: str) -> None:
-    assert re.search(rf"\b{name}\b", program_text(ALL))
+def test_every_name_is_tested() -> None:
+    assert VOCABULARY
+    assert {*re.findall(r"\w+", program_text(ALL))} >= VOCABULARY
 
 
 @pytest.mark.few(1)

@@ -154,7 +154,8 @@ def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
     y, truth = program.run(op.name, x), op.truth(x[0])
     np.testing.assert_array_equal(y, truth)
-    signed = ~np.isnan(truth) | (not program.table.flushes)  # there a NaN of a sum has no sign
+    signless = program.table.machine in ("arm", "riscv64")  # where a NaN of a sum has no sign
+    signed = ~np.isnan(truth) | (not signless)
     np.testing.assert_array_equal(np.signbit(y[signed]), np.signbit(truth[signed]))
 
 

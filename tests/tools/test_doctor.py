@@ -105,7 +105,7 @@ def test_a_wrong_cc_is_in_the_way_and_reported_on_one_line(machine: Machine) -> 
     environ = machine("gcc", "as", "ld", odd='printf "\\033[1mhello\\n"; exit 0')
     found = diagnose({**environ, "CC": "odd"})
     assert found.exit_status == 1
-    assert "odd is no compiler that atc knows" in named(found, host_target().name).found
+    assert "odd is not a compiler that atc knows" in named(found, host_target().name).found
     text = doctor_text(found)
     assert "\033" not in text
     assert "\\x1b[1mhello" in text

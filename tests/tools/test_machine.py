@@ -66,7 +66,7 @@ def test_a_machine_may_be_named_or_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is no JSON"), ("[]", "a machine has the fields"), ("{}", "a machine has the fields")],
+    [("{", "is not JSON"), ("[]", "a machine has the fields"), ("{}", "a machine has the fields")],
 )  # fmt: skip
 def test_a_wrong_file_is_named(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"

@@ -286,7 +286,7 @@ def test_the_keywords_are_the_options() -> None:
     assert (tuple(training.LOSSES), tuple(training.OPTIMIZERS)) == (LOSSES, OPTIMIZERS)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "square_loss"])
 def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Path) -> None:
     atc.training_step(
@@ -314,8 +314,8 @@ def test_the_command_line_makes_the_same_step(loss: str, net: Path, tmp_path: Pa
     [
         (["--loss=l1_loss"], "--loss is for --mode=train"),
         (["--mode=train", "--loss=hinge"], "there is no loss 'hinge' [--loss] (hint: use cross"),
-        (["--mode=train", "--labels=a:b"], "'a:b' is no label [--labels]"),
-        (["--mode=train", "--optimizer_options=momentum"], "'momentum' is no number"),
+        (["--mode=train", "--labels=a:b"], "'a:b' is not a label [--labels]"),
+        (["--mode=train", "--optimizer_options=momentum"], "'momentum' is not a number"),
         (["--mode=train", "--lr=nan"], "'nan' is not a number of 0 or more [--lr]"),
         (["--mode=train", "--state=a=b"], "--state doesn't apply to training steps"),
     ],
@@ -418,7 +418,7 @@ CONTROL = """<ir_version: 8, opset_import: ["": 17]> net (double[3,2,4] x) => (d
         z = Identity(k) a = Mul(u, s) v = Sin(a) }>(n, go, b) }"""
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [-1.0, 2.0])
 def test_recurrent_layers_and_control_flow_are_trained(limit: float, tmp_path: Path) -> None:
     random = np.random.default_rng(0)

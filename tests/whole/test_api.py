@@ -28,17 +28,17 @@ def test_the_keywords_are_the_options() -> None:
     }
 
 
-@pytest.mark.parametrize("name", SIGNATURE.parameters)
-def test_a_keyword_has_the_default_and_the_type_of_its_option(name: str) -> None:
-    parameter, setting = SIGNATURE.parameters[name], OPTIONS[name]
-    assert parameter.annotation is not inspect.Parameter.empty
-    if setting.parse is required_path:
-        assert parameter.default is inspect.Parameter.empty
-        assert parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    else:
-        assert parameter.default == setting.default
-        assert type(parameter.default) is type(setting.default)
-        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+def test_keywords_have_the_defaults_and_the_types_of_their_options() -> None:
+    for name, parameter in SIGNATURE.parameters.items():
+        setting = OPTIONS[name]
+        assert parameter.annotation is not inspect.Parameter.empty, name
+        if setting.parse is required_path:
+            assert parameter.default is inspect.Parameter.empty, name
+            assert parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD, name
+        else:
+            assert parameter.default == setting.default, name
+            assert type(parameter.default) is type(setting.default), name
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, name
 
 
 def test_a_model_compiles_and_runs(tmp_path: Path) -> None:

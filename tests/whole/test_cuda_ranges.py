@@ -194,6 +194,7 @@ def test_a_cache_that_may_be_empty_is_read_through_its_transpose(
         close(net.run(feed)["y"], scores @ values)
 
 
+@pytest.mark.slow
 def test_tensors_of_other_shapes_stay_on_the_device(tmp_path: Path) -> None:
     case = rows_model()
     network_of(case, tmp_path)
@@ -302,6 +303,7 @@ PROFILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n == "beside ranges" else pytest.param(n, marks=pytest.mark.slow)
              for n in PROFILES]

@@ -435,8 +435,8 @@ def run_script(script: Script, made: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unconfigured")
-@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FAST)
 def test_a_command_of_the_documents(name: str, made: Path, tmp_path: Path) -> None:
     run_script(FAST[name], made, tmp_path)

@@ -26,6 +26,7 @@ def run(heading: str) -> dict[str, object]:
     return names
 
 
+@pytest.mark.slow
 def test_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn isn't installed")
     pytest.importorskip("skl2onnx", reason="skl2onnx isn't installed")

@@ -35,13 +35,11 @@ def test_every_name_becomes_an_identifier(name: str) -> None:
     assert identifier(text) == text
 
 
-@pytest.mark.parametrize(
-    "name", [*HOSTILE, *sorted(FILES), "Math", "9" * 60], ids=lambda n: ascii(n[:12])
-)
-def test_a_networks_prefix_is_stable_and_hides_no_header(name: str) -> None:
-    text = network_identifier(name)
-    assert network_identifier(text) == text
-    assert text.casefold() not in FILES
+def test_a_networks_prefix_is_stable_and_hides_no_header() -> None:
+    for name in (*HOSTILE, *sorted(FILES), "Math", "9" * 60):
+        text = network_identifier(name)
+        assert network_identifier(text) == text
+        assert text.casefold() not in FILES, name
 
 
 def test_parameters_are_distinct_and_clash_with_nothing_in_the_function() -> None:

@@ -81,6 +81,7 @@ def test_the_image_has_the_tools_that_targets_name() -> None:
     assert re.search(r"atc doctor --target=\S*cortex-m4f", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "status"), [(None, 0), pytest.param(b"nonsense", 1, marks=pytest.mark.slow)]
 )

@@ -91,7 +91,7 @@ class Builder:
             return None
         whole = array.size <= _FOLDED and array.dtype.kind in "iuf"
         if not whole or not np.isfinite(array).all() or (np.trunc(array) != array).any():
-            raise self.fail(f"integers are expected where {_describe(value)} stands")
+            raise self.fail(f"integers are expected, not {_describe(value)}")
         return [int(n) for n in array.ravel()]
 
     def shape(self, value: ir.Value) -> Shape:

@@ -59,7 +59,7 @@ def pack(b: Builder, x: ir.Value, how: Packing) -> ir.Value:
         return x
     n, c, h, w = b.extents(x)
     if c % how.block:
-        raise b.fail(f"{c} channels are no multiple of {how.block}")
+        raise b.fail(f"{c} channels are not a multiple of {how.block}")
     blocked = b.reshape(x, (n, c // how.block, how.block, h, w))
     return b.transpose(blocked, (0, 1, 3, 4, 2))
 

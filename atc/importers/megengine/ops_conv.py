@@ -252,7 +252,7 @@ def deformable(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     taps = int(np.prod(b.extents(weights)[2:]))
     channels = b.ranked(offset, 4)[1]
     if channels % (2 * taps):
-        raise b.fail(f"{channels} offset channels are no multiple of {2 * taps}")
+        raise b.fail(f"{channels} offset channels are not a multiple of {2 * taps}")
     attributes["offset_group"] = channels // (2 * taps)
     value = b.op("DeformConv", [x, weights, offset, None, mask], attributes)
     return [Var(value, xs[0].dtype)]

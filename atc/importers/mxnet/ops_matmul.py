@@ -45,7 +45,7 @@ def batch_dot(s: NodeContext) -> Tensor:
 def khatri_rao(s: NodeContext) -> Tensor:
     """Return the Kronecker products of the columns."""
     result = s.x
-    s.require(all(t.rank == 2 for t in s.inputs), "the inputs are no matrices")
+    s.require(all(t.rank == 2 for t in s.inputs), "the inputs are not matrices")
     for other in s.inputs[1:]:
         wide = s.b.op("Mul", s.b.unsqueeze(result, 1), s.b.unsqueeze(other, 0))
         result = s.b.reshape(wide, [wide.shape[0] * wide.shape[1], wide.shape[2]])

@@ -204,7 +204,7 @@ class ValueReader(Scanner):
                 return done
 
     def function(self) -> tuple[str, DType | None]:
-        """Read a function's name and the type of its result, if it is said, up to the arguments."""
+        """Read a function's name and the type of its result, if given, up to the arguments."""
         name = self.word(_WORD, "an expression")
         dtype = None
         if self.skip("<"):
@@ -233,7 +233,7 @@ class ValueReader(Scanner):
         return made
 
     def leaf_type(self) -> DType:
-        """Read a leaf's type; f32 isn't said."""
+        """Read a leaf's type; f32 is the default."""
         return self.dtype() if self.skip(":") else DType.FLOAT
 
 

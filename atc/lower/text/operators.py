@@ -47,7 +47,7 @@ def string_concat(ctx: LoweringContext) -> str:
 
 
 def cast_strings(ctx: LoweringContext, dtype: DType) -> str:
-    """ONNX Cast-25 of numbers to strings, or back; a text that is no number ends the run."""
+    """ONNX Cast-25 of numbers to strings, or back; a text that is not a number ends the run."""
     b, x = ctx.b, ctx.input(0)
     shape, number = ctx.shape(0), dtype.computed
     if dtype is DType.STRING:

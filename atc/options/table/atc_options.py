@@ -342,7 +342,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "up to 64 elements, and whose operands it has; 0: the GPU, wherever it has a kernel",
             "0|1", switch, True),
     Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
-            "with cuda a target that is no GPU is an error", "auto|cuda",
+            "with cuda a target that is not a GPU is an error", "auto|cuda",
             choice(("auto", "cuda")), "auto"),
     Setting("tensor_cores", "Optimisation", "let a GPU's tensor cores compute products: those of "
             "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "

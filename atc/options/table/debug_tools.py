@@ -61,7 +61,7 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "N", integer(0, 4096), 0),
         Setting("again", "Batch", "compile rows, too, that are up to date", "0|1", switch, False),
         Setting("sdk", "Batch", "also make one library of all networks of a target, in which equal "
-                "kernels stand once", "NAME", text),
+                "kernels occur once", "NAME", text),
         _JSON,
     ),
     "report": (

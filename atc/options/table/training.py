@@ -55,7 +55,7 @@ def labels(value: object) -> Labels:
     for part in filter(None, (p.strip() for p in str(value or "").split(";"))):
         label = _LABEL.fullmatch(part)
         if label is None or label[1] in found:
-            raise OptionError(f"'{one_line(part, 60)}' is no label",
+            raise OptionError(f"'{one_line(part, 60)}' is not a label",
                               hint='the form is "name:int64[8];name2:float32[8,2]"',
                               code="E10003")  # fmt: skip
         found[label[1]] = label[2], tuple(int(n) for n in label[3].split(",") if n.strip())
@@ -74,7 +74,7 @@ def keywords(value: object) -> Mapping[str, object]:
         except ValueError:
             numbers = ()
         if not equals or not numbers or not name.isidentifier() or name in found:
-            raise OptionError(f"'{one_line(part, 60)}' is no number of an optimizer",
+            raise OptionError(f"'{one_line(part, 60)}' is not a number of an optimizer",
                               hint='the form is "momentum=0.9;weight_decay=1e-4"',
                               code="E10003")  # fmt: skip
         found[name] = numbers if len(numbers) > 1 else numbers[0]

@@ -14,7 +14,7 @@ ALIGNMENT = 64
 
 
 def slice_in_place(state: Rewriting, node: Node) -> Node:
-    """Turn a movement that keeps the order of a dense stretch of its operand into a Part."""
+    """Turn a movement that keeps the order of a dense slice of its operand into a Part."""
     op = node.op
     if not isinstance(op, Map) or not op.is_movement or len(node.inputs) != 1:
         return node

@@ -45,7 +45,7 @@ def _values(page: Page) -> Mapping[str, object]:
         "page": page, "measured": page.measured, "tiles": _tiles(page), "pictures": pictures,
         "inputs": page.report["inputs"], "outputs": page.report["outputs"],
         "memory": memory_map.memory_map(page), "map": memory_map,
-        "rows": charts.layer_rows(page), "contests": charts.contests(page),
+        "rows": charts.layer_rows(page), "candidates": charts.candidate_chart(page),
         "sizes": charts.size_bars(page), "code": charts.code_bars(page),
         "cache": page.report.get("cache"), "bytes_text": bytes_text,
         "style": _text("style.css.j2"), "script": _text("script.js.j2"),

@@ -60,7 +60,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Contest:
+class WorkloadCandidates:
     """The candidates of one workload, used by `count` calls."""
 
     title: str
@@ -72,15 +72,15 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Contests:
+class CandidateChart:
     """All workloads with a choice. `unit` says whether times were measured or estimated."""
 
-    rows: tuple[Contest, ...]
+    rows: tuple[WorkloadCandidates, ...]
     hidden: int
     unit: str
 
 
-def contests(page: Page) -> Contests:
+def candidate_chart(page: Page) -> CandidateChart:
     """Return the candidates of every distinct workload that has more than one."""
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in page.steps:
@@ -94,7 +94,7 @@ def contests(page: Page) -> Contests:
             rows.append((weight, _contest(steps, found)))
     rows.sort(key=lambda row: -row[0])
     shown = tuple(row for _, row in rows[:MOST_CANDIDATE_ROWS])
-    return Contests(shown, len(rows) - len(shown), "measured" if measured else "estimated")
+    return CandidateChart(shown, len(rows) - len(shown), "measured" if measured else "estimated")
 
 
 def _candidates(
@@ -108,12 +108,12 @@ def _candidates(
 
 def _contest(
     steps: Sequence[Step], found: Sequence[tuple[str, float | None, str]]
-) -> Contest:
+) -> WorkloadCandidates:
     record = steps[0].record
     best = min((t for _, t, _ in found if t is not None), default=1.0) or 1.0
     times = [t for _, t, _ in found if t is not None]
     unit = bool(record["measurements"])
-    return Contest(
+    return WorkloadCandidates(
         short(" ".join((record["op"], *(t or "-" for t in record["operands"][:2]))), 64),
         record["kernel"], len(steps),
         tuple(sorted(_dots(found, best, record["candidate"], unit), key=lambda d: d.chosen)),

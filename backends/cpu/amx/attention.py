@@ -124,7 +124,7 @@ class AttentionAmx(AttentionKernel[Params]):
 
 
 class AttentionAmxSplit(AttentionAmx):
-    """float Attention in tiles, three products of halves."""
+    """float Attention in tiles, three products of split parts."""
 
     name = "attention_amx_bf16x3"
     precision = "bf16x3"

@@ -20,7 +20,7 @@ from atc.backends.cpu.amx.cost import (
     RESIDENT,
     end_cycles,
     far_cycles,
-    halving,
+    splitting,
 )
 from atc.backends.cpu.amx.flat_planes import Flat
 from atc.backends.cpu.amx.plane_epilogue import (
@@ -50,7 +50,7 @@ from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
 
 SPREAD = 2.0
-"""Cycles to copy 32 channels of a pixel to a plane, beside those to make halves of them."""
+"""Cycles to copy 32 channels of a pixel to a plane, beside those to round or split them."""
 COPIED = 0.5
 """The part of the copies that are made: the others find planes that the call before wrote."""
 
@@ -118,7 +118,7 @@ class Cut(Panels):
         g, flat = self.g, self.flat
         pixels = self.steps * len(flat.phases) * flat.lines * flat.pitch
         strided = max(g.rows.stride, g.cols.stride) > 1
-        copied = pixels * (SPREAD + halving(self.parts)) * (1.0 if strided else COPIED)
+        copied = pixels * (SPREAD + splitting(self.parts)) * (1.0 if strided else COPIED)
         return g.batch * g.supers * (copied + far_cycles(machine, self.steps * self.plane))
 
 
@@ -175,7 +175,7 @@ class ConvTiles(
         return found
 
     def _planes(self, w: Workload[ConvBlocked], type_: TensorType) -> PackedLayout:
-        """Return the planes of a tensor that was said to be such."""
+        """Return the planes of a tensor that lies as such."""
         planes = planes_of(type_, self.channels, self.parts, None)
         if planes is None:
             raise InternalError(f"{type_} of {w.op.kind} can't be planes")

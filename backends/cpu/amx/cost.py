@@ -23,7 +23,7 @@ SPILLED = 4.0
 FINISHED, MOVED = 5.0, 20.0
 """Cycles of a vector of results from sums to y, and bytes per cycle that this reads and writes."""
 ROUNDED, SPLIT = 3.0, 14.0
-"""Cycles to make pairs of two vectors, and upper and lower halves of them."""
+"""Cycles to make pairs of two vectors, and upper and lower parts of them."""
 
 COMPARED = 0.8
 """What estimates are multiplied by. Those of kernels in vectors count on caches that deliver at
@@ -38,7 +38,7 @@ def end_cycles(w: Workload) -> float:
     return FINISHED + moved / MOVED
 
 
-def halving(parts: int) -> float:
+def splitting(parts: int) -> float:
     """Return the cycles to round two vectors of numbers, or to split them, by the `parts`."""
     return SPLIT if parts == 2 else ROUNDED
 

@@ -132,7 +132,7 @@ class FirstTilesBf16x3(FirstTiles):
     parts = 2
 
     def tiles(self, dense: Array, c: Window) -> Array:
-        """Weights split in two, lower halves first."""
+        """Weights split in two, lower parts first."""
         upper, lower = split(dense)
         return c.pack([lower, upper])
 

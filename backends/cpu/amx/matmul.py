@@ -1,9 +1,9 @@
 """MatMul in AMX's tiles: bf16, or bf16x3, three products of numbers split into two bfloat16.
 
 A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs,
-B when compiling where it is constant. bf16x3 leaves out the product of both lower halves and sums
+B when compiling where it is constant. bf16x3 leaves out the product of both lower parts and sums
 the small products first; where a result isn't finite, its row is recomputed in plain float, for
-halves of an infinity times halves of a number make NaN. A block's epilogue waits until the next
+parts of an infinity times parts of a number make NaN. A block's epilogue waits until the next
 block's products run beside it.
 
 Blocks, order and prefetch as measured on Sapphire Rapids with hand-made code; this was never timed.
@@ -27,8 +27,8 @@ from atc.backends.cpu.amx.cost import (
     STREAM,
     end_cycles,
     far_cycles,
-    halving,
     l2_share,
+    splitting,
 )
 from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
 from atc.backends.cpu.matmul.cost import largest_divisor
@@ -119,7 +119,7 @@ class MatMulAmx(Kernel[MatMul]):
         else:
             cycles += shape.panels * shape.steps * panel_cycles(mode, self.planes)
             cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
-        split = halving(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
+        split = splitting(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
         a = op.m * op.k * 4
         cycles += op.m * shape.steps * split
         cycles += a / FIRST if w.constant[0] else far_cycles(machine, a)
@@ -127,7 +127,7 @@ class MatMulAmx(Kernel[MatMul]):
 
 
 class MatMulAmxSplit(MatMulAmx):
-    """float MatMul in tiles, three products of halves."""
+    """float MatMul in tiles, three products of split parts."""
 
     name = "matmul_amx_bf16x3"
     precision = "bf16x3"
@@ -136,7 +136,7 @@ class MatMulAmxSplit(MatMulAmx):
 
 def panel_cycles(mode: str, planes: int) -> float:
     """Return the cycles to split a step of a panel of B, 32 x 32 numbers, by how they lie."""
-    pairs = SIDE * (halving(planes) + planes)
+    pairs = SIDE * (splitting(planes) + planes)
     return pairs + {"rows": 0.0, "columns": 2 * planes * TRANSPOSED}.get(mode, 4 * GATHERED)
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.amx.cost import PRODUCT, halving, l2_share
+from atc.backends.cpu.amx.cost import PRODUCT, l2_share, splitting
 from atc.backends.cpu.amx.tiled_conv import LINE, Panels
 from atc.backends.machine import Machine
 from atc.ir.graph import Array
@@ -25,7 +25,7 @@ WORD = 4
 """Bytes of a word: two bfloat16, or four bytes."""
 VECTOR = 16
 """Pixels that are made at a time."""
-WOVEN = 1.8
+INTERLEAVED = 1.8
 """Cycles to put a vector of words in its place."""
 SPILLED = 16.0
 """Bytes of pixels per cycle where results that pass by drive them out of the second-level cache."""
@@ -152,7 +152,7 @@ class Window(Panels):
 
     @property
     def lower_offset(self) -> int:
-        """Bytes from the upper halves to the lower ones."""
+        """Bytes from the upper parts to the lower ones."""
         return len(self.phases) * self.plane
 
     def offsets(self) -> list[int]:
@@ -173,7 +173,7 @@ class Window(Panels):
         lines = sum(self.g.rows.out + bands * further for _, further in self.phases)
         return lines * -(-self.kept // VECTOR)
 
-    def weaving(self) -> list[list[list[int]]]:
+    def interleaving(self) -> list[list[list[int]]]:
         """Lanes of the words of 16 pixels in order, from vectors of words of 16 pixels each.
 
         For each vector in order, permutations of what is gathered of vectors 0 to k - 1 (lanes 0 to
@@ -191,11 +191,11 @@ class Window(Panels):
         return found
 
     def pack(self, parts: Sequence[Array]) -> Array:
-        """Return filters of each part as [panel][line][step][part][half][16][filter][word]."""
+        """Return filters of each part as [panel][line][step][part][column][16][filter][word]."""
         return np.ascontiguousarray(np.stack([self._tiles(p) for p in parts], 3)).reshape(-1)
 
     def _tiles(self, dense: Array) -> Array:
-        """Return filters of a part as [panel][line][step][half][16][filter][number of a word]."""
+        """Return filters of a part as [panel][line][step][column][16][filter][number of a word]."""
         g, filters = self.g, self.panels * self.tile_columns * VECTOR
         taps = dense.reshape(len(dense), g.ic, g.rows.kernel, g.cols.kernel)
         rows = np.zeros((filters, self.lines * self.deep, g.cols.kernel, g.ic), dense.dtype)
@@ -217,7 +217,7 @@ class Window(Panels):
 
     def making(self, machine: Machine) -> float:
         """Estimate the cycles to make the pixels, and to bring them near anew for each panel."""
-        vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
+        vector = self.words * splitting(self.parts) + self.parts * self.words**2 * INTERLEAVED
         pixels = self.parts * self.lower_offset
         filters = self.tile_columns * VECTOR
         passing = self.results(self.g.rows.out) * filters * (4 if self.size > 1 else 1)

@@ -2,7 +2,7 @@
 
 Before a step h is rounded or split into scratch; a group's sums are up to 32 rows of a few tiles of
 columns, and their cells wait until the next products run beside them. In bf16x3 a row of sums that
-isn't finite is summed once more in float, for halves of an infinity times halves of a number make
+isn't finite is summed once more in float, for parts of an infinity times parts of a number make
 NaN. The weights lie in tiles in the order of use.
 
 A tile product takes as long for one row as for 16, so that few rows are better off in vectors: the
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_share
+from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, l2_share, splitting
 from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, split_bf16
 from atc.backends.cpu.rnn.batch import (
     GROUPS,
@@ -153,12 +153,12 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
                 cycles += groups * (products + panel / REACHED + 0.2 * ends)
             nbytes += groups * panel
         streamed = nbytes / STREAM if nbytes * len(op.cells) > l2_share(target.machine) else 0.0
-        copied = len(phases) * op.batch * steps * halving(self.planes)
+        copied = len(phases) * op.batch * steps * splitting(self.planes)
         return op.steps * len(op.cells) * (max(cycles, streamed) + copied)
 
 
 class RecurrentAmxSplit(RecurrentAmx):
-    """Products of h in tiles, three of halves."""
+    """Products of h in tiles, three of split parts."""
 
     name = "recurrent_amx_bf16x3"
     precision = "bf16x3"

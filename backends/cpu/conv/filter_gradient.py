@@ -199,7 +199,7 @@ class FilterGradientTiles(
 
 
 def _grouped(total: int, most: int) -> list[tuple[int, int, int]]:
-    """Cut `total` into stretches: (first of them, how many alike, extent), the last one shorter."""
+    """Cut `total` into slices: (first of them, how many alike, extent), the last one shorter."""
     found = [(0, total // most, most), (total // most, 1, total % most)]
     return [part for part in found if part[1] and part[2]]
 

@@ -25,7 +25,7 @@ from atc.backends.cpu.conv.int8 import (
     int8x4_cycles,
     int8x4_sets,
     packed_int8x4,
-    unsigned_zero,
+    zero_point,
 )
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import sums_floats
@@ -169,7 +169,8 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Words of weights in the order of use."""
-        words, g, zero = self.words(w, params, target), geometry(w, 1), unsigned_zero(w)
+        words, g = self.words(w, params, target), geometry(w, 1)
+        zero = zero_point(w, target)
 
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)

@@ -6,6 +6,8 @@ that and the zero point add to every sum is taken off where the sums start.
 
 Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
 word, then those of the odd ones, which meet the word's bytes, unpacked once for all vectors.
+RISC-V multiplies a number that is no vector: there a word is four bytes one after the other, each
+times a vector of weights, and signed ones stay what they are.
 """
 
 from __future__ import annotations
@@ -17,10 +19,9 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
-from atc.backends.cpu.matmul.int8 import DOT_FEATURES
+from atc.backends.cpu.matmul.int8 import DOT_FEATURES, bytewise
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
-from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
@@ -33,11 +34,23 @@ QUAD = 4
 SPLIT_WIDE = ((4, 4), (6, 3), (3, 4), (8, 2), (4, 2), (2, 4), (14, 1), (6, 1))
 SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
 """Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
+BYTEWISE = ((7, 2), (6, 2), (4, 3), (3, 4), (4, 2), (2, 4), (14, 1), (6, 1), (4, 1))
+"""Pixels and vectors of a tile whose bytes are read one by one, for 16 registers."""
 
 
-def unsigned_zero(w: Workload[ConvBlocked]) -> int:
-    """Return the zero point of x, its bytes read as unsigned."""
-    return w.op.zero + (128 if w.input(0).dtype is DType.INT8 else 0)
+def raised(w: Workload[ConvBlocked], target: Target) -> bool:
+    """Return whether signed bytes of x are read as unsigned ones 128 larger.
+
+    That is so in words, and where taps that meet padding, which are left out, are zero then.
+    """
+    if w.input(0).dtype is not DType.INT8:
+        return False
+    return not bytewise(target) or (w.op.zero == -128 and _padded(w))
+
+
+def zero_point(w: Workload[ConvBlocked], target: Target) -> int:
+    """Return the zero point of x as its bytes are read."""
+    return w.op.zero + (128 if raised(w, target) else 0)
 
 
 def splits(target: Target) -> bool:
@@ -62,7 +75,8 @@ def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
     """Return all parameter sets: tiles that fit the registers."""
     if not splits(target):
         return tile_sets(w, target)
-    shapes = SPLIT_WIDE if target.vector_registers >= 32 else SPLIT_NARROW
+    narrow = BYTEWISE if bytewise(target) else SPLIT_NARROW
+    shapes = SPLIT_WIDE if target.vector_registers >= 32 else narrow
     return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
@@ -76,6 +90,9 @@ def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     packed = words.pack(dense)
     if words.size == WORD:
         return packed
+    if bytewise(target):
+        bytes_ = packed.reshape(-1, words.g.block, QUAD).swapaxes(1, 2)
+        return bytes_.astype(np.int16).reshape(-1).view(np.int8)
     pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
     order = (0, 3, 2, 1) if deinterleaved(target) else (0, 3, 1, 2)
     return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
@@ -122,9 +139,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
         """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
         if not in_whole_words(w, target) or is_depthwise(w):
             return False
-        g = geometry(w, 1)
-        inside = all(_never_padded(a) for a in (g.rows, g.cols))
-        return not g.plain and (inside or unsigned_zero(w) == 0)
+        return not geometry(w, 1).plain and (not _padded(w) or zero_point(w, target) == 0)
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
@@ -139,7 +154,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
-        words, zero = in_int8x4(in_words(w, params, QUAD), target), unsigned_zero(w)
+        words, zero = in_int8x4(in_words(w, params, QUAD), target), zero_point(w, target)
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero, target)}
 
     def values(
@@ -156,19 +171,23 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
 def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:
     """Return what the template wants to know of a convolution of bytes, cut into words."""
     op = w.op
-    g, signed = words.g, w.input(0).dtype is DType.INT8
+    g, single = words.g, bytewise(target)
+    flipped = raised(w, target)
+    byte = "(int16_t)(a[{}] + 128)" if flipped else "a[{}]"
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    started, as_int16 = unsigned_zero(w) != 0, words.size > WORD
+    started, as_int16 = zero_point(w, target) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
     dot = "v_dot4" if not as_int16 else "neon_dot2" if deinterleaved(target) else "v_dot2"
+    load = "v_i32_load((const int32_t *)(const void *)({}))"
     return {
-        **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16,
-        "weight": "int16_t" if as_int16 else "int8_t", "dot": dot,
+        **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,
+        "bytewise": single, "byte": byte, "weight": "int16_t" if as_int16 else "int8_t",
+        "dot": "rvv_add_products" if single else dot,
         "result": w.outputs[0].dtype.c, "sums": "vi32",
-        "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
-        "load": "v_i32_load((const int32_t *)(const void *)({}))",
-        "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
+        "broadcast": f"v_i32_xor({read}, flip)" if flipped else read,
+        "load": "rvv_load_i16({})" if single else load,
+        "flip": "v_i32_set1((int32_t)0x80808080u)" if flipped and not single else "",
         "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
         "starts": 0 if as_int16 else starts, "source": "x0", "packed": packed,
         "converted": False, "epilogue": epilogue,
@@ -183,8 +202,10 @@ def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> st
     return least if epilogue.bias is None else f"v_i32_add({least}, {bias})"
 
 
-def _never_padded(axis: Axis) -> bool:
-    return axis.interior == (0, axis.out)
+def _padded(w: Workload[ConvBlocked]) -> bool:
+    """Return whether any tap meets padding."""
+    g = geometry(w, 1)
+    return any(a.interior != (0, a.out) for a in (g.rows, g.cols))
 
 
 KERNELS = (ConvBytes(),)

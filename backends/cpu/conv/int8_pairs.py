@@ -25,7 +25,7 @@ from atc.backends.cpu.conv.int8 import (
     behind_starts,
     byte_values,
     splits,
-    unsigned_zero,
+    zero_point,
 )
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.tile_geometry import geometry, panels
@@ -76,7 +76,8 @@ class ConvBytesPairs(ConvBytes):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with; see `packed_pairs`."""
-        words, zero, group = in_words(w, params, QUAD), unsigned_zero(w), w.op.group
+        words, group = in_words(w, params, QUAD), w.op.group
+        zero = zero_point(w, target)
 
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, words.g, group)

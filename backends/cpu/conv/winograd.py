@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -255,7 +255,6 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if raw:  # the next panel of taps while all components of this one are multiplied
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
         share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
-        mats = matrices(m)
         v, y = strides(g, tiles)
         return {
             "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
@@ -263,7 +262,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
                        for k, (n, count) in enumerate(widths)],
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
-            "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
+            "into": _input_lines(m), "back": _output_lines(m),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w), "element": w.input(0).dtype.c,
@@ -317,6 +316,16 @@ def _filter_lines(m: int) -> tuple[str, ...]:
     return tuple(combinations(matrices(m).filter, "d", "v"))
 
 
+@cache
+def _input_lines(m: int) -> tuple[str, ...]:
+    return tuple(combinations(matrices(m).input, "d", "v"))
+
+
+@cache
+def _output_lines(m: int) -> tuple[str, ...]:
+    return tuple(by_points(matrices(m).output, "d", "r"))
+
+
 def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
     padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
@@ -344,7 +353,6 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     g, m, p, nv = geometry(w, 1), params.m, params.p, params.nv
     tiles = grid(g, params)
     n = (m + 2) ** 2
-    flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
     total = 0.0
     raw = raw_filters(g, params)
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
@@ -352,16 +360,7 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     rate = FAR if reread else NEAR
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
-        cuts = cut_columns(Axis(count, count), p)
-        widths = panels(g.mb, nv)
-        tiles_of = [
-            {
-                vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, g.ic, rate)
-                for vectors in dict.fromkeys(widths)
-            }
-            for c in cuts
-        ]
-        products = n * sum(costs[vectors] for costs in tiles_of for vectors in widths)
+        products = n * _product_cycles(machine, g.block, g.ic, g.mb, count, p, nv, rate)
         of_blocks[count] = max(products, reread / (STREAM * machine.memory))
     into, back = TRANSFORMS[m]
     for count in tiles.blocks:
@@ -376,3 +375,21 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
 
 
 KERNELS = (ConvWinograd(),)
+
+
+@lru_cache(1 << 12)  # tiles of any size, of filters transformed by anybody, ask for the same
+def _product_cycles(
+    machine: Machine, block: int, ic: int, mb: int, count: int, p: int, nv: int, rate: float
+) -> float:
+    """Estimate the cycles of the products of one component for so many tiles."""
+    one = Axis(1, 1)
+    flat = Geometry(1, block, 1, ic, mb, one, one, plain=False)
+    widths = panels(mb, nv)
+    tiles_of = [
+        {
+            vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, ic, rate)
+            for vectors in dict.fromkeys(widths)
+        }
+        for c in cut_columns(Axis(count, count), p)
+    ]
+    return sum(costs[vectors] for costs in tiles_of for vectors in widths)

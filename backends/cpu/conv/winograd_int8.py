@@ -23,7 +23,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, Run, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.conv.int8 import in_whole_words, splits, unsigned_zero
+from atc.backends.cpu.conv.int8 import in_whole_words, splits, zero_point
 from atc.backends.cpu.conv.winograd_matrices import (
     INTEGERS,
     Row,
@@ -192,8 +192,8 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """3x3 windows without strides where no instruction sums four products of bytes."""
-        able = target.simd in ("avx2", "avx512") and splits(target)
+        """3x3 windows without strides, where words of two products are summed at once."""
+        able = target.simd in ("avx2", "avx512")
         if not able or not in_whole_words(w, target) or is_depthwise(w) or w.op.group > 1:
             return False
         window = w.op.window
@@ -207,11 +207,15 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         return [p for each in of_sizes for p in cheapest(self, each, w, target, 2)]
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[ExactWinogradParams]:
-        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
+        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.
+
+        An instruction that sums four products of bytes does twice the work of one of words: small
+        tiles don't pay then.
+        """
         g = geometry(w, 1, recut=False)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[ExactWinogradParams] = []
-        for m in SIZES:
+        for m in SIZES if splits(target) else SIZES[:1]:
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             for rows in sorted({min(down, -(-n // across)) for n in TILES}):
                 found += [
@@ -224,7 +228,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         self, w: Workload[ConvBlocked], params: ExactWinogradParams, target: Target
     ) -> Mapping[int, Pack]:
         """Return transformed filters in the order of use, behind what sums start with."""
-        plan, zero = plan_of(w, params), unsigned_zero(w)
+        plan, zero = plan_of(w, params), zero_point(w, target)
         return {1: lambda weights: pack_filters(weights, plan, params.nv, zero)}
 
     def packing_overhead(
@@ -260,7 +264,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "inverse": of.inverse, "shift": of.shift,
-            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * unsigned_zero(w),
+            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * zero_point(w, target),
             "start": start if epilogue.bias is None else f"v_i32_add({start}, {epilogue.start(0)})",
         }  # fmt: skip
 

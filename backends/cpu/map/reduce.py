@@ -36,7 +36,7 @@ CHEAP = 2
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LoopSlice:
     """The indices [first, last) of a loop: `vectors` at a time, or `count` lanes of one."""
 
     first: int
@@ -45,13 +45,13 @@ class Stretch:
     count: int = 0
 
 
-def stretches(extent: int, width: int, vectors: int = VECTORS) -> list[Stretch]:
+def loop_slices(extent: int, width: int, vectors: int = VECTORS) -> list[LoopSlice]:
     """Cut a loop into groups of `vectors` vectors, single vectors, and the rest."""
     groups = extent // (vectors * width) * vectors * width
     whole = extent // width * width
     found = [
-        Stretch(0, groups, vectors), Stretch(groups, whole, 1),
-        Stretch(whole, extent, 1, extent - whole),
+        LoopSlice(0, groups, vectors), LoopSlice(groups, whole, 1),
+        LoopSlice(whole, extent, 1, extent - whole),
     ]  # fmt: skip
     return [s for s in found if s.last != s.first]
 
@@ -138,13 +138,13 @@ class ReduceRows(Kernel[Reduce]):
         return wide and readable_typed(op.views, w.inputs[: len(op.views)])
 
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
-        """Loops, the bodies of each stretch of the last loop, and the stored value."""
+        """Loops, the bodies of each slice of the last loop, and the stored value."""
         op, width = merged(w.op), lanes(target)
         outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
         kept = [v for v, _ in outer]
         around = [*kept, *(v for v, _ in inner[:-1])]
         start = f"v_set1({neutral(op.how, DType.FLOAT)})"
-        parts, types = stretches(op.reduced[-1], width), _types(w, op)
+        parts, types = loop_slices(op.reduced[-1], width), _types(w, op)
         after, value = finish(op.epilogue, w, "total", kept, len(op.views))
         bodies = [(s, _bodies(in_floats(op), types, around, s, width, start)) for s in parts]
         return {
@@ -161,9 +161,10 @@ class ReduceRows(Kernel[Reduce]):
 
 
 def _bodies(
-    op: Reduce, types: Sequence[DType], around: Sequence[str], part: Stretch, width: int, start: str
-) -> list[dict[str, object]]:
-    """Return the element's lines and value for each vector of a stretch; lanes beyond it are
+    op: Reduce, types: Sequence[DType], around: Sequence[str], part: LoopSlice, width: int,
+    start: str,
+) -> list[dict[str, object]]:  # fmt: skip
+    """Return the element's lines and value for each vector of a slice; lanes beyond it are
     neutral."""
     bodies: list[dict[str, object]] = []
     for v in range(part.vectors):
@@ -202,14 +203,14 @@ class ReduceColumns(Kernel[Reduce]):
         )
 
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
-        """Loops, and element, epilogue and place of each stretch of columns."""
+        """Loops, and element, epilogue and place of each slice of columns."""
         op, width = merged(w.op), lanes(target)
         long = op.how == "Sum" and len(op.reduced) > 1 and op.shape[-1] <= width
         runs = long and not is_dynamic(op.reduced) and prod(op.reduced) >= LONG
         op = in_runs(op) if runs else op
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
-        parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
+        parts = loop_slices(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
         return {
             "outer": outer, "inner": inner, "step": STEPS[op.how],
             "runs": runs,
@@ -241,9 +242,9 @@ def _column_views(op: Reduce) -> list[View]:
 
 def _columns(
     w: Workload, op: Reduce, outer: Sequence[tuple[str, int]], inner: Sequence[tuple[str, int]],
-    part: Stretch, width: int,
+    part: LoopSlice, width: int,
 ) -> list[dict[str, object]]:  # fmt: skip
-    """Return what is done for each vector of a stretch of columns."""
+    """Return what is done for each vector of a slice of columns."""
     kept, around = [v for v, _ in outer], [v for v, _ in (*outer, *inner)]
     count = str(part.count or "")
     types, views = [t.dtype for t in w.inputs if t is not None], _column_views(op)

@@ -8,6 +8,8 @@ larger, unsigned B as signed ones 128 less: with p and q the zero points so move
     sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q
 
 so that sums start with what depends on the column and what depends on the row.
+
+On RISC-V a step broadcasts nothing: a byte of A, with its sign, multiplies vectors of B's bytes.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ DEEPEST = 1 << 15
 """The depth up to which no sum of a row times a zero point leaves INT32."""
 SPARE, SPARE_SPLIT = 2, 5
 """Registers beside sums and B: a word and a mask, and those that a v_dot4 of more needs."""
+UNROLLED = 4
+"""Bytes of a row whose steps are unrolled where each is a step of its own."""
 
 
 def operand_type(w: Workload[MatMul], index: int) -> DType:
@@ -58,27 +62,37 @@ def operand_type(w: Workload[MatMul], index: int) -> DType:
     return w.input(index).dtype
 
 
-def zeros(w: Workload[MatMul]) -> tuple[int, int]:
-    """Return the zero points of A read as unsigned bytes and of B read as signed ones."""
+def bytewise(target: Target) -> bool:
+    """Return whether each byte is a factor of its own, not four of them a word.
+
+    RISC-V multiplies vectors by numbers that aren't.
+    """
+    return target.simd == "rvv"
+
+
+def zeros(w: Workload[MatMul], quad: int = QUAD) -> tuple[int, int]:
+    """Return the zero points of A, read as unsigned bytes if in words, and of B as signed ones."""
     op = w.op
-    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 else 0)
+    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 and quad > 1 else 0)
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
 
 
-def pack_int8x4(w: Workload[MatMul], b: Array, width: int) -> Array:
+def pack_int8x4(w: Workload[MatMul], b: Array, width: int, quad: int = QUAD) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
+
+    With a `quad` that isn't 4, words are of so many bytes.
 
     The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
     columns and depth are filled up with zeros.
     """
-    op, (p, q) = w.op, zeros(w)
+    op, (p, q) = w.op, zeros(w, quad)
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
-    panels, depth = -(-op.n // width), -(-op.k // QUAD)
-    padded = np.zeros((prod(batch), depth * QUAD, panels * width), np.int8)
+    panels, depth = -(-op.n // width), -(-op.k // quad)
+    padded = np.zeros((prod(batch), depth * quad, panels * width), np.int8)
     padded[:, : op.k, : op.n] = signed.reshape(-1, op.k, op.n)
-    words = padded.reshape(-1, depth, QUAD, panels, width).transpose(0, 3, 1, 4, 2)
+    words = padded.reshape(-1, depth, quad, panels, width).transpose(0, 3, 1, 4, 2)
     parts = [words.reshape(len(padded), -1)]
     if p:
         starts = np.zeros((len(padded), panels * width), np.int64)
@@ -104,8 +118,9 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return False
         if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
             return False
-        p, q = zeros(w)
-        small = 0 <= p < 256 and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
+        quad = _quad(target)
+        p, q = zeros(w, quad)
+        small = (0 <= p < 256 or quad == 1) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
         return small and typed_finish(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
@@ -115,6 +130,8 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
             spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
+            if bytewise(target):  # vectors of B are half as long
+                spare = 1 + -(-nv // 2)
             high = min((target.vector_registers - spare) // nv, op.m)
             if high < 1 or nv > -(-op.n // width):
                 continue
@@ -128,46 +145,50 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
-        width = params.nv * lanes(target)
-        return {1: lambda b: pack_int8x4(w, b, width)} if w.constant[1] else {}
+        width, quad = params.nv * lanes(target), _quad(target)
+        return {1: lambda b: pack_int8x4(w, b, width, quad)} if w.constant[1] else {}
 
     def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
-        return _Scratch(w, params.nv * lanes(target)).size
+        return _Scratch(w, params.nv * lanes(target), _quad(target)).size
 
     def values(
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, (p, q) = w.op, zeros(w)
+        op, quad = w.op, _quad(target)
+        p, q = zeros(w, quad)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width)
+        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, quad)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
-        depth = -(-op.k // QUAD)
+        depth = -(-op.k // quad)
         partial = any(p.part for p in panels)
         whole = any(p.vectors > 1 or not p.part for p in panels)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
-            "lanes": lanes(target), "phases": params.phases, "depth": depth, "quad": QUAD,
-            "whole": op.k // QUAD, "rest": op.k % QUAD, "memory": memory, "tiles": tiles,
-            "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
+            "lanes": lanes(target), "phases": params.phases, "depth": depth, "quad": quad,
+            "whole": op.k // quad, "rest": op.k % quad, "unrolled": UNROLLED, "memory": memory,
+            "tiles": tiles, "panels": panels,
+            "functions": [text.function(p, t) for p in panels for t in tiles],
             "finishes": finish.functions(whole, partial),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
-            "signed": operand_type(w, 0) is DType.INT8,
+            "flip_a": operand_type(w, 0) is DType.INT8 and quad > 1,
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": self._b_base(w, outer, width),
+            "b_base": self._b_base(w, outer, width, quad),
             "am": memory.row, "start_bytes": 4 * memory.columns,
         }  # fmt: skip
 
-    def _b_base(self, w: Workload[MatMul], outer: tuple[str, ...], width: int) -> str:
+    def _b_base(
+        self, w: Workload[MatMul], outer: tuple[str, ...], width: int, quad: int
+    ) -> str:
         """Return where a batch of B begins, in packed B or in the operand."""
         op = w.op
         strides = op.b_view.strides[:-2]
@@ -175,7 +196,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return address(View(strides, op.b_view.offset), outer)
         kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
         columns = -(-op.n // width) * width
-        size = columns * (-(-op.k // QUAD) * QUAD + (4 if zeros(w)[0] else 0))
+        size = columns * (-(-op.k // quad) * quad + (4 if zeros(w, quad)[0] else 0))
         steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
         return address(View(steps), outer)
 
@@ -207,18 +228,23 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         return prod(op.batch) * cycles
 
 
+def _quad(target: Target) -> int:
+    """Return the bytes of a word."""
+    return 1 if bytewise(target) else QUAD
+
+
 class _Scratch:
     """The layout of scratch, in bytes; `row` is the distance between rows of A."""
 
-    def __init__(self, w: Workload[MatMul], width: int) -> None:
-        op, (p, q) = w.op, zeros(w)
-        copied, depth = not w.constant[1], -(-op.k // QUAD)
+    def __init__(self, w: Workload[MatMul], width: int, quad: int) -> None:
+        op, (p, q) = w.op, zeros(w, quad)
+        copied, depth = not w.constant[1], -(-op.k // quad)
         self.columns = -(-op.n // width) * width
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
-        self.starts = depth * QUAD * width if copied else 0
+        self.starts = depth * quad * width if copied else 0
         self.rows = self.starts + (4 * width if copied and p else 0)
         self.a = self.rows + (4 * op.m if q else 0)
-        self.row = depth * QUAD if self.copies_a else op.a_view.strides[-2]
+        self.row = depth * quad if self.copies_a else op.a_view.strides[-2]
         self.size = self.a + (op.m * self.row if self.copies_a else 0)
 
 

@@ -117,7 +117,7 @@ class MatMulRoundingTile(PackedTiles):
         return (target.vector_registers - spare - 2 * nv) // (2 * nv)
 
     def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
-        """Return the weights in words of four numbers, or of eight halves."""
+        """Return the weights in words of four numbers, or of eight nibbles."""
         return pack_nibbles(op, q, width)
 
     def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:

@@ -156,7 +156,7 @@ def pack_panels(op: Recurrent, r: Array, cut: Cut, width: int = COLUMNS) -> Arra
 
 
 @dataclass(frozen=True)
-class Room:
+class ScratchLayout:
     """The scratch of a layer in elements: what each piece has, and behind it what all share."""
 
     results: int
@@ -167,14 +167,14 @@ class Room:
     """The h of a step and of the next, and the reset h."""
 
     @staticmethod
-    def of(op: Recurrent, cut: Cut, width: int, itemsize: int) -> Room:
+    def of(op: Recurrent, cut: Cut, width: int, itemsize: int) -> ScratchLayout:
         """Return what a cut layer needs; pieces don't meet in a line of the cache."""
         states = len(op.cells) * op.batch
         parted, reset = cut.units > 1, op.cells[0].reset is not None
         results = shares(op, cut.block, width) * (states if parted and reset else 1)
         own = results + op.hidden + (-(-op.hidden // itemsize) if op.scales else 0)
         own = padded(own, LINE // itemsize) if cut.pieces > 1 else own
-        return Room(results, own, (2 + reset) * states * op.hidden if parted else 0)
+        return ScratchLayout(results, own, (2 + reset) * states * op.hidden if parted else 0)
 
     def elements(self, cut: Cut) -> int:
         """Return how many there are in all."""
@@ -207,10 +207,10 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         return work_split_of(op, cut_of(op, params, COLUMNS))
 
     def scratch(self, w: Workload[Recurrent], params: CutParams, target: Target) -> int:
-        """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        """Reserve the recurrent shares of a row, its reset h, and h in bytes: a ScratchLayout."""
         op, itemsize = w.op, w.outputs[0].dtype.itemsize
         cut = cut_of(op, params, COLUMNS)
-        return Room.of(op, cut, COLUMNS, itemsize).elements(cut) * itemsize
+        return ScratchLayout.of(op, cut, COLUMNS, itemsize).elements(cut) * itemsize
 
     def packs(
         self, w: Workload[Recurrent], params: CutParams, target: Target
@@ -252,7 +252,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
 def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:
     """Return what the template needs beside products and directions."""
     op, type_ = w.op, w.outputs[0].dtype
-    room = Room.of(op, cut, width, type_.itemsize)
+    layout = ScratchLayout.of(op, cut, width, type_.itemsize)
     return {
         "op": op, "type": type_.c, "weight": "int8_t" if op.scales else type_.c,
         "scales": [literal(s, DType.FLOAT) for s in op.scales],
@@ -260,8 +260,8 @@ def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:
         "block": cut.block, "last": op.hidden - (cut.units - 1) * cut.block,
         "part_rows": -(-op.batch // cut.rows) if cut.rows > 1 else op.batch,
         "phased": cut.units > 1 and op.cells[0].reset is not None,
-        "shares": shares(op, cut.block, width), "own": room.own, "reset_at": room.results,
-        "bytes_at": room.results + op.hidden, "size": len(op.cells) * op.batch * op.hidden,
+        "shares": shares(op, cut.block, width), "own": layout.own, "reset_at": layout.results,
+        "bytes_at": layout.results + op.hidden, "size": len(op.cells) * op.batch * op.hidden,
         "lengths": w.inputs[3] is not None, "initial": [w.inputs[i] is not None for i in (4, 5)],
         "sequence": f"y{len(w.outputs) - 1}",
     }  # fmt: skip

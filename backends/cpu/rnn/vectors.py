@@ -11,7 +11,7 @@ from atc.backends.cpu.matmul.cost import CALL
 from atc.backends.cpu.rnn.portable import (
     Cut,
     CutParams,
-    Room,
+    ScratchLayout,
     cut_of,
     cuts,
     direction_weights,
@@ -92,10 +92,10 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         return work_split_of(op, cut_of(op, params, lanes(target)))
 
     def scratch(self, w: Workload[Recurrent], params: PanelParams, target: Target) -> int:
-        """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        """Reserve the recurrent shares of a row, its reset h, and h in bytes: a ScratchLayout."""
         op = w.op
         cut = cut_of(op, params, lanes(target))
-        return Room.of(op, cut, _width(params, target), 4).elements(cut) * 4
+        return ScratchLayout.of(op, cut, _width(params, target), 4).elements(cut) * 4
 
     def packs(
         self, w: Workload[Recurrent], params: PanelParams, target: Target

@@ -39,7 +39,7 @@ def exact_steps(
         return None
     numbers = (np.arange(first, last + 1) for first, last in ranges)
     atoms: list[Integers] = [a.reshape(-1) for a in np.meshgrid(*numbers)]
-    real = _computed(value, [a.astype(np.float32) for a in atoms]).astype(np.float64)
+    real = computed(value, [a.astype(np.float32) for a in atoms]).astype(np.float64)
     want = np.clip(np.rint(real), r.low, r.high).astype(np.int64)
     operands = atoms
     if zeros:
@@ -51,7 +51,7 @@ def exact_steps(
     steps = sorted(product(range(-TRIED, TRIED + 1), repeat=len(scales)), key=_distance)
     for part, even in product(steps, EVEN):
         weights = [round(s * (1 << bits)) + d for s, d in zip(scales, part, strict=True)]
-        least, most = _starts(_sums(some, weights, bool(zeros)), those, bits, even, r)
+        least, most = possible_starts(_sums(some, weights, bool(zeros)), those, bits, even, r)
         if least > most:
             continue
         first = min(max(nominal, least), most)
@@ -80,7 +80,7 @@ def _sums(operands: Sequence[Integers], weights: Sequence[int], multiplied: bool
     return total >> 32 if multiplied else total
 
 
-def _starts(
+def possible_starts(
     sums: Integers, want: Integers, bits: int, even: int, r: Rounded
 ) -> tuple[int, int]:
     """Return the least and the most that may be added to sums to get the wanted results.
@@ -94,7 +94,7 @@ def _starts(
     return int(least), int(np.min(last[want < r.high], initial=LARGE))
 
 
-def _computed(value: Expr, atoms: Sequence[Array]) -> Array:
+def computed(value: Expr, atoms: Sequence[Array]) -> Array:
     """Return what an expression of `_polynomial` is, every step rounded to float."""
     match value:
         case Const():
@@ -102,9 +102,9 @@ def _computed(value: Expr, atoms: Sequence[Array]) -> Array:
         case Input(_, k):
             return atoms[k]
         case Call(fn=fn, args=(a, b)):
-            return _STEPS[fn](_computed(a, atoms), _computed(b, atoms))
+            return _STEPS[fn](computed(a, atoms), computed(b, atoms))
         case _:
-            raise InternalError(f"{value} is no sum or product")
+            raise InternalError(f"{value} is not a sum or product")
 
 
 _STEPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}

@@ -61,14 +61,14 @@ class FixedPoint:
     @property
     def steps(self) -> Steps:
         """How the byte is computed: by weights that always do, or with a look at the middles."""
-        start, zeros, scales = self._parts
+        start, zeros, scales = self.parts
         exact = exact_steps(
             self.value, scales, start, zeros, self.bits, self.near, self.ranges, self.rounded
         )
         return exact or self._guarded()
 
     @property
-    def _parts(self) -> tuple[Fraction, tuple[int, ...], tuple[Fraction, ...]]:
+    def parts(self) -> tuple[Fraction, tuple[int, ...], tuple[Fraction, ...]]:
         """The constant, the zero points of a product's factors, and the scales."""
         start, pair = self.terms.get((), Fraction(0)), _pair(self.terms)
         if pair is not None:
@@ -101,7 +101,7 @@ class FixedPoint:
 
         What lies within `near` of one lies in the first steps of a byte, of a power of two.
         """
-        start, zeros, scales = self._parts
+        start, zeros, scales = self.parts
         shift = 32 - FACTOR if zeros else 0
         bits, ahead = self.bits, 1 << (self.near - 1).bit_length()
         weights = tuple(round(c * (1 << (bits + shift))) for c in scales)

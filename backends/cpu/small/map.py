@@ -9,6 +9,7 @@ from atc.backends.cpu.map.lookup_table import MapTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
 from atc.backends.cpu.small.runs import instructions
+from atc.backends.cpu.small.words import word_steps
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names, reader
@@ -46,13 +47,16 @@ class MapFixedPoint(Kernel[Map]):
         lines, value = _element(found, read)
         values: dict[str, object] = {
             "loops": loops, "lines": lines, "value": value, "size": prod(w.op.shape), "each": [],
-            "steps": found.steps, "vector": None, "target": address(dense(w.op.shape), indices),
+            "steps": found.steps, "vector": None, "words": [],
+            "target": address(dense(w.op.shape), indices),
         }  # fmt: skip
         dense_ = all(not v.offset and v.is_dense(w.op.shape) for v in w.op.views)
         values["scalar"] = _element(found, _at("i"))
         if dense_ and instructions(target) == "mve":
             values["vector"] = _vector(found, w)
-        if not dense_ or found.steps.guard:
+        if dense_ and instructions(target) == "dsp":
+            values |= _words(found, w)
+        if not dense_ or values["words"] or found.steps.guard:
             return values
         at = ["i", *(f"i + {k}" for k in range(1, AT_ONCE))]
         return values | {"each": [(a, *_element(found, _at(a))) for a in at]}
@@ -107,6 +111,16 @@ def _vector(found: FixedPoint, w: Workload[Map]) -> tuple[list[str], str]:
         operands.append(f"const q_sums {name} = q_load4_{sign}(x{atom.index} + k);")
     lines, value = found.steps.vector_lines(names)
     return [*operands, *lines], value
+
+
+def _words(found: FixedPoint, w: Workload[Map]) -> dict[str, object]:
+    """Return the C of twice four elements in a row, and the zero points that it takes off."""
+    steps = word_steps(found)
+    if steps is None:
+        return {}
+    atoms = [(a.index, w.input(a.index).dtype) for a in found.atoms if isinstance(a, Input)]
+    less = [(k, steps.less(k)) for k in range(len(atoms)) if steps.less(k)]
+    return {"words": [steps.lines(atoms, i) for i in ("i", "i + 4")], "less": less}
 
 
 def _found(w: Workload[Map]) -> FixedPoint | None:

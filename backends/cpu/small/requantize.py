@@ -191,7 +191,7 @@ def _any_result(
 def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, int, DType] | None:
     """Return what is rounded at the end, the zero point then added, and the byte that it becomes.
 
-    None where it is something else, or may be NaN: with computed floats, or by a division.
+    None where it is something else, or may be NaN: with computed floats, or by a division by them.
     """
     match epilogue.expr:
         case Call(fn="CastSaturate", args=(
@@ -213,6 +213,8 @@ def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, in
                 sound = abs(float(e.value)) < float("inf")
             case Input(_, k) if k > 0:
                 sound = not e.dtype.is_float or w.constant[first + k - 1]
+            case Call(fn="Div", args=(_, Const() as divisor)):
+                sound = float(divisor.value) != 0
             case Call(fn=fn):
                 sound = fn in _FINITE
             case _:

@@ -74,5 +74,5 @@ def test_errors_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ToolchainError, match="doesn't know sm_120; it knows sm_80, sm_90"):
         find_nvcc("sm_120", {"PATH": path})
     other = str(script(tmp_path / "other", "nvcc", "echo hello").parent)
-    with pytest.raises(ToolchainError, match="is no nvcc"):
+    with pytest.raises(ToolchainError, match="is not nvcc"):
         find_nvcc("sm_90", {"PATH": other})

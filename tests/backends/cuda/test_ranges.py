@@ -117,6 +117,7 @@ def test_kernels_give_what_the_standard_defines(
             np.testing.assert_allclose(one, right, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_device_computes_it(name: str) -> None:
     graph = ranged(name).graph

@@ -8,6 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from atc.backends.render.expr import literal
+from atc.ir.graph import DType
 from support import compile_models
 
 OPS = ("Max", "Min", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
@@ -38,3 +40,10 @@ def test_the_ends_of_a_range_compile_without_warnings(swapped: bool) -> None:
         info = np.iinfo(dtype)
         x = np.array([info.min, info.max, 1, 5], dtype)
         np.testing.assert_array_equal(run([x])[0], ReferenceEvaluator(model).run(None, {"x": x})[0])
+
+
+def test_zeros_keep_their_signs_whichever_is_asked_for_first() -> None:
+    for dtype, end in ((DType.FLOAT, "f"), (DType.DOUBLE, "")):
+        for value in (0.0, -0.0, 0.0):
+            plain = f"0.0{end}"
+            assert literal(value, dtype) == (f"(-{plain})" if np.signbit(value) else plain)

@@ -151,9 +151,13 @@ def holding(array: Array) -> Graph:
     return Graph("net", (), ("c",), (), {"c": type_of(array)}, {"c": array})
 
 
-@pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 30)])
-def test_constants(dtype: DType, shape: tuple[int, ...]) -> None:
+def test_constants(shape: tuple[int, ...]) -> None:
+    for dtype in DType:
+        assert_constant_survives(dtype, shape)
+
+
+def assert_constant_survives(dtype: DType, shape: tuple[int, ...]) -> None:
     if dtype is DType.STRING:
         texts = [b"a", "\N{SNOWMAN}, \u2028\n".encode(), b'"quoted" \\', b""] * 15
         array = np.array(texts[: int(np.prod(shape))], dtype.numpy).reshape(shape)

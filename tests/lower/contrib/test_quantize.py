@@ -194,6 +194,7 @@ CASES = {**NEAR, **EXACT, **REAL}
 COMPILED = compiled(CASES)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", NEAR)
 def test_within_one_step_of_onnxruntime(name: str) -> None:
     (got,), (expected,) = COMPILED[name](CASES[name].feeds), CASES[name].onnxruntime()

@@ -201,7 +201,7 @@ def test_a_02_weights_of_a_model_that_takes_none_are_reported(folder: Path, tmp_
         own = options(folder, model=model, weight=weight)
         read_model(resolve_request(own), Diagnostics(warn=warnings.append))
         (reported,) = [w for w in warnings if "--weight" in w]
-        assert reported == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
+        assert reported == f"--weight has no effect: {model.name} is not MXNet's, it has its own"
         read_model(resolve_request(options(folder, model=model)), Diagnostics(warn=pytest.fail))
 
 

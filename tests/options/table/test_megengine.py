@@ -609,7 +609,7 @@ def test_m_32_nvrtc_writes_fused_operators_in_cuda(tmp_path: Path) -> None:
     model = save(nodes, {"x": [4, 6]}, {"y": [4, 6]}, tmp_path / "m.onnx")
     environ = {"MGB_JIT_BACKEND": "NVRTC"}
     output = tmp_path / "net"
-    with pytest.raises(OptionError, match=r"c99 is no GPU.*MGB_JIT_BACKEND=NVRTC"):
+    with pytest.raises(OptionError, match=r"c99 is not a GPU.*MGB_JIT_BACKEND=NVRTC"):
         compile_model(replace(options(environ, model, target="c99"), output=output))
     chosen = options(environ, model, target="cuda-emulated")
     assert not [*chosen.warnings()]

@@ -423,6 +423,7 @@ def test_x_02_operators_that_run_on_a_gpu_at_a_time() -> None:
     assert options({"MXNET_GPU_WORKER_NTHREADS": "2"}).gpu_streams == 2
 
 
+@pytest.mark.slow
 def test_x_03_streams_that_copy_to_and_from_a_gpu(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Mul", ["s", "c"], ["p"]),

@@ -75,6 +75,7 @@ def network(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_network_of_float16_takes_half_the_memory_with_the_same_bits(tmp_path: Path) -> None:
     model = network(tmp_path / "halves.onnx")
     off = tmp_path / "off.cfg"

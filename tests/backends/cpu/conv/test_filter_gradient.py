@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from blocked_convs import to_blocks
+from default_run import level
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.filter_gradient import FilterGradientTiles
@@ -139,12 +140,13 @@ def test_the_portable_kernel_against_numpy() -> None:
 
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_tiles_against_numpy(name: str) -> None:
-    """Each case with a parameter set, another from case to case."""
+    """Each case with a parameter set, another from case to case; by default each second case."""
     target = vector_target(name)
     block, calls = target.vector_bytes // 4, []
-    for turn, case in enumerate((CASES | DEPTHWISE).values()):
+    taken = [*(CASES | DEPTHWISE).values()][:: 2 if level() == "-O0" else 1]
+    for number, case in enumerate(taken):
         known = sets(case, target)
-        calls.append(call(case, target, known[(turn * 3) % len(known)], block))
+        calls.append(call(case, target, known[(number * 3) % len(known)], block))
     compare(calls, target)
 
 

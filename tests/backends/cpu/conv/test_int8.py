@@ -137,7 +137,15 @@ TILED = {
 """Convolutions that Winograd's method takes; the last one's sums are more than 26 bits hold."""
 
 
-@pytest.mark.parametrize(("name", "taken"), [("x86-64-avx2", len(TILED)), ("x86-64-avx512", 3)])
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("x86-64-avx2", len(TILED)),
+        ("x86-64-avx512-vnni", 3),
+        pytest.param("x86-64-avx512", 3, marks=pytest.mark.slow),
+        pytest.param("x86-64-avx2-vnni", len(TILED), marks=pytest.mark.slow),
+    ],
+)
 def test_tiles_transformed_in_integers_give_the_exact_sums(name: str, taken: int) -> None:
     assert check(TILED, name, 4, (ConvWinogradBytes(),)) == taken
 
@@ -145,6 +153,7 @@ def test_tiles_transformed_in_integers_give_the_exact_sums(name: str, taken: int
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
 
 
+@pytest.mark.slow
 def test_drawn_convolutions_give_the_exact_sums() -> None:
     assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
 

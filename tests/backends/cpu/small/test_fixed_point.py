@@ -13,6 +13,7 @@ from small_cores import on_host, under_qemu
 
 from atc.backends.cpu.small.fixed_point import byte_bounds, fixed_point
 from atc.backends.cpu.small.map import MapFixedPoint
+from atc.backends.cpu.small.words import word_steps
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input, call, cast, const
@@ -84,6 +85,9 @@ def cases() -> list[tuple[Call, Array]]:
         a, b, c = map(int, rng.integers(-128, 128, 3))
         fn = ("Add", "Mul")[k % 2]
         made.append(pairs(fn, False, (first, second), (I8, I8, I8), (a, b, c)))
+    for k in range(8):  # the scales that products have whose results fill a byte
+        first, second = map(float, rng.uniform(0.05, 0.3, 2))
+        made.append(pairs("Mul", False, (first, second), kinds[k % 3][0], (-1, 3, -128)))
     return made
 
 
@@ -96,7 +100,7 @@ def check(target: Target, every: int = 1) -> None:
         np.testing.assert_array_equal(got, want, err_msg=str(one))
 
 
-@pytest.mark.parametrize("name", ["cortex-m3", "cortex-m55"])
+@pytest.mark.parametrize("name", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 def test_every_pair_of_bytes_has_the_bits_of_the_floats(name: str) -> None:
     check(on_host(name))
 
@@ -108,8 +112,15 @@ def test_every_pair_of_bytes_has_them_under_qemu(name: str) -> None:
 
 
 def test_weights_alone_give_sums_and_products_by_common_scales() -> None:
-    guards = [fixed_point(one.workload.op.expr, byte_bounds) for one, _ in cases()[-16:]]
+    guards = [fixed_point(one.workload.op.expr, byte_bounds) for one, _ in cases()[-24:]]
     assert all(found is not None and not found.steps.guard for found in guards)
+
+
+def test_most_sums_and_products_are_done_in_words() -> None:
+    found = [fixed_point(one.workload.op.expr, byte_bounds) for one, _ in cases()[-24:]]
+    words = [word_steps(each) for each in found if each is not None]
+    assert sum(each is not None for each in words[:16:2]) >= 6, "sums"
+    assert sum(each is not None for each in words[16:]) >= 6, "products"
 
 
 @pytest.mark.parametrize("name", ["cortex-m3", "cortex-m55"])

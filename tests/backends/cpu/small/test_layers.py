@@ -17,6 +17,7 @@ from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
 from atc.backends.cpu.small.softmax import SoftmaxTable
+from atc.backends.cpu.small.sum import SumLastBytes
 from atc.backends.kernel import StripedParams, Workload
 from atc.backends.target import Target
 from atc.ir.expr import Input, call, cast, const
@@ -27,6 +28,7 @@ from atc.ir.ops import (
     Map,
     MatMul,
     Pool,
+    Reduce,
     Softmax,
     Unblock,
     Window,
@@ -159,6 +161,27 @@ def table(size: int, source: DType, dtype: DType) -> tuple[Call, Array]:
     return Call(MapTableBytes(), {}, w, [x, values]), values[x.astype(int) - info.min]
 
 
+def mean(shape: tuple[int, ...], dtype: DType) -> tuple[Call, Array]:
+    """Return the means over the pixels of [N, H, W, C], requantized, and what they are."""
+    n, height, width, channels = shape
+    info = np.iinfo(dtype.numpy)
+    x = np.random.default_rng(prod(shape)).integers(info.min, info.max + 1, shape)
+    x[0, ..., 0] = info.min  # the sums of 16 bits are at their ends
+    x[0, ..., -1] = info.max
+    zero, count = 3 * height * width, height * width
+    total = call("Sub", cast(Input(I32, 0), F32), const(float(zero), F32))
+    value = call("Div", call("Mul", total, const(0.75, F32)), const(float(count), F32))
+    rounded = call("Add", call("Round", value), const(-11.0, F32))
+    expr = replace(call("CastSaturate", rounded), dtype=I8)
+    view = View((prod(shape[1:]), 1, width * channels, channels))
+    op = Reduce("Sum", (n, channels), (height, width), cast(Input(dtype, 0), I32), (view,),
+                Epilogue(expr, ()))  # fmt: skip
+    w = Workload(op, (TensorType(dtype, shape),), (TensorType(I8, (n, channels)),), (False,))
+    real = (x.sum((1, 2)) - zero).astype(np.float32) * np.float32(0.75) / np.float32(count)
+    want = np.clip(np.rint(real) - 11, -128, 127).astype(np.int8)
+    return Call(SumLastBytes(), {}, w, [x.astype(dtype.numpy)]), want
+
+
 def check_layers(target: Target) -> None:
     rng = np.random.default_rng(1)
     calls: list[Call] = []
@@ -182,6 +205,13 @@ def check_layers(target: Target) -> None:
             assert one.kernel.accepts(one.workload, target)
             calls.append(one)
             wanted.append(want)
+    for shape in ((2, 5, 7, 8), (1, 32, 32, 4), (3, 16, 17, 7)):
+        for dtype_ in (I8, U8):
+            one, want = mean(shape, dtype_)
+            if "dsp" in target.features:
+                assert one.kernel.accepts(one.workload, target)
+                calls.append(one)
+                wanted.append(want)
     for channels in (1, 4, 6):
         planes = rng.integers(-128, 128, (2, channels, 3, 5)).astype(np.int8)
         last = np.ascontiguousarray(np.moveaxis(planes, 1, -1)[:, None])
