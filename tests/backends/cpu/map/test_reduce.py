@@ -10,7 +10,7 @@ import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
 from atc.backends.cpu.map.portable import ReduceLoops
-from atc.backends.cpu.map.reduce import ReduceColumns, ReduceRows, merged, stretches
+from atc.backends.cpu.map.reduce import ReduceColumns, ReduceRows, loop_slices, merged
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.targets import get_target
 from atc.ir.expr import Expr, Input, call, const
@@ -179,8 +179,8 @@ def test_loops_merge_on_their_own_side_only() -> None:
 
 
 @pytest.mark.parametrize("extent", [1, 16, 63, 64, 65, 200])
-def test_stretches_cover_a_loop_once(extent: int) -> None:
-    found = stretches(extent, 16)
+def test_loop_slices_cover_a_loop_once(extent: int) -> None:
+    found = loop_slices(extent, 16)
     assert [s.first for s in found] == [0, *(s.last for s in found[:-1])]
     assert found[-1].last == extent
     for s in found:
