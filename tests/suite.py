@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from joined_sources import compile_joined
 from onnx import numpy_helper
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
@@ -33,6 +32,7 @@ from atc.onnx_backend import AtcBackend, AtcBackendRep, Given, compile_networks
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from joined_sources import compile_joined
 from support import standard_nodes
 
 EXCEPTIONS = Path(__file__).parent / "support" / "suite_exceptions.txt"
