@@ -34,6 +34,8 @@ LARGEST = 1 << 25
 """Bytes of an entry."""
 AT_A_TIME = 16
 """Entries that are asked for, or written, at the same time."""
+OF_FOLDERS = 4
+"""The same of a folder, which answers sooner than more threads begin."""
 PATIENCE = 8.0
 """Seconds without any answer after which a store counts as away."""
 IN_ALL = 60.0
@@ -61,7 +63,7 @@ class RemoteTier:
         self._reads, self._writes = True, writes
         self._warn, self._warned = warn, False
         self._patience, self._left = patience, IN_ALL
-        self._crew = _Crew()
+        self._crew = _Crew(OF_FOLDERS if url.scheme == "file" else AT_A_TIME)
         self._asked: dict[str, Future[bytes | None]] = {}
         self._writing: list[Future[None]] = []
 
@@ -145,14 +147,15 @@ class RemoteTier:
 class _Crew:
     """Threads that nobody waits for: a store that hangs keeps no process from ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.done = 0
+        self._most = most
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = 0
         self._over = False
 
     def do(self, work: Callable[[], T]) -> Future[T]:
-        """Have something done; one more thread for it, up to AT_A_TIME."""
+        """Have something done; one more thread for it, up to a limit."""
         future: Future[T] = Future()
 
         def job() -> None:
@@ -168,7 +171,7 @@ class _Crew:
             self.done += 1
 
         self._jobs.put(job)
-        if self._threads < AT_A_TIME:
+        if self._threads < self._most:
             self._threads += 1
             threading.Thread(target=self._work, daemon=True, name="atc-remote-cache").start()
         return future

@@ -52,6 +52,7 @@ class WindowProduct(WarpgroupProduct):
 
     op = Conv
     along_rows = True
+    shares_steps = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept windows that the copy engine can go through, with enough channels and filters."""

@@ -7,7 +7,7 @@ depth, or of 16-bit numbers along the other axis. Other constants are packed int
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -33,10 +33,13 @@ from atc.backends.cuda.products import (
     epilogue_of,
     multiply_add,
     product_of,
+    sharing_blocks,
+    sharing_ns,
     tiles_of,
 )
 from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
+from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType, Op
@@ -84,12 +87,16 @@ SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
 
 @dataclass(frozen=True, kw_only=True)
 class WarpgroupParams(KernelParams):
-    """A tile of `m` rows, 64 per warpgroup, and `n` columns; stages; persistent blocks."""
+    """A tile of `m` rows, 64 per warpgroup, and `n` columns; stages; persistent blocks.
+
+    If `shared`, the blocks share all steps of all tiles, and parts of tiles are added at the end.
+    """
 
     m: int
     n: int
     stages: int
     blocks: int
+    shared: bool = False
 
 
 class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
@@ -105,6 +112,8 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """The indices of the inputs that are multiplied, that of the rows first."""
     along_rows = False
     """Whether neighbouring rows of results are contiguous in memory, not columns."""
+    shares_steps = True
+    """Whether blocks may share steps; what has a launch of its own before the product can't."""
 
     def product(self, w: Workload) -> Product:
         """Return the product as C."""
@@ -171,8 +180,22 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             most = 1 + (ROOM - _shared(one, form)) // each
             own = replace(one, stages=min(4, most))
             room = gpu.multiprocessors * self.resident(w, own, target)
-            found.append(replace(own, blocks=min(room, _tiles(self.product(w), own))))
+            own = replace(own, blocks=min(room, _tiles(self.product(w), own)))
+            found += [own, *(self._sharing(w, own, target) if self.shares_steps else ())]
         return sorted(found, key=lambda params: self.cost(w, params, target))
+
+    def _sharing(
+        self, w: Workload, params: WarpgroupParams, target: Target
+    ) -> Iterator[WarpgroupParams]:
+        """Yield the same tile with blocks that share steps, where estimated to be faster."""
+        product = self.product(w)
+        tiles, steps = _tiles(product, params), -(-product.k // self._form(w).depth)
+        room = gpu_of(target.device).multiprocessors * self.resident(w, params, target)
+        least = self.cost(w, params, target)
+        for blocks in sharing_blocks(tiles, steps, room, _size(params)):
+            own = replace(params, blocks=blocks, shared=True)
+            if self.cost(w, own, target) < least:
+                yield own
 
     def resident(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
         """Return how many blocks a multiprocessor runs at a time: two small ones, or one."""
@@ -181,10 +204,15 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
         """Return persistent blocks: a warpgroup for each 64 rows, and the warps that load."""
+        merge = min(params.blocks, _tiles(self.product(w), params)) if params.shared else 0
         return Launch(
-            params.blocks, _threads(params), shared=_shared(params, self._form(w)),
+            params.blocks, _threads(params), merge=merge, shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
         )  # fmt: skip
+
+    def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
+        """Return the bytes of two tiles for each block that shares steps with others."""
+        return 2 * params.blocks * _size(params) if params.shared else 0
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         form, found = self._form(w), self._matrices(w)
@@ -217,7 +245,9 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             "stages": params.stages, "shares": SHARES.get(params.m // ATOM), "staged": STAGED,
             "tiles": _tiles(product, params),
             "indices": unravel("at", tiles_of(product, params.m, params.n)),
-            "steps": -(-product.k // form.depth), "after": after, "value": value, "sides": sides,
+            "steps": -(-product.k // form.depth), "share": params.shared,
+            "join": accumulate("Sum", product.accumulator, "other"),
+            "after": after, "value": value, "sides": sides,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
             "brought": " ".join(side.text for side in sides),
             "used": " ".join((*((a.text, b.text) if floats else ()), product.text, *after, value,
@@ -232,14 +262,26 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         rate = (REACHED if m > ATOM else ALONE) * gpu.wgmma * 2 / form.bytes
         resident = self.resident(w, params, target)
         step = max(products * m * n * form.depth / rate, _stage(params, form) / FED)
-        each = steps * step + 600 + m * n / 32  # results pass through shared memory
-        waves = -(-_tiles(product, params) // (gpu.multiprocessors * resident))
-        spread = min(resident, -(-_tiles(product, params) // gpu.multiprocessors))
-        return seconds(w, (waves * spread * each + 1000) / gpu.clock, gpu)
+        ends = 600 + m * n / 32  # results pass through shared memory
+        tiles = _tiles(product, params)
+        if params.shared:
+            own = tiles * steps / params.blocks
+            clocks = own * step + (1 + own / steps) * ends
+            spread = min(resident, -(-params.blocks // gpu.multiprocessors))
+            more = sharing_ns(gpu, params.blocks, _size(params))
+            return seconds(w, (spread * clocks + 1000) / gpu.clock, gpu) + 1e-9 * more
+        waves = -(-tiles // (gpu.multiprocessors * resident))
+        spread = min(resident, -(-tiles // gpu.multiprocessors))
+        return seconds(w, (waves * spread * (steps * step + ends) + 1000) / gpu.clock, gpu)
 
 
 def _tiles(product: Product, params: WarpgroupParams) -> int:
     return prod(n for _, n in tiles_of(product, params.m, params.n))
+
+
+def _size(params: WarpgroupParams) -> int:
+    """Return the bytes of a tile's sums."""
+    return 4 * params.m * params.n
 
 
 def _threads(params: WarpgroupParams) -> int:

@@ -467,3 +467,23 @@ def test_entries_are_what_the_format_says(tmp_path: Path) -> None:
     header, head, _ = blob.split(b"\n", 2)
     assert header.startswith(b"atc-cache-entry 1 ")
     assert json.loads(head) == {"key": len(site.key("add").encoded()), "label": "add"}
+
+
+def test_a_folder_is_read_by_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"ATC_CACHE_KEY": KEY}
+    url = parse_remote(f"file://{tmp_path}/share")
+    readers = set()
+
+    def read(self: object, name: str, limit: int) -> bytes | None:
+        readers.add(threading.get_ident())
+        time.sleep(0.01)
+        return None
+
+    monkeypatch.setattr("atc.cache.blobs._Shared.read", read)
+    store = open_remote(url, environ=environ, warn=pytest.fail)
+    assert store is not None
+    names = [object_name(TARGET, f"{k:064x}") for k in range(20)]
+    store.prefetch(names)
+    assert [store.get(name) for name in names] == [None] * 20
+    store.close()
+    assert 1 <= len(readers) <= remote.OF_FOLDERS

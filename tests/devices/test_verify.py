@@ -59,7 +59,7 @@ def test_a_compilation_is_verified_under_the_emulator(
     assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", ["host", "cortex-m4f", "riscv32", "aarch64-neon", "wasm32-simd128"]
 )

@@ -10,6 +10,7 @@ import importlib.util
 import numpy as np
 import onnx
 import pytest
+from default_run import level
 from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.converted import MODELS, PACKAGES
 from fuzz.draw import DTYPES, Draw, Made, Value, make_model
@@ -36,7 +37,7 @@ def assert_clean(failures: list[Failure]) -> None:
     ],
 )
 def test_some_models(kind: str, target: str) -> None:
-    assert_clean(run(kind, range(40), target))
+    assert_clean(run(kind, range(15 if level() == "-O0" else 40), target))
 
 
 @pytest.mark.slow

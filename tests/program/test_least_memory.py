@@ -141,6 +141,7 @@ def check(
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "quantized"), [("first layers", True), ("pooled", False)])
 def test_rows_handed_on_have_the_bits_of_whole_results(
     name: str, quantized: bool, tmp_path: Path

@@ -96,7 +96,7 @@ CASES: list[tuple[Callable[..., Tensor], list[np.ndarray]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("function", "arrays"), CASES)
 def test_second_derivatives_are_differences_of_first_ones(
     function: Callable[..., Tensor], arrays: list[np.ndarray]
@@ -126,6 +126,7 @@ def test_derivatives_of_any_order() -> None:
     assert grown(4, 2.0) == [32, 48, 48, 24]
 
 
+@pytest.mark.slow
 def test_a_gradient_penalty_trains() -> None:
     """The slope by the input is a part of the loss, as Wasserstein networks have it."""
     weight, data = Parameter(np.array([3.0, 4.0])), np.array([[1.0, 2.0], [0.5, -1.0]])

@@ -92,7 +92,7 @@ def joined_model(parts: int) -> onnx.ModelProto:
     )  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"external_weight": 2}, {"memory_in_place": False}])
 def test_joined_results_move_as_one(options: dict[str, Any], tmp_path: Path) -> None:
     report = compiled(joined_model(3), tmp_path, **options).report

@@ -274,6 +274,7 @@ def test_what_no_gpu_has_room_for_is_computed_on_the_host(tmp_path: Path) -> Non
         np.testing.assert_array_equal(net.run({"n": np.int64(5)})["y"], -np.arange(5))
 
 
+@pytest.mark.slow
 def test_parts_of_a_cache_that_grows_are_joined(tmp_path: Path) -> None:
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
     shapes = {"q": (1, 4, 1, 16), "k": (1, 2, "keys", 16), "v": (1, 2, "keys", 24)}

@@ -345,7 +345,7 @@ def test_a_library_for_several_targets(tmp_path: Path) -> None:
         check(net, runs)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("code", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8"])
 def test_caches_are_kept_in_the_models_type(code: str, tmp_path: Path) -> None:
     type_ = getattr(TensorProto, code)

@@ -49,7 +49,7 @@ def _load(path: Path, prefix: str) -> list[np.ndarray]:
         return [data[f"{prefix}{k}"] for k in range(len(data.files))]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason="../shared/models is not there")
 @pytest.mark.parametrize(("model", "target"), CASES)
 def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:

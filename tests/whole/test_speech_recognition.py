@@ -128,6 +128,7 @@ def test_the_cache_is_filled_to_its_last_place(toy: Path) -> None:
     assert transcribe(toy, "features.f32", count + 1, *PROMPT).returncode == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prompt", [PROMPT, (9,), (1, 2, 3, 4, 5, 6, 7)])
 def test_a_program_says_the_same_tokens(prompt: tuple[int, ...], toy: Path) -> None:
     tokens, _ = Truth(toy, TOY).decoded(prompt, COUNT)

@@ -77,6 +77,7 @@ def test_each_frame_is_what_onnxruntime_says(vad: Path) -> None:
             net.reset()
 
 
+@pytest.mark.slow
 def test_a_program_begins_each_file_anew(vad: Path) -> None:
     done = find_speech(vad, "-p", "0.wav", "1.wav")
     assert done.returncode == 0, done.stderr
@@ -99,6 +100,7 @@ def test_a_program_finds_what_is_spoken(vad: Path) -> None:
     assert (found == spoken).mean() >= 0.95
 
 
+@pytest.mark.slow
 def test_samples_come_from_a_file_or_a_pipe_with_and_without_a_header(vad: Path) -> None:
     wanted = find_speech(vad, "0.wav").stdout.replace("0.wav", "-")
     whole = (vad / "0.wav").read_bytes()
@@ -110,6 +112,7 @@ def test_samples_come_from_a_file_or_a_pipe_with_and_without_a_header(vad: Path)
     assert find_speech(vad, given=streamed).stdout == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("channels", "width", "rate"), [(2, 2, 16000), (1, 1, 16000), (1, 2, 8000)]
 )

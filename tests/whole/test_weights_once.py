@@ -83,7 +83,7 @@ def test_a_program_takes_the_static_library_and_the_assembler_file(
     assert_right(run_example(tmp_path / "user/main", tmp_path / "x.bin"))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), pytest.param(("-DNET_WEIGHTS_AS_TEXT=ON",), marks=pytest.mark.slow)],
@@ -121,7 +121,7 @@ def test_a_wheel_and_a_kept_build_hold_what_they_need(large: None, tmp_path: Pat
     assert atc.load(folder)(X)[0].shape == (2, 3)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_networks_of_an_sdk_and_of_several_targets(large: None, tmp_path: Path) -> None:
     folders = [compiled(tmp_path, f"net{k}", k, target="c99") for k in (0, 1)]
     target = get_target("c99")

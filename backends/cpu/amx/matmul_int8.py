@@ -24,7 +24,7 @@ from atc.backends.cpu.amx.cost import (
 )
 from atc.backends.cpu.amx.matmul import NEAR, SIDE, RowBlock, row_blocks, step_orders
 from atc.backends.cpu.matmul.bf16 import packed_base
-from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_int8x4, zeros
+from atc.backends.cpu.matmul.int8 import BYTES, WORD, operand_type, pack_int8x4, zeros
 from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
 from atc.backends.cpu.matmul.text import wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -140,10 +140,10 @@ def pack_byte_tiles(w: Workload[MatMul], b: Array) -> Array:
     shape = _shape(w)
     words = pack_int8x4(w, b, SIDE)
     starts, rest = words[:, : shape.starts], words[:, shape.starts :]
-    words = rest.reshape(len(rest), shape.panels, -1, SIDE, QUAD)
-    room = shape.steps * STEP // QUAD - words.shape[2]
+    words = rest.reshape(len(rest), shape.panels, -1, SIDE, WORD)
+    room = shape.steps * STEP // WORD - words.shape[2]
     padded = np.pad(words, ((0, 0), (0, 0), (0, room), (0, 0), (0, 0)))
-    split = padded.reshape(len(rest), shape.panels, shape.steps, 16, 2, 16, QUAD)
+    split = padded.reshape(len(rest), shape.panels, shape.steps, 16, 2, 16, WORD)
     tiles = split.transpose(0, 1, 2, 4, 3, 5, 6).reshape(len(rest), -1)
     return np.ascontiguousarray(np.concatenate([starts, tiles], 1))
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values, to_bf16
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
-from atc.backends.cpu.conv.dot_product import Words, tile_sets
+from atc.backends.cpu.conv.dot_product import WORD, Words, tile_sets
 from atc.backends.cpu.conv.int8 import (
-    QUAD,
     behind_starts,
     byte_values,
     in_int8x4,
@@ -191,7 +190,7 @@ class ConvFirstBytes(FirstLayer):
 
     name = "conv_first_bytes"
     template = "cpu/conv/first_layer_int8.c.j2"
-    per = QUAD
+    per = WORD
     itemsize = 1
 
     def able(self, w: Workload[ConvBlocked], target: Target) -> bool:

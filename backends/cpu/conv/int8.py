@@ -29,8 +29,6 @@ from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
-QUAD = 4
-"""Channels whose products a step sums."""
 SPLIT_WIDE = ((4, 4), (6, 3), (3, 4), (8, 2), (4, 2), (2, 4), (14, 1), (6, 1))
 SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
 """Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
@@ -91,9 +89,9 @@ def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     if words.size == WORD:
         return packed
     if bytewise(target):
-        bytes_ = packed.reshape(-1, words.g.block, QUAD).swapaxes(1, 2)
+        bytes_ = packed.reshape(-1, words.g.block, WORD).swapaxes(1, 2)
         return bytes_.astype(np.int16).reshape(-1).view(np.int8)
-    pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
+    pairs = packed.reshape(-1, words.g.block, WORD // 2, 2)  # [..][lane][pair][even or odd]
     order = (0, 3, 2, 1) if deinterleaved(target) else (0, 3, 1, 2)
     return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
 
@@ -121,7 +119,7 @@ def in_whole_words(w: Workload[ConvBlocked], target: Target) -> bool:
     bytes_ = w.op.accumulator is DType.INT32 and w.constant[1]
     if not bytes_ or w.outputs[0].shape[-1] != lanes(target):
         return False
-    wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and w.op.window.rank <= 2
+    wide = lanes(target) > 1 and lanes(target) % WORD == 0 and w.op.window.rank <= 2
     return wide and typed_epilogue(w.op.epilogue, w, 2)
 
 
@@ -154,18 +152,18 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
-        words, zero = in_int8x4(in_words(w, params, QUAD), target), zero_point(w, target)
+        words, zero = in_int8x4(in_words(w, params, WORD), target), zero_point(w, target)
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero, target)}
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
-        return byte_values(w, in_int8x4(in_words(w, params, QUAD), target), target)
+        return byte_values(w, in_int8x4(in_words(w, params, WORD), target), target)
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
-        return int8x4_cycles(target.machine, in_int8x4(in_words(w, params, QUAD), target))
+        return int8x4_cycles(target.machine, in_int8x4(in_words(w, params, WORD), target))
 
 
 def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words
 from atc.backends.cpu.conv.int8 import (
-    QUAD,
     ConvBytes,
     behind_starts,
     byte_values,
@@ -60,7 +59,7 @@ class ConvBytesPairs(ConvBytes):
         if not able or not super().accepts(w, target):
             return False
         g = geometry(w, 1)  # places in x, and of the most entries there may be, are 32 bits
-        entries = 2 * g.supers * g.mb * g.icb * g.taps * g.block // QUAD * (PLACE + g.block * WORD)
+        entries = 2 * g.supers * g.mb * g.icb * g.taps * g.block // WORD * (PLACE + g.block * WORD)
         return max(g.icb * g.in_plane, entries) < 1 << 31
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
@@ -76,7 +75,7 @@ class ConvBytesPairs(ConvBytes):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with; see `packed_pairs`."""
-        words, group = in_words(w, params, QUAD), w.op.group
+        words, group = in_words(w, params, WORD), w.op.group
         zero = zero_point(w, target)
 
         def pack(weights: Array) -> Array:
@@ -89,7 +88,7 @@ class ConvBytesPairs(ConvBytes):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and where the parts of the packed weights are."""
-        words = in_words(w, params, QUAD)
+        words = in_words(w, params, WORD)
         common, g = byte_values(w, words, target), words.g
         shuffled, count = "avx_shuffled_bytes({}, order)", len(panels(g.mb, words.nv))
         orders = g.supers * g.mb * g.block * (STARTS + words.depth * WORD)
@@ -106,7 +105,7 @@ class ConvBytesPairs(ConvBytes):
 
         Scaled by their greatest, weights of few products lie less close to zero.
         """
-        words = in_words(w, params, QUAD)
+        words = in_words(w, params, WORD)
         clipped = min(1.0, UNSAFE / words.g.depth)
         return words.cycles(target.machine) * (1.5 + 0.5 / params.nv + clipped)
 
@@ -185,9 +184,9 @@ def _orders(panel: Weights, words: Words) -> Orders:
         for i, j in combinations(range(PAIRED), 2)
     ]
     costs = np.stack(unsafe, -1).astype(np.float32) @ used
-    if words.g.ic % PAIRED in range(1, QUAD + 1):  # the last block may be a single word
+    if words.g.ic % PAIRED in range(1, WORD + 1):  # the last block may be a single word
         last = words.g.ic // PAIRED
-        costs[last, :, ways[:, :QUAD].max(1) >= QUAD] = np.inf
+        costs[last, :, ways[:, :WORD].max(1) >= WORD] = np.inf
     best: Orders = ways[costs.argmin(-1)]
     return best
 
@@ -213,11 +212,11 @@ def _in_use(kept: Weights, words: Words) -> Array:
     """
     g, lanes = words.g, kept.shape[-1]
     halves = g.block // PAIRED
-    shape = (g.icb, halves, g.taps, PAIRED // QUAD, QUAD, lanes)
+    shape = (g.icb, halves, g.taps, PAIRED // WORD, WORD, lanes)
     order = kept.astype(np.int8).reshape(shape).transpose(0, 2, 1, 3, 5, 4)
     whole, rest = divmod(g.ic, g.block)
-    every = order.reshape(g.icb, g.taps, g.block // QUAD, lanes, QUAD)
-    last = every[whole:, :, : -(-rest // QUAD)]
+    every = order.reshape(g.icb, g.taps, g.block // WORD, lanes, WORD)
+    last = every[whole:, :, : -(-rest // WORD)]
     return np.concatenate([every[:whole].reshape(-1), last.reshape(-1)])
 
 
@@ -244,10 +243,10 @@ def _entries(
     while left.any():
         part = _clipped(left)
         left = left - part
-        shaped = part.astype(np.int8).reshape(-1, g.taps, PAIRED // QUAD, QUAD, vectors, g.block)
+        shaped = part.astype(np.int8).reshape(-1, g.taps, PAIRED // WORD, WORD, vectors, g.block)
         some = shaped.any((3, 5))
         eighth, tap, word, vector = np.nonzero(some)
-        channel = eighth * PAIRED + word * QUAD
+        channel = eighth * PAIRED + word * WORD
         kh, kw = np.divmod(tap, g.cols.kernel)
         pixel = kh * g.rows.dilation * g.cols.size + kw * g.cols.dilation
         block, lane = np.divmod(channel, g.block)

@@ -145,8 +145,12 @@ def _sum(row: Row, x: str, of: Arithmetic) -> str:
 
 
 def _terms(terms: Sequence[tuple[Fraction, str]], of: Arithmetic) -> str:
-    """Return the C expression of a sum of products; a term with factor 1 comes first, if any."""
-    known = sorted((t for t in terms if t[0]), key=lambda t: t[0] != 1)
+    """Return the C expression of a sum of products; a term with factor 1 comes first, if any.
+
+    Of integers a positive one does, so that nothing is negated.
+    """
+    whole = of is INTEGERS
+    known = sorted((t for t in terms if t[0]), key=lambda t: (t[0] != 1, whole and t[0] < 0))
     factor, first = known[0]
     text = first if factor == 1 else _times(factor, first, of)
     for factor, x in known[1:]:

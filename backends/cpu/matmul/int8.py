@@ -38,7 +38,7 @@ from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
 
-QUAD = 4
+WORD = 4
 """Bytes of a word: products that a step sums."""
 WIDTHS = (2, 3, 4, 1)
 STREAMING_WIDTHS = (8, 6, 4, 2, 3, 1)
@@ -70,29 +70,29 @@ def bytewise(target: Target) -> bool:
     return target.simd == "rvv"
 
 
-def zeros(w: Workload[MatMul], quad: int = QUAD) -> tuple[int, int]:
+def zeros(w: Workload[MatMul], word: int = WORD) -> tuple[int, int]:
     """Return the zero points of A, read as unsigned bytes if in words, and of B as signed ones."""
     op = w.op
-    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 and quad > 1 else 0)
+    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 and word > 1 else 0)
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
 
 
-def pack_int8x4(w: Workload[MatMul], b: Array, width: int, quad: int = QUAD) -> Array:
+def pack_int8x4(w: Workload[MatMul], b: Array, width: int, word: int = WORD) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
 
-    With a `quad` that isn't 4, words are of so many bytes.
+    With a `word` that isn't 4, words are of so many bytes.
 
     The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
     columns and depth are filled up with zeros.
     """
-    op, (p, q) = w.op, zeros(w, quad)
+    op, (p, q) = w.op, zeros(w, word)
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
-    panels, depth = -(-op.n // width), -(-op.k // quad)
-    padded = np.zeros((prod(batch), depth * quad, panels * width), np.int8)
+    panels, depth = -(-op.n // width), -(-op.k // word)
+    padded = np.zeros((prod(batch), depth * word, panels * width), np.int8)
     padded[:, : op.k, : op.n] = signed.reshape(-1, op.k, op.n)
-    words = padded.reshape(-1, depth, quad, panels, width).transpose(0, 3, 1, 4, 2)
+    words = padded.reshape(-1, depth, word, panels, width).transpose(0, 3, 1, 4, 2)
     parts = [words.reshape(len(padded), -1)]
     if p:
         starts = np.zeros((len(padded), panels * width), np.int64)
@@ -118,9 +118,9 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return False
         if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
             return False
-        quad = _quad(target)
-        p, q = zeros(w, quad)
-        small = (0 <= p < 256 or quad == 1) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
+        word = _word_bytes(target)
+        p, q = zeros(w, word)
+        small = (0 <= p < 256 or word == 1) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
         return small and typed_finish(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
@@ -137,7 +137,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
                 continue
             mr = row_tiles(op.m, high)[0].rows
             room = (target.vector_registers - spare) // (mr * nv)
-            phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // QUAD))
+            phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // WORD))
             found.append(PhasedParams(mr=mr, nv=nv, phases=phases if native else 1))
         return found
 
@@ -145,49 +145,49 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
-        width, quad = params.nv * lanes(target), _quad(target)
-        return {1: lambda b: pack_int8x4(w, b, width, quad)} if w.constant[1] else {}
+        width, word = params.nv * lanes(target), _word_bytes(target)
+        return {1: lambda b: pack_int8x4(w, b, width, word)} if w.constant[1] else {}
 
     def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
-        return _Scratch(w, params.nv * lanes(target), _quad(target)).size
+        return _Scratch(w, params.nv * lanes(target), _word_bytes(target)).size
 
     def values(
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, quad = w.op, _quad(target)
-        p, q = zeros(w, quad)
+        op, word = w.op, _word_bytes(target)
+        p, q = zeros(w, word)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, quad)
+        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, word)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
-        depth = -(-op.k // quad)
+        depth = -(-op.k // word)
         partial = any(p.part for p in panels)
         whole = any(p.vectors > 1 or not p.part for p in panels)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
-            "lanes": lanes(target), "phases": params.phases, "depth": depth, "quad": quad,
-            "whole": op.k // quad, "rest": op.k % quad, "unrolled": UNROLLED, "memory": memory,
+            "lanes": lanes(target), "phases": params.phases, "depth": depth, "word_bytes": word,
+            "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
             "tiles": tiles, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
             "finishes": finish.functions(whole, partial),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
-            "flip_a": operand_type(w, 0) is DType.INT8 and quad > 1,
+            "flip_a": operand_type(w, 0) is DType.INT8 and word > 1,
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": self._b_base(w, outer, width, quad),
+            "b_base": self._b_base(w, outer, width, word),
             "am": memory.row, "start_bytes": 4 * memory.columns,
         }  # fmt: skip
 
     def _b_base(
-        self, w: Workload[MatMul], outer: tuple[str, ...], width: int, quad: int
+        self, w: Workload[MatMul], outer: tuple[str, ...], width: int, word: int
     ) -> str:
         """Return where a batch of B begins, in packed B or in the operand."""
         op = w.op
@@ -196,7 +196,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return address(View(strides, op.b_view.offset), outer)
         kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
         columns = -(-op.n // width) * width
-        size = columns * (-(-op.k // quad) * quad + (4 if zeros(w, quad)[0] else 0))
+        size = columns * (-(-op.k // word) * word + (4 if zeros(w, word)[0] else 0))
         steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
         return address(View(steps), outer)
 
@@ -205,7 +205,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         op, mode = w.op, read_mode(w)
         mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)
-        depth, width = -(-op.k // QUAD), lanes(target)
+        depth, width = -(-op.k // WORD), lanes(target)
         machine, rate = target.machine, target.machine.fma_rate(width * 4)
         far = 0 if op.m * op.k <= machine.l1_kept else 1
         panels = column_panels(op.n, nv, width)
@@ -228,23 +228,23 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         return prod(op.batch) * cycles
 
 
-def _quad(target: Target) -> int:
+def _word_bytes(target: Target) -> int:
     """Return the bytes of a word."""
-    return 1 if bytewise(target) else QUAD
+    return 1 if bytewise(target) else WORD
 
 
 class _Scratch:
     """The layout of scratch, in bytes; `row` is the distance between rows of A."""
 
-    def __init__(self, w: Workload[MatMul], width: int, quad: int) -> None:
-        op, (p, q) = w.op, zeros(w, quad)
-        copied, depth = not w.constant[1], -(-op.k // quad)
+    def __init__(self, w: Workload[MatMul], width: int, word: int) -> None:
+        op, (p, q) = w.op, zeros(w, word)
+        copied, depth = not w.constant[1], -(-op.k // word)
         self.columns = -(-op.n // width) * width
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
-        self.starts = depth * quad * width if copied else 0
+        self.starts = depth * word * width if copied else 0
         self.rows = self.starts + (4 * width if copied and p else 0)
         self.a = self.rows + (4 * op.m if q else 0)
-        self.row = depth * quad if self.copies_a else op.a_view.strides[-2]
+        self.row = depth * word if self.copies_a else op.a_view.strides[-2]
         self.size = self.a + (op.m * self.row if self.copies_a else 0)
 
 

@@ -21,7 +21,7 @@ from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops.quantize import MatMulPacked
 
-QUAD = 4
+WORD = 4
 """Bytes of a word: products that a step sums."""
 WIDTHS = (4, 2, 1, 3)
 """Vectors of a panel."""
@@ -91,11 +91,11 @@ def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
     panels = -(-op.n // width)
     rows = q.astype(np.uint8).reshape(op.n, -1)
     if op.bits == 4:
-        fields = np.stack([rows & 15, rows >> 4], -1).reshape(op.n, -1, 2, QUAD)
+        fields = np.stack([rows & 15, rows >> 4], -1).reshape(op.n, -1, 2, WORD)
         rows = (fields[:, :, 0] | (fields[:, :, 1] << 4)).reshape(op.n, -1)
-    words = np.zeros((panels * width, rows.shape[1] // QUAD, QUAD), np.uint8)
-    words[: op.n] = rows.reshape(op.n, -1, QUAD)
-    ordered = words.reshape(panels, width, -1, QUAD).swapaxes(1, 2)
+    words = np.zeros((panels * width, rows.shape[1] // WORD, WORD), np.uint8)
+    words[: op.n] = rows.reshape(op.n, -1, WORD)
+    ordered = words.reshape(panels, width, -1, WORD).swapaxes(1, 2)
     return np.ascontiguousarray(ordered).reshape(-1)
 
 
@@ -148,7 +148,7 @@ class MatMulRoundingTile(PackedTiles):
             for tile in row_tiles(op.m, params.mr):
                 sums = tile.rows * panel.vectors
                 unpacking = panel.vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
-                block = op.block / QUAD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
+                block = op.block / WORD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
                 tiles += panel.count * tile.count * (CALL + op.blocks * block)
         bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + 4)
         return cycles + max(tiles, bytes_ / target.machine.memory)

@@ -107,6 +107,8 @@ CASES |= {
     "wgmma of halves, transposed": Case("cuda_matmul_wgmma_bf16x3", "Gemm", (F32, F32, F32),
                                         ((33, 68), (70, 33), (70,)),
                                         (("transA", 1), ("transB", 1)), constant=(1,)),
+    "wgmma of shared sums": Case("cuda_conv_wgmma_bf16x3", "Conv", (F32, F32, F32),
+                                 ((1, 200, 8, 9), (67, 200, 1, 1), (67,)), constant=(1, 2)),
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 328), (328, 72))),
 }  # fmt: skip
@@ -195,6 +197,16 @@ def test_blocks_share_long_sums_of_few_tiles(kernel: str, dtype: Any) -> None:
     assert not any(c.params.blocks for c in wide.candidates(kernel))
 
 
+def test_warpgroups_share_long_sums_of_few_tiles() -> None:
+    for name in ("wgmma of long sums", "wgmma of shared sums"):  # both ways are compared there
+        tried = lowered(name).candidates(CASES[name].kernel)
+        assert {c.params.shared for c in tried} == {True, False}
+    target = get_target("cuda-sm90")
+    for rows, depth, shared in ((128, 8192, True), (128, 256, False), (4096, 1024, False)):
+        case = Case("cuda_matmul_wgmma", "MatMul", (F16, F16), ((rows, depth), (depth, 1024)))
+        assert lowered_case(case).candidates(case.kernel, target)[0].params.shared == shared
+
+
 def test_blocks_share_tiles_evenly_or_begin_in_the_middle_of_one() -> None:
     """Both ways are among those whose products are compared."""
     found = lowered("halves of long sums").candidates("cuda_matmul_bf16x3")
@@ -228,7 +240,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_emulation_shows_faults_of_warpgroups(
     fault: str, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +248,8 @@ def test_the_emulation_shows_faults_of_warpgroups(
     """Two blocks take four tiles, more steps than stages."""
     name = "wgmma of long sums"
     own = lowered(name)
-    least = min(own.candidates("cuda_matmul_wgmma"), key=lambda c: c.params.m * c.params.n)
+    alone = [c for c in own.candidates("cuda_matmul_wgmma") if not c.params.shared]
+    least = min(alone, key=lambda c: c.params.m * c.params.n)
     chosen = replace(least, params=replace(least.params, blocks=2))
     was, is_now = FAULTS[fault]
     assert survives(CASES[name], chosen, was, is_now, monkeypatch) == (not was)
@@ -267,6 +280,17 @@ def test_compiled_products_use_tensor_cores(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
 def test_the_largest_tiles_compile_without_spills(device: str, tmp_path: Path) -> None:
     check_code(device, largest(sources(device, *CASES.values())), tmp_path)
+
+
+@pytest.mark.slow
+@needs_nvcc
+def test_warpgroups_that_share_steps_compile_without_spills(tmp_path: Path) -> None:
+    shapes = ((128, 8192), (8192, 1024))
+    cases = [Case(f"cuda_matmul_wgmma{end}", "MatMul", (dtype, dtype), shapes, constant=(1,))
+             for dtype, end in ((F16, ""), (F32, "_bf16x3"))]  # fmt: skip
+    shared = [each for each in sources("sm_90", *cases) if each[1].params.shared]
+    assert len({candidate.kernel.name for _, candidate, _ in shared}) == len(cases)
+    check_code("sm_90", largest(shared), tmp_path)
 
 
 @pytest.mark.fuzz
