@@ -33,6 +33,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from joined_sources import compile_joined
+
 from support import standard_nodes
 
 EXCEPTIONS = Path(__file__).parent / "support" / "suite_exceptions.txt"
