@@ -176,7 +176,7 @@ def test_nothing_found_says_what_to_install(
     [
         ("no-such-cc -O2", ToolchainError, "CC names a program that isn't there: no-such-cc"),
         ("'gcc", OptionError, "CC can't be split"),
-        ("/bin/echo", ToolchainError, "no compiler that atc knows"),
+        ("/bin/echo", ToolchainError, "not a compiler that atc knows"),
         ("/bin/false", ToolchainError, "doesn't understand --version"),
     ],
 )
