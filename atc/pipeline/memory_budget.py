@@ -65,7 +65,9 @@ def plan_within(
     recomputed = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
     if recomputed:
         report(one_line(f"recomputed: {', '.join(recomputed)}"))
-        report(f"{budget.text(best)}; {_bytes_text(plain)}; {_work_text(plain, best)}")
+        first = free_early(plain.graph)  # bounds hold for calls in the order that plans have
+        ordered = plain if first is plain.graph else plan(first)
+        report(f"{budget.text(best)}; {_bytes_text(ordered)}; {_work_text(ordered, best)}")
     return best
 
 
