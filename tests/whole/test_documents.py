@@ -332,6 +332,11 @@ SLOW = {
          "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
     ),
+    "less memory": Script(
+        ("python tests/benchmarks/recomputation.py --batch=100 --plan",
+         "python tests/benchmarks/recomputation.py"),
+        {"recomputation.py": "recomputation.py --help"},
+    ),
     "charts": Script(
         ("python tests/benchmarks/charts.py", "python tests/benchmarks/gallery.py --page",
          "python tests/benchmarks/gallery.py --exporter=python --only=SqueezeNet",
