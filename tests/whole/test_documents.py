@@ -334,8 +334,10 @@ SLOW = {
     ),
     "less memory": Script(
         ("python tests/benchmarks/recomputation.py --batch=100 --plan",
-         "python tests/benchmarks/recomputation.py"),
-        {"recomputation.py": "recomputation.py --help"},
+         "python tests/benchmarks/recomputation.py",
+         "python tests/benchmarks/checkpointing.py --batch=30"),
+        {"recomputation.py": "recomputation.py --help",
+         "checkpointing.py": "checkpointing.py --help"},
     ),
     "charts": Script(
         ("python tests/benchmarks/charts.py", "python tests/benchmarks/gallery.py --page",
