@@ -172,7 +172,7 @@ def refused() -> dict[str, bytes]:
 def test_other_files_are_an_error_and_give_no_pixels(name: str, network: Any) -> None:
     out = np.full((*SIZE, 3), 7, np.uint8)
     unknown = name in ("webp", "gif", "nothing")
-    reason = "not an image of a format that is read: BMP" if unknown else "an image is damaged, of an"
+    reason = "not an image of a format that is read: BMP" if unknown else "an image is damaged"
     with pytest.raises(RuntimeError, match=reason):
         network(SIZE)(padded(refused()[name]), out=out)
     assert not out.any()
