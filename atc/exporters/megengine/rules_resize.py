@@ -1,4 +1,4 @@
-"""Resize and Upsample: MegEngine's own Resize where it means the same, else sums of selections.
+"""Resize: MegEngine's own Resize where it means the same, else sums of selections.
 
 Along an axis a resized element is a sum of few elements with constant weights; the tables are
 those that the compiler itself has.
@@ -16,13 +16,9 @@ from atc.exporters.megengine.rules_movement import known
 from atc.lower.resample import Axis, Sampling, nearest_table, outside, weight_tables
 
 
-def _sampling(node: Node, old: bool) -> Sampling:
-    """Return the attributes; an `old` node (Upsample-9, Resize-10) has but a mode."""
-    mode = node.get("mode", "nearest")
-    if old:
-        return Sampling(mode, "asymmetric", "floor" if node.op_type == "Upsample" else "simple")
+def _sampling(node: Node) -> Sampling:
     return Sampling(
-        mode,
+        node.get("mode", "nearest"),
         node.get("coordinate_transformation_mode", "half_pixel"),
         node.get("nearest_mode", "round_prefer_floor"),
         node.get("cubic_coeff_a", -0.75),
@@ -34,9 +30,9 @@ def _sampling(node: Node, old: bool) -> Sampling:
 def _resized_axes(node: Node, xs: Sequence[Var], sampling: Sampling) -> list[Axis]:
     """Return what becomes of each axis; their new extents are those of the result."""
     shape, wanted = xs[0].type.shape, node.results[0].shape
-    rank, old = len(shape), len(xs) == 2
+    rank = len(shape)
     over = [int(a) % rank for a in node.get("axes", range(rank))]
-    scales = known(node, xs, 1 if old else 2)
+    scales = known(node, xs, 2)
     if scales is not None and scales.size:
         factors = scales.tolist()
     else:
@@ -62,7 +58,7 @@ def _resized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     type_, result = xs[0].type, node.results[0]
     if not type_.size or not result.size:
         raise node.refuse("it is of an empty tensor")
-    sampling = _sampling(node, len(xs) == 2)
+    sampling = _sampling(node)
     axes = _resized_axes(node, xs, sampling)
     x = b.number(xs[0])
     if sampling.mode != "nearest" and type_.kind != "f":
@@ -121,4 +117,4 @@ def _extrapolated(
     return b.selected(b.constant(beyond), value, x, type_)
 
 
-RULES: Mapping[str, Any] = {"Resize": _resized, "Upsample": _resized}
+RULES: Mapping[str, Any] = {"Resize": _resized}

@@ -58,6 +58,8 @@ ABSENT = Var(Type(np.dtype(np.float32), (0,)))
 _ALIASES = frozenset({"Identity", "Dropout"})
 _SAME = frozenset({"GroupNormalization"})
 """Operators whose result has the operand's type, which the standard's inference doesn't know."""
+_OLDEST = 13
+"""Before, operators of the same names meant something else: Softmax, Clip, Upsample."""
 _MAX_DEPTH = 8
 _IR_VERSION = 10
 
@@ -65,6 +67,11 @@ _IR_VERSION = 10
 def translate(model: onnx.ModelProto) -> Dump:
     """Translate a model of fixed shapes. Raises UnsupportedError."""
     opsets = {o.domain: o.version for o in model.opset_import}
+    if opsets.get("", _OLDEST) < _OLDEST:
+        raise UnsupportedError(
+            f"opset {opsets['']} isn't written as a MegEngine dump, {_OLDEST} is the oldest",
+            hint=f"convert the model: onnx.version_converter.convert_version(model, {steps.OPSET})",
+        )
     b, values = Builder(), dict[str, Var]()
     for tensor in model.graph.initializer:
         values[tensor.name] = steps.constant(numpy_helper.to_array(tensor))
