@@ -3,11 +3,13 @@
     python tests/exporters/megengine_cases.py FOLDER
 
 writes NAME.mge, and NAME.npz of the inputs by name and the results o0, o1, ... as
-onnx.reference computes them. `run_megengine.py` then compares in an interpreter that has MegEngine.
+onnx.reference computes them, and likewise NAME_of_parts of operands that are cut from larger ones.
+`run_megengine.py` then compares in an interpreter that has MegEngine.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,9 +75,13 @@ class Case:
         return run(self.model(), self.feeds())
 
 
+_OTHERS = ("ConvTranspose", "GRU", "LSTM", "RNN")
+"""Of groups; of lengths, both directions, activations."""
+
+
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a model by onnx.reference, which doesn't know a ConvTranspose of groups."""
-    if all(node.op_type != "ConvTranspose" for node in model.graph.node):
+    """Run a model by onnx.reference, or by onnxruntime where the former lacks forms of it."""
+    if all(node.op_type not in _OTHERS for node in model.graph.node):
         return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, dict(feeds))]
     session = onnxruntime.InferenceSession(model.SerializeToString(), _quiet())
     return [np.asarray(v) for v in session.run(None, dict(feeds))]
@@ -249,20 +255,184 @@ LAYERS = [
     case("TopK of the least", "TopK", X, constants={1: ints(3)}, largest=0, outputs=2),
 ]  # fmt: skip
 
-CASES = [*ELEMENTWISE, *MOVEMENT, *LAYERS]
+SQUARE = normal(3, 3, 4)
+INDICES = [
+    case("GatherND", "GatherND", X, ints(1, -1, 0, 2).reshape(2, 2)),
+    case("GatherND of one axis", "GatherND", X[0, 0], ints(1, -2).reshape(2, 1)),
+    case("GatherND of elements", "GatherND", X, constants={1: ints(1, -1, 3).reshape(1, 3)}),
+    case("GatherND of one slice", "GatherND", X, ints(1)),
+    case("GatherND of batches", "GatherND", X, ints(1, 0, -3, 2).reshape(2, 2, 1), batch_dims=1),
+    case("GatherND of ints", "GatherND", WHOLE, ints(1, 2).reshape(2, 1) - 2),
+    case("GatherND of truths", "GatherND", TRUTHS, ints(1, 0).reshape(2, 1)),
+    case("ScatterND", "ScatterND", X, ints(1, -1, 0, 2).reshape(2, 2), normal(2, 4)),
+    case("ScatterND of elements", "ScatterND", X, constants={
+        1: ints(1, -1, 3, 0, 0, 0).reshape(2, 3), 2: normal(2)}),
+    case("ScatterND of one slice", "ScatterND", X, ints(1), normal(3, 4)),
+    case("ScatterND that adds", "ScatterND", X, ints(1, 1, 0).reshape(3, 1), normal(3, 3, 4),
+         reduction="add"),
+    case("ScatterND of ints", "ScatterND", WHOLE, ints(1).reshape(1, 1), WHOLE[:1] + 1),
+    case("ScatterND of truths", "ScatterND", TRUTHS, ints(1).reshape(1, 1), ~TRUTHS[:1]),
+    case("ScatterElements", "ScatterElements", X, ints(2, 0, -2, 1).reshape(2, 2, 1),
+         normal(2, 2, 1), axis=1),
+    case("ScatterElements of one axis", "ScatterElements", X[0, 0], ints(1, -1), normal(2)),
+    case("ScatterElements that adds", "ScatterElements", X, np.full((2, 3, 4), -1), normal(2, 3, 4),
+         axis=2, reduction="add"),
+    case("ScatterElements of constants", "ScatterElements", X, normal(1, 2, 2), axis=-1,
+         constants={1: ints(3, 0, 1, 2).reshape(1, 2, 2)}),
+]  # fmt: skip
+
+EINSUMS = [
+    *(case(f"Einsum {equation}", "Einsum", *xs, equation=equation) for equation, *xs in (
+        ("ij,jk->ik", normal(3, 4), normal(4, 5)), ("bij,bkj->bik", X, normal(2, 5, 4)),
+        ("bhqd,bhkd->bhqk", normal(2, 2, 3, 4), normal(2, 2, 5, 4)), ("ij->ji", X[0]),
+        ("ijk->", X), ("ijk->k", X), ("i,j->ij", normal(3), normal(4)), ("ij,ij", X[0], X[1]),
+        ("ij,ij->ij", X[0], X[1]), ("ij,jk,kl->li", normal(3, 4), normal(4, 2), normal(2, 5)),
+        ("iij->ij", SQUARE), ("ii->", SQUARE[:, :, 0]), ("...ij,...jk->...ik", X, normal(1, 4, 5)),
+        ("b...d,d->b...", normal(2, 3, 2, 4), normal(4)), ("...,...", X, normal(2, 1, 4)),
+        ("ba , ac", normal(3, 4), normal(4, 2)), ("ij,kl->ik", X[0], normal(2, 5)),
+        ("ab,b->a", normal(3, 1), normal(4)), ("i,i->", normal(4), normal(4)),
+    )),
+    case("Einsum of a constant", "Einsum", X, constants={1: normal(4, 2, 2)},
+         equation="abc,cde->abde"),
+    case("Einsum of ints", "Einsum", WHOLE, WHOLE[0], equation="abc,bc->bac"),
+]  # fmt: skip
+
+SMALL = IMAGE[:, :2, :4, :5]
+
+
+def resize(
+    name: str, sizes: Sequence[int] = (), scales: Sequence[float] = (), x: np.ndarray = SMALL,
+    roi: Sequence[float] | None = None, **attributes: Any,
+) -> Case:  # fmt: skip
+    """Return a Resize of the last axes."""
+    rank = x.ndim
+    lead = rank - max(len(sizes), len(scales))
+    constants: dict[int, Any] = {1: None if roi is None else np.float32(roi)}
+    if sizes:
+        constants |= {2: None, 3: ints(*x.shape[:lead], *sizes)}
+    else:
+        constants[2] = np.float32([*[1] * lead, *scales])
+    return case(f"Resize {name}", "Resize", x, constants=constants, **attributes)
+
+
+_PLACES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel",
+           "half_pixel_symmetric")  # fmt: skip
+
+RESIZES = [
+    *(resize(f"{mode} {how}", (7, 3), mode=mode, coordinate_transformation_mode=how)
+      for mode in ("nearest", "linear", "cubic") for how in _PLACES),
+    *(resize(f"nearest {how}", (6, 7), mode="nearest", nearest_mode=how,
+             coordinate_transformation_mode="asymmetric")
+      for how in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
+    *(resize(f"{mode} by scales", (), (1.6, 0.7), mode=mode) for mode in ("linear", "cubic")),
+    resize("twice", (), (2, 2), mode="nearest"),
+    resize("linear twice", (), (2, 2), mode="linear"),
+    resize("linear of halves", (), (0.5, 0.6), mode="linear"),
+    resize("linear to one", (1, 1), mode="linear"),
+    resize("antialiased", (2, 3), mode="linear", antialias=1),
+    resize("cubic antialiased", (2, 3), mode="cubic", antialias=1),
+    resize("cubic without edges", (7, 8), mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5),
+    resize("of one axis", (9,), mode="linear", x=X),
+    resize("of three axes", (2, 3, 5), mode="linear", x=normal(1, 2, 3, 2, 4)),
+    resize("of all axes", (3, 3, 2), mode="linear", x=X),
+    resize("of ints", (6, 2), mode="nearest", x=WHOLE),
+    resize("that changes nothing", (4, 5), mode="linear"),
+    resize("of a part", (3, 4), mode="linear", roi=[0, 0, 0.2, -0.3, 1, 1, 0.9, 1.2],
+           coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.0),
+    case("Resize of axes", "Resize", SMALL, axes=[3, 2], mode="linear",
+         constants={1: None, 2: None, 3: ints(10, 6)}),
+    case("Resize not larger", "Resize", SMALL, axes=[2, 3], mode="linear",
+         keep_aspect_ratio_policy="not_larger", constants={1: None, 2: None, 3: ints(10, 6)}),
+]  # fmt: skip
+
+
+def recurrent(
+    name: str, op: str, *, directions: int = 1, absent: Sequence[int] = (), given: bool = True,
+    outputs: int | None = None, lengths: Sequence[int] | None = None, **attributes: Any,
+) -> Case:  # fmt: skip
+    """Return a layer of 4 steps, 2 rows, 3 inputs, 5 units; operands `absent` are left out."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    lead = (2, directions) if attributes.get("layout") else (directions, 2)
+    x = normal(2, 4, 3) if attributes.get("layout") else normal(4, 2, 3)
+    constants: dict[int, Any] = {
+        1: normal(directions, gates * 5, 3), 2: normal(directions, gates * 5, 5),
+        3: normal(directions, 2 * gates * 5), 4: None, 5: normal(*lead, 5),
+    }  # fmt: skip
+    if op == "LSTM":
+        constants |= {6: normal(*lead, 5), 7: normal(directions, 15)}
+    constants |= dict.fromkeys(absent)
+    inputs = [x]
+    if lengths is not None:
+        constants[4] = np.int32(lengths)
+        if not given:
+            del constants[4]
+            inputs.append(np.int32(lengths))
+    count = outputs or (3 if op == "LSTM" else 2)
+    return case(f"{op} {name}".strip(), op, *inputs, constants=constants, outputs=count,
+                hidden_size=5, **attributes)  # fmt: skip
+
+
+RECURRENT = [
+    *(recurrent("", op) for op in ("RNN", "GRU", "LSTM")),
+    *(recurrent("backwards", op, direction="reverse") for op in ("RNN", "GRU", "LSTM")),
+    *(recurrent("in both directions", op, directions=2, direction="bidirectional")
+      for op in ("RNN", "GRU", "LSTM")),
+    *(recurrent("of lengths", op, directions=2, direction="bidirectional", lengths=(4, 2))
+      for op in ("RNN", "GRU", "LSTM")),
+    recurrent("of lengths that are inputs", "LSTM", lengths=(0, 3), given=False),
+    recurrent("of lengths backwards", "GRU", lengths=(1, 3), given=False, direction="reverse"),
+    recurrent("without states and bias", "LSTM", absent=(3, 5, 6, 7)),
+    recurrent("without states and bias", "GRU", absent=(3, 5)),
+    recurrent("of one result", "LSTM", outputs=1),
+    recurrent("linear before reset", "GRU", linear_before_reset=1),
+    recurrent("linear before reset without bias", "GRU", linear_before_reset=1, absent=(3,)),
+    recurrent("of coupled gates", "LSTM", absent=(7,), input_forget=1),
+    recurrent("clipped", "LSTM", absent=(7,), clip=0.5),
+    recurrent("clipped", "GRU", clip=0.4),
+    recurrent("of other functions", "LSTM", activations=["HardSigmoid", "Softsign", "ScaledTanh"],
+              activation_alpha=[0.3, 1.5], activation_beta=[0.4, 0.6], absent=(7,)),
+    *(recurrent(f"of {name}", "RNN", activations=[name], **given) for name, given in (
+        ("Relu", {}), ("Affine", {"activation_alpha": [0.5], "activation_beta": [0.1]}),
+        ("LeakyRelu", {"activation_alpha": [0.1]}), ("Elu", {"activation_alpha": [0.7]}),
+        ("ThresholdedRelu", {"activation_alpha": [0.3]}), ("Softplus", {"clip": 2.0}),
+        ("Sigmoid", {}))),
+]  # fmt: skip
+
+CASES = [*ELEMENTWISE, *MOVEMENT, *LAYERS, *INDICES, *EINSUMS, *RESIZES, *RECURRENT]
+
+
+def of_parts(each: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a case whose operands are the middles of larger rows, and what it is fed."""
+    model, feeds = each.model(), each.feeds()
+    graph = model.graph
+    for info in graph.input:
+        name, x = info.name, feeds[info.name]
+        if not x.ndim:
+            continue
+        info.name = f"whole_{name}"
+        feeds[info.name] = np.pad(feeds.pop(name), [(0, 0)] * (x.ndim - 1) + [(1, 2)], mode="wrap")
+        info.type.tensor_type.shape.dim[x.ndim - 1].dim_value += 3
+        bounds = {f"{name}_from": 1, f"{name}_to": 1 + x.shape[-1], f"{name}_axis": x.ndim - 1}
+        graph.initializer.extend(numpy_helper.from_array(ints(n), k) for k, n in bounds.items())
+        graph.node.insert(0, helper.make_node("Slice", [info.name, *bounds], [name]))
+    return model, feeds
+
+
+def write(path: Path, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], case: Case) -> None:
+    from atc.exporters.megengine import to_megengine
+
+    path.with_suffix(".mge").write_bytes(to_megengine(model))
+    narrow = {k: v.astype(np.int32) if v.dtype == np.int64 else v for k, v in feeds.items()}
+    results = {f"o{k}": v for k, v in enumerate(case.truth())}
+    np.savez(path.with_suffix(".npz"), **narrow, **results)
 
 
 def main(folder: Path) -> None:
-    from atc.exporters.megengine import to_megengine
-
     folder.mkdir(parents=True, exist_ok=True)
     for each in CASES:
-        name = each.name.replace(" ", "_")
-        (folder / f"{name}.mge").write_bytes(to_megengine(each.model()))
-        narrow = {k: v.astype(np.int32) if v.dtype == np.int64 else v
-                  for k, v in each.feeds().items()}  # fmt: skip
-        results = {f"o{k}": v for k, v in enumerate(each.truth())}
-        np.savez(folder / f"{name}.npz", **narrow, **results)
+        name = re.sub(r"\W", "_", each.name)
+        write(folder / name, each.model(), each.feeds(), each)
+        write(folder / f"{name}_of_parts", *of_parts(each), each)
 
 
 if __name__ == "__main__":

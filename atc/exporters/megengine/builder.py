@@ -97,6 +97,10 @@ class Builder:
 
     What would change nothing (a conversion to the same type, + 0, ...) is left out, as MegEngine
     refuses to load it; for that the variables' types and shapes are noted where they are known.
+
+    Parts of tensors that have gaps between their rows are noted, too: where MegEngine 1.13 adds one
+    row to all rows of such a part, it reads on as if there were no gaps. It also moves addends and
+    factors about, so arithmetic is given copies of such parts.
     """
 
     where: str = ""
@@ -104,6 +108,8 @@ class Builder:
     names: dict[int, str] = field(default_factory=dict)
     shapes: dict[int, Shape] = field(default_factory=dict)
     dtypes: dict[int, DType] = field(default_factory=dict)
+    _gaps: set[int] = field(default_factory=set)
+    _copies: dict[int, int] = field(default_factory=dict)
     _count: int = 0
     _known: dict[tuple[str, Shape, bytes], int] = field(default_factory=dict)
     _numbers: dict[int, float] = field(default_factory=dict)
@@ -178,9 +184,21 @@ class Builder:
                 return x
             if mode != "POW" and self._is_number(x, _NEUTRAL[mode]):
                 return other
+        if len(operands) > 1 or mode == "NEGATE":
+            operands = tuple(self._without_gaps(x) for x in operands)
         made = self.op("Elemwise", operands, ("Elemwise", {"mode": mode}))[0]
         self._same_dtype(operands[0], made)
+        if all(x in self.shapes for x in operands):
+            self.shapes[made] = np.broadcast_shapes(*(self.shapes[x] for x in operands))
         return made
+
+    def _without_gaps(self, x: int) -> int:
+        if x not in self._gaps:
+            return x
+        if x not in self._copies:
+            rows = self.constant(np.arange(self.shapes[x][0], dtype=np.int32))
+            self._copies[x] = self.taken(x, 0, rows)
+        return self._copies[x]
 
     def _is_number(self, x: int, number: float) -> bool:
         return self._numbers.get(x) == number
@@ -188,6 +206,12 @@ class Builder:
     def _same_dtype(self, x: int, made: int) -> None:
         if x in self.dtypes:
             self.dtypes[made] = self.dtypes[x]
+
+    def _same_elements(self, x: int, made: int) -> None:
+        """Note that a variable may be the same elements, seen in another way."""
+        self._same_dtype(x, made)
+        if x in self._gaps:
+            self._gaps.add(made)
 
     def like(self, number: float, type_: Type) -> int:
         """Return a constant of a value's element type."""
@@ -219,7 +243,7 @@ class Builder:
             return x
         made = self.op(kind, [x, self.constant(np.array(wanted, np.int32))], params)[0]
         self.shapes[made] = wanted
-        self._same_dtype(x, made)
+        self._same_elements(x, made)
         return made
 
     def transpose(self, x: int, order: Sequence[int]) -> int:
@@ -230,7 +254,7 @@ class Builder:
         made = self.op("Dimshuffle", [x], ("Dimshuffle", pattern))[0]
         if x in self.shapes:
             self.shapes[made] = tuple(self.shapes[x][k] for k in order)
-        self._same_dtype(x, made)
+        self._same_elements(x, made)
         return made
 
     def part(
@@ -244,12 +268,23 @@ class Builder:
             bounds += [begin, *([] if end is None else [end]), step]
         numbers = [self.constant(np.array([n], np.int32)) for n in bounds]
         indices = ("IndexDescMaskDump", {"items": tuple(items)})
-        return self.op("Subtensor", [x, *numbers], indices)[0]
+        made = self.op("Subtensor", [x, *numbers], indices)[0]
+        self._same_elements(x, made)
+        shape = [*self.shapes[x]]
+        for axis, begin, end, step in zip(axes, begins, ends, steps, strict=True):
+            shape[axis] = len(range(begin, -1 if end is None else end, step))
+        self.shapes[made] = tuple(shape)
+        first = next((k for k, n in enumerate(shape) if n > 1), len(shape))
+        cut = [k for k, (n, m) in enumerate(zip(shape, self.shapes[x], strict=True)) if n != m]
+        if any(k > first for k in cut) or any(step != 1 for step in steps):
+            self._gaps.add(made)
+        return made
 
     def taken(self, x: int, axis: int, index: int) -> int:
         """Return the slices of an axis that an index selects, in the place of that axis."""
         indices = ("IndexDescMaskDump", {"items": (IndexItem(axis, False, False, False, True),)})
         made = self.op("IndexingMultiAxisVec", [x, index], indices)[0]
+        self._same_dtype(x, made)
         if x in self.shapes and index in self.shapes:
             shape = self.shapes[x]
             self.shapes[made] = (*shape[:axis], *self.shapes[index], *shape[axis + 1 :])

@@ -152,6 +152,7 @@ def _transposed(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
         for n, s, d, k, e in zip(xs[0].type.shape[2:], strides, dilations,
                                  xs[1].type.shape[2:], behind, strict=True)
     ]  # fmt: skip
+    b.shapes[found] = (xs[0].type.shape[0], node.results[0].shape[1], *_flat(full, rank, 1))
     if any(front) or any(m < 0 for m in more):
         first = len(names) + 2 - rank
         ends: list[int | None] = [n + min(m, 0) for n, m in zip(full, more, strict=True)]

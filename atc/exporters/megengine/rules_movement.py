@@ -1,4 +1,4 @@
-"""Operators that move elements: shapes, axes, parts, indices, padding."""
+"""Operators that move elements: shapes, axes, parts, padding."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from atc.exporters.megengine.builder import Array, Builder, Node, Var
+from atc.exporters.megengine.rules_indexing import wrapped
 
 
 def known(node: Node, xs: Sequence[Var], k: int) -> Array | None:
@@ -82,38 +81,11 @@ def _sliced(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     return [b.part(b.number(xs[0]), over, begins, until, by)]
 
 
-def _wrapped(b: Builder, index: Var, extent: int) -> int:
-    """Return negative indices as those counted from the first element."""
-    if index.array is not None:
-        return b.constant(index.array % extent)
-    return b.elemwise("MOD", b.number(index), b.like(extent, index.type))
-
-
 def _gathered(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     axis = node.get("axis", 0) % len(xs[0].type.shape)
-    index = _wrapped(b, xs[1], xs[0].type.shape[axis])
+    index = wrapped(b, xs[1], xs[0].type.shape[axis])
     found = b.taken(b.number(xs[0]), axis, index)
     return [b.reshape(found, node.results[0].shape)] if not xs[1].type.shape else [found]
-
-
-def _gathered_elements(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
-    """Return elements of the flat tensor, at places that are sums of the indices' parts."""
-    shape, wanted = xs[0].type.shape, xs[1].type.shape
-    axis = node.get("axis", 0) % len(shape)
-    strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-    if math.prod(shape) > np.iinfo(np.int32).max:
-        raise node.refuse("its places have more than 32 bits")
-    others = sum(
-        (along * stride for k, (along, stride) in enumerate(zip(np.indices(wanted), strides,
-                                                                strict=True)) if k != axis),
-        np.zeros(wanted, np.int64),
-    )  # fmt: skip
-    index = _wrapped(b, xs[1], shape[axis])
-    place = b.elemwise("FUSE_MUL_ADD3", index, b.constant(np.int32(strides[axis])),
-                       b.constant(others.astype(np.int32)))  # fmt: skip
-    flat = b.reshape(b.number(xs[0]), [xs[0].type.size])
-    found = b.taken(flat, 0, b.reshape(place, [xs[1].type.size]))
-    return [b.reshape(found, wanted)]
 
 
 def padded(
@@ -167,7 +139,6 @@ RULES: Mapping[str, Any] = {
     "Expand": _expanded,
     "Flatten": _reshaped,
     "Gather": _gathered,
-    "GatherElements": _gathered_elements,
     "Pad": _padded,
     "Reshape": _reshaped,
     "Slice": _sliced,
