@@ -45,7 +45,7 @@ def _assembler(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple
     if compiler.kind != "gcc" or not compiler.elf:
         return ()
     try:
-        answer = ask_program(question, compiler.timeout, log=log)
+        answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
     except TimedOut:
         return ()
     tool, words = companion(compiler, "as", log), assembler_words(answer.stderr)

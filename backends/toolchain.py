@@ -101,20 +101,21 @@ def run_binary(
 
 
 def ask_program(
-    argv: Sequence[str], timeout: float = PATIENCE, *, log: Log = no_log
-) -> Finished:
+    argv: Sequence[str], timeout: float = PATIENCE, *, log: Log = no_log,
+    running: Running | None = None,
+) -> Finished:  # fmt: skip
     """Return what a program says of itself; it is asked once while its file stays as it is.
 
     Errors are those of `run_binary`; an answer with another status than 0 isn't kept.
     """
     path = shutil.which(argv[0])
     if path is None:
-        return run_binary(argv, timeout, log=log)
+        return run_binary(argv, timeout, log=log, running=running)
     stat = os.stat(path)
     surroundings = tuple(os.environ.get(name) for name in _SAID_BY)
     key = (tuple(argv), stat.st_ino, stat.st_mtime_ns, stat.st_size, surroundings)
     if key not in _answers:
-        done = run_binary(argv, timeout, log=log)
+        done = run_binary(argv, timeout, log=log, running=running)
         if done.status:
             return done
         _answers[key] = done
@@ -317,7 +318,7 @@ def _linker(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[st
     if compiler.kind != "gcc" or not compiler.elf:
         return None
     try:
-        answer = ask_program(question, compiler.timeout, log=log)
+        answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
     except TimedOut:
         return None
     linker, words = companion(compiler, "ld", log), linker_words(answer.stderr)

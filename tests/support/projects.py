@@ -186,7 +186,7 @@ def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
     if len(kernels) >= MANY and "-c" not in arguments:
         joined.write_text(joined_text({k: (folder / k).read_text("utf-8") for k in kernels}))
         others = (word for word in arguments if word not in kernels)
-        arguments = (*others, "-Isrc/kernels", joined.name)
+        arguments = (joined.name, *others, "-Isrc/kernels")  # before libraries
     compile_in(folder, [require(cc), *STRICT, "-Iinclude", "-I.", *arguments], result)
     joined.unlink(missing_ok=True)
 
