@@ -54,6 +54,8 @@ SIZES = (6, 4, 2)
 WIDE = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4), (14, 1), (28, 1))
 NARROW = ((6, 2), (4, 3), (12, 1))
 """Tiles and vectors of a product, for 32 and for 16 registers."""
+TILES = (12, 24, 48)
+"""Tiles that are transformed at a time, about."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,10 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if is_open(g):
             found = [
                 WinogradParams(m=m, rows=0, p=p, nv=nv, u=4, pf=True, counted=-(-n // p) * p)
-                for m in SIZES for n in (12, 24, 48) for p, nv in shapes
+                for m in SIZES for n in TILES for p, nv in shapes
             ]  # fmt: skip
         for m in SIZES if not found else ():
-            down, across = -(-g.rows.out // m), -(-g.cols.out // m)
-            wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
-            for rows in wanted:
+            for rows in row_counts(g, m):
                 for p, nv in shapes:
                     found.append(WinogradParams(m=m, rows=rows, p=p, nv=nv, u=4, pf=True))
         raw: list[WinogradParams] = [replace(p, raw=True) for p in found]
@@ -283,8 +283,18 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
 
 def grid(g: Geometry, params: WinogradParams) -> Grid:
     """Return the tiles of an image."""
-    m = params.m
-    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), params.rows, params.counted)
+    return cut_tiles(g, params.m, params.rows, params.counted)
+
+
+def cut_tiles(g: Geometry, m: int, rows: int, counted: int = 0) -> Grid:
+    """Return the tiles of m x m outputs of an image, so many rows of them at a time."""
+    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), rows, counted)
+
+
+def row_counts(g: Geometry, m: int) -> list[int]:
+    """Return how many rows of tiles may be transformed at a time."""
+    whole = cut_tiles(g, m, 1)
+    return sorted({min(whole.down, -(-n // whole.across)) for n in TILES})
 
 
 def is_open(g: Geometry) -> bool:

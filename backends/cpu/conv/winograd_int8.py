@@ -21,9 +21,10 @@ from math import lcm
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams, Run, cheapest, is_depthwise
+from atc.backends.cpu.conv.blocked import LINE, PanelParams, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.cpu.conv.int8 import in_whole_words, splits, zero_point
+from atc.backends.cpu.conv.winograd import Grid, Product, cut_tiles, row_counts
 from atc.backends.cpu.conv.winograd_matrices import (
     INTEGERS,
     Row,
@@ -44,12 +45,8 @@ SIZES = (4, 2)
 WIDE = ((6, 4), (8, 3), (12, 2), (4, 4))
 NARROW = ((6, 2), (4, 2), (4, 3), (3, 3))
 """Tiles and vectors of a product, for 32 and for 16 registers."""
-TILES = (12, 24, 48)
-"""Tiles that are transformed at a time, about."""
 MIDDLE, HIGHEST = 128, 128
 """What inputs count from; the greatest magnitude that they have then, and that weights have."""
-LINE = 16
-"""Words in a cache line."""
 
 
 @dataclass(frozen=True)
@@ -106,32 +103,12 @@ class Plan:
 
     g: Geometry
     m: int
-    rows: int
+    grid: Grid
 
     @property
     def n(self) -> int:
         """Inputs of a tile, along an axis."""
         return self.m + 2
-
-    @property
-    def down(self) -> int:
-        """Rows of tiles."""
-        return -(-self.g.rows.out // self.m)
-
-    @property
-    def across(self) -> int:
-        """Tiles of a row."""
-        return -(-self.g.cols.out // self.m)
-
-    @property
-    def tiles(self) -> int:
-        """Tiles that are transformed at a time."""
-        return self.rows * self.across
-
-    @property
-    def rest(self) -> int:
-        """Tiles of the last rows, if these are fewer."""
-        return self.down % self.rows * self.across
 
     @property
     def pairs(self) -> int:
@@ -152,34 +129,17 @@ class Plan:
 
         A line more than needed, so that those of a tile don't meet in the same cache set.
         """
-        return self.pairs * self.tiles * self.g.block + LINE
+        return self.pairs * self.grid.block * self.g.block + LINE
 
     @property
     def p_stride(self) -> int:
         """Words from component to component of products."""
-        return self.g.mb * self.tiles * self.g.block + LINE
+        return self.g.mb * self.grid.block * self.g.block + LINE
 
     @property
     def starts(self) -> int:
         """Bytes before the transformed filters: what each group and each filter start with."""
         return 4 * (len(self.groups) + 1) * self.g.mb * self.g.block
-
-
-@dataclass(frozen=True)
-class Product:
-    """A function of matrix products: transformed tiles x vectors of output channels."""
-
-    tiles: int
-    vectors: int
-
-    @property
-    def name(self) -> str:
-        """The C function's name."""
-        return f"multiply_{self.tiles}x{self.vectors}"
-
-    def run(self, block: int) -> Run:
-        """Return the accumulators and where their inputs lie."""
-        return Run(0, 1, 0, tuple((f"c{k}", k * block) for k in range(self.tiles)))
 
 
 class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
@@ -216,8 +176,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[ExactWinogradParams] = []
         for m in SIZES if splits(target) else SIZES[:1]:
-            down, across = -(-g.rows.out // m), -(-g.cols.out // m)
-            for rows in sorted({min(down, -(-n // across)) for n in TILES}):
+            for rows in row_counts(g, m):
                 found += [
                     ExactWinogradParams(m=m, rows=rows, p=p, nv=nv)
                     for p, nv in shapes if nv <= g.mb
@@ -251,7 +210,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         plan, of, nv = plan_of(w, params), exact_matrices(params.m), params.nv
         g = plan.g
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
-        cuts = {n: cut_columns(Axis(n, n), params.p) for n in (plan.tiles, plan.rest) if n}
+        cuts = {n: cut_columns(Axis(n, n), params.p) for n in {*plan.grid.blocks}}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
         epilogue = TileEpilogue(w.op.epilogue, w, g, target, DType.INT32)
         signed = w.input(0).dtype is DType.INT8
@@ -275,7 +234,8 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
 
 def plan_of(w: Workload[ConvBlocked], params: ExactWinogradParams) -> Plan:
     """Return how a convolution is cut."""
-    return Plan(geometry(w, 1, recut=False), params.m, params.rows)
+    g = geometry(w, 1, recut=False)
+    return Plan(g, params.m, cut_tiles(g, params.m, params.rows))
 
 
 def pack_filters(weights: Array, plan: Plan, nv: int, zero: int) -> Array:
@@ -324,9 +284,8 @@ def exact_winograd_cycles(
     filters = 4.0 * components * depth * g.mb * g.block
     read = filters / (STREAM * machine.far_rate) if filters > machine.l2.size / 2 else 0.0
     into, back = TRANSFORMS[plan.m]
-    blocks = [plan.tiles] * (plan.down // plan.rows) + [plan.rest] * (plan.rest > 0)
     total = 0.0
-    for count in blocks:
+    for count in plan.grid.blocks:
         products = components * sum(
             c.count * tile_cycles(machine, flat, 1, c.width, vectors, depth)
             for c in cut_columns(Axis(count, count), params.p)
