@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from atc.backends.compiler import Compiler, assembler_words
-from atc.backends.toolchain import (
-    Log,
-    TimedOut,
-    ask_program,
-    companion,
-    no_log,
-    ran,
-    run_tool,
-)
+from atc.backends.toolchain import Log, no_log, own_command, ran, run_tool
 
 _SOURCE, _OBJECT = "source.s", "object.o"  # names in the question how GCC assembles
 
@@ -32,21 +24,10 @@ def assemble(
     def command(source: str, output: str, *more: str) -> tuple[str, ...]:
         return (*compiler.argv, *more, *flags, "-c", source, "-o", output)
 
-    words = _assembler(compiler, command(_SOURCE, _OBJECT, "-###"), log)
+    question = command(_SOURCE, _OBJECT, "-###")
+    words = own_command(compiler, "as", question, assembler_words, log)
     names = {_SOURCE: source, _OBJECT: output}
     own = tuple(names.get(word, word) for word in words)
     if not own or ran(compiler, own, folder, source, log).status:
         run_tool(compiler, command(source, output), folder, source, log)
     return cwd / output
-
-
-def _assembler(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[str, ...]:
-    """Return the assembler's command as GCC answers; none where there is more to it."""
-    if compiler.kind != "gcc" or not compiler.elf:
-        return ()
-    try:
-        answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
-    except TimedOut:
-        return ()
-    tool, words = companion(compiler, "as", log), assembler_words(answer.stderr)
-    return (tool, *words) if tool and words and not answer.status else ()

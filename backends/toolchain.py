@@ -304,8 +304,7 @@ def _link(
     def command(output: str, objects: Sequence[str], *more: str) -> tuple[str, ...]:
         return (*compiler.argv, *more, *flags(output), "-o", output, *objects, *libraries)
 
-    own = _linker(compiler, command(_LINKED, [_OBJECT], "-###"), log)
-    if own is not None:
+    if own := own_command(compiler, "ld", command(_LINKED, [_OBJECT], "-###"), linker_words, log):
         names = {_LINKED: [output], _OBJECT: objects}
         words = tuple(name for word in own for name in names.get(word, [word]))
         if ran(compiler, words, cwd, output, log).status == 0:
@@ -313,16 +312,22 @@ def _link(
     run_tool(compiler, command(output, objects), cwd, output, log)
 
 
-def _linker(compiler: Compiler, question: tuple[str, ...], log: Log) -> tuple[str, ...] | None:
-    """Return the linker's command as GCC answers; None where there is more to it."""
+def own_command(
+    compiler: Compiler, name: str, question: tuple[str, ...],
+    words_of: Callable[[bytes], tuple[str, ...]], log: Log,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the command of a tool that GCC starts, as it answers; none where there is more to it.
+
+    `question` has `-###`; `words_of` takes the tool's words out of the answer.
+    """
     if compiler.kind != "gcc" or not compiler.elf:
-        return None
+        return ()
     try:
         answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
     except TimedOut:
-        return None
-    linker, words = companion(compiler, "ld", log), linker_words(answer.stderr)
-    return (linker, *words) if linker and words and answer.status == 0 else None
+        return ()
+    tool, words = _companion(compiler, name, log), words_of(answer.stderr)
+    return (tool, *words) if tool and words and answer.status == 0 else ()
 
 
 def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -378,7 +383,7 @@ def archive_static(
     `flags` say which processor they are for, where the compiler's own isn't it.
     """
     folder = cwd.resolve()
-    objcopy = companion(compiler, "objcopy", log) if compiler.elf else None
+    objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
         words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
@@ -400,7 +405,7 @@ def section_sizes(
     """Return the bytes of code and constants, of data, and of zeroed data in an object, archive or
     program, as the tool `size` counts them.
     """
-    tool = companion(compiler, "size", log)
+    tool = _companion(compiler, "size", log)
     if tool is None:
         raise ToolchainError("the tool size isn't there", hint="install binutils")
     done = run_binary((tool, str(file)), _ANSWER, log=log)
@@ -425,7 +430,7 @@ def extract_archive(
 def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
     if compiler.kind == "zig":
         return (*compiler.argv[: compiler.argv.index("cc")], "ar")
-    found = companion(compiler, "ar", log)
+    found = _companion(compiler, "ar", log)
     if found is None:
         raise ToolchainError("no archiver: ar isn't there", hint="install binutils")
     if compiler.kind == "gcc" and compiler.elf:  # as gcc-ar; else it loads LLVM's plugin, too
@@ -436,7 +441,7 @@ def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
     return (found,)
 
 
-def companion(compiler: Compiler, name: str, log: Log) -> str | None:
+def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
     """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
     if compiler.kind == "zig":  # has none, but the host's own will do
         at_home = compiler.machine.partition("-")[0] == host_arch()

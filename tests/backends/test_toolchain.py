@@ -512,7 +512,7 @@ def test_a_link_by_the_linker_itself_is_the_compilers(
     made, commands = [], list[tuple[str, ...]]()
     for direct in (True, False):
         if not direct:
-            monkeypatch.setattr("atc.backends.toolchain._linker", lambda *_: None)
+            monkeypatch.setattr("atc.backends.toolchain.own_command", lambda *_: ())
         place = network(tmp_path / str(direct), "entry", 2)
         compile_many([Job(compiler, flags, f"src/{name}.c", place) for name in "ab"], 1)
         names = ["src/a.c.o", "src/b.c.o"]

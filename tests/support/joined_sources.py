@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
+from atc.backends.elf import ARCHIVE
 from atc.backends.toolchain import Job, compile_many
-from support import _static_names
+from support import static_names
 
 SOURCES = 32
 """In one file, at most."""
-EMPTY = b"!<arch>\n"
+EMPTY = ARCHIVE
 """An archive of nothing, to the linker the object of a source that another one holds."""
 _HEADER = re.compile(r'^#include ".*"$', re.MULTILINE)
 """Of the project, which no renaming must reach: the next source finds it read."""
@@ -51,7 +52,7 @@ def joined_text(texts: Mapping[str, str]) -> str:
     """Return one source of those of each path, each with static names of its own."""
     lines = [*dict.fromkeys(line for text in texts.values() for line in _HEADER.findall(text))]
     for k, (path, text) in enumerate(texts.items()):
-        names = [*_static_names(text), "run_thread"]  # of CUDA's emulation
+        names = [*static_names(text), "run_thread"]  # of CUDA's emulation
         lines += [f"#define {n} {n}_{k}" for n in names]
         lines += [f'#line 1 "{path}"', text, *(f"#undef {n}" for n in names)]
     return "\n".join(lines) + "\n"

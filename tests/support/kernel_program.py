@@ -29,7 +29,7 @@ from atc.backends.target import TILES, Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.ir.graph import Array
 from atc.templates import render, verbatim
-from support import _static_names
+from support import static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
 VECTOR_TARGETS = (
@@ -218,7 +218,7 @@ def _unit(sources: Iterable[KernelSource]) -> str:
     """Return a C file of many kernels; static functions of equal names get numbers."""
     lines = ["typedef int never_empty;"]
     for k, source in enumerate(sources):
-        names = _static_names(source.text)
+        names = static_names(source.text)
         lines += [f"#define {n} {n}_{k}" for n in names]
         lines += [f'#include "kernels/{source.symbol}.c"', *(f"#undef {n}" for n in names)]
     return "\n".join(lines) + "\n"

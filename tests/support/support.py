@@ -402,7 +402,7 @@ def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
         (root / path).write_bytes(data)
     lines: list[str] = []
     for k, path in enumerate(p for p in files if p.startswith("src/") and p.endswith(".c")):
-        statics = _static_names(files[path].decode())
+        statics = static_names(files[path].decode())
         lines += [f"#define {n} {n}_{k}" for n in statics]
         lines += [f'#include "{path}"', *(f"#undef {n}" for n in statics)]
     for e in emissions:
@@ -427,7 +427,7 @@ _STATIC = re.compile(
 )
 
 
-def _static_names(text: str) -> list[str]:
+def static_names(text: str) -> list[str]:
     """Return the names of a file's own functions, tables, structures and constants."""
     return sorted(set(_STATIC.findall(text)))
 
