@@ -34,7 +34,7 @@ from atc.farm.runners import Local, Runner, Unreachable, host_name
 from atc.fast_run.harness import HOT, device_harness_of, harness_of
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, Graph
-from atc.ir.ops import Part, Reshape
+from atc.ir.ops import Reshape, SubView
 from atc.ir.text import op_key
 from atc.select.cost import estimate, packing_overhead
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
@@ -204,7 +204,7 @@ def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             yield from workloads(inner, constants)
-        if not isinstance(node.op, Reshape | Part) and not node.op.subgraphs():
+        if not isinstance(node.op, Reshape | SubView) and not node.op.subgraphs():
             yield workload_of(graph, node, constants)
 
 
