@@ -1,4 +1,4 @@
-"""Calls of compilers and of what they made: the only module that starts processes.
+"""Processes and compilers: the only module that starts any; `linking` takes what they make.
 
 Every call is an argument list (never a shell), runs with LC_ALL=C in a given folder and under a
 time limit, and its output depends on nothing but the compiler, the flags and the files: sources
@@ -12,28 +12,21 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from atc.backends.compiler import (
-    LOADS,
-    OPEN_ENDED,
-    PATIENCE,
-    Compiler,
-    link_flags,
-    linker_words,
-)
+from atc.backends.compiler import PATIENCE, Compiler
 from atc.backends.running import Running, crashed, end_group
 from atc.backends.target import host_arch
 from atc.errors import ToolchainError, one_line, reason_of, way_out
 
 Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
 
-_ANSWER = 60.0  # seconds that a compiler may take to name a tool beside it
+ANSWER = 60.0  # seconds that a compiler may take to name a tool beside it
 _LONGEST = 600  # characters of a command in a message
 
 
@@ -164,6 +157,33 @@ def timeout_error(error: TimedOut, argv: Sequence[str], where: str = "") -> Tool
     )  # fmt: skip
 
 
+def own_command(
+    compiler: Compiler, name: str, question: tuple[str, ...],
+    words_of: Callable[[bytes], tuple[str, ...]], log: Log,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the command of a tool that GCC starts, as it answers; none where there is more to it.
+
+    `question` has `-###`; `words_of` takes the tool's words out of the answer.
+    """
+    if compiler.kind != "gcc" or not compiler.elf:
+        return ()
+    try:
+        answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
+    except TimedOut:
+        return ()
+    tool, words = companion(compiler, name, log), words_of(answer.stderr)
+    return (tool, *words) if tool and words and answer.status == 0 else ()
+
+
+def companion(compiler: Compiler, name: str, log: Log) -> str | None:
+    """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
+    if compiler.kind == "zig":  # has none, but the host's own will do
+        at_home = compiler.machine.partition("-")[0] == host_arch()
+        return shutil.which(name) if at_home else None
+    done = ask_program((*compiler.argv, f"-print-prog-name={name}"), ANSWER, log=log)
+    return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None
+
+
 @contextmanager
 def compiling_threads(running: Running, count: int) -> Iterator[ThreadPoolExecutor]:
     """Return threads that run compilers; an interrupt ends those, so that nobody waits for them."""
@@ -256,195 +276,3 @@ def parse_header(job: Job, *, log: Log = no_log) -> Path:
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
     run_tool(job.compiler, command, cwd, job.source, log)
     return cwd / parsed
-
-
-# ------------------------------------------------------------------------------- linking
-
-
-def link_shared(
-    compiler: Compiler,
-    flags: tuple[str, ...],
-    objects: Sequence[str],
-    output: str,
-    cwd: Path,
-    *,
-    log: Log = no_log,
-) -> Path:
-    """Link the objects (named relative to `cwd`) to a shared library and return its path.
-
-    Of the flags only those of `link_flags` are passed on.
-    """
-    kept = link_flags(flags)
-
-    def words(name: str) -> Iterator[str]:
-        yield from (*kept, "-shared")
-        if compiler.elf:
-            yield from (f"-Wl,-soname,{name}", "-Wl,--build-id=none", "-Wl,-z,noexecstack")
-            # Sanitizers leave their runtime's symbols to the program.
-            if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
-                yield "-Wl,-z,defs"
-
-    _link(compiler, words, objects, _libraries(flags), output, cwd.resolve(), log)
-    return cwd / output
-
-
-_LINKED, _OBJECT = "linked", "object.o"  # names in the question how GCC links
-
-
-def _link(
-    compiler: Compiler, flags: Callable[[str], Iterable[str]], objects: Sequence[str],
-    libraries: Sequence[str], output: str, cwd: Path, log: Log,
-) -> None:  # fmt: skip
-    """Link objects, by the linker itself where GCC says how: its drivers take as long as that.
-
-    `flags` are asked for the output's name. What fails so is the compiler's to do, and its words
-    are the error's.
-    """
-
-    def command(output: str, objects: Sequence[str], *more: str) -> tuple[str, ...]:
-        return (*compiler.argv, *more, *flags(output), "-o", output, *objects, *libraries)
-
-    if own := own_command(compiler, "ld", command(_LINKED, [_OBJECT], "-###"), linker_words, log):
-        names = {_LINKED: [output], _OBJECT: objects}
-        words = tuple(name for word in own for name in names.get(word, [word]))
-        if ran(compiler, words, cwd, output, log).status == 0:
-            return
-    run_tool(compiler, command(output, objects), cwd, output, log)
-
-
-def own_command(
-    compiler: Compiler, name: str, question: tuple[str, ...],
-    words_of: Callable[[bytes], tuple[str, ...]], log: Log,
-) -> tuple[str, ...]:  # fmt: skip
-    """Return the command of a tool that GCC starts, as it answers; none where there is more to it.
-
-    `question` has `-###`; `words_of` takes the tool's words out of the answer.
-    """
-    if compiler.kind != "gcc" or not compiler.elf:
-        return ()
-    try:
-        answer = ask_program(question, compiler.timeout, log=log, running=compiler.running)
-    except TimedOut:
-        return ()
-    tool, words = _companion(compiler, name, log), words_of(answer.stderr)
-    return (tool, *words) if tool and words and answer.status == 0 else ()
-
-
-def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what comes last in a link: libraries serve only what stands before them."""
-    return ("-lm", *[LOADS] * (LOADS in flags))
-
-
-def link_program(
-    compiler: Compiler,
-    flags: tuple[str, ...],
-    objects: Sequence[str],
-    output: str,
-    cwd: Path,
-    *,
-    static: bool = False,
-    log: Log = no_log,
-) -> Path:
-    """Link an executable; `static` ones run under an emulator without the target's libraries."""
-    kept = (*link_flags(flags), *(("-static",) if static else ()))
-    command = (*compiler.argv, *kept, "-o", output, *objects, *_libraries(flags))
-    run_tool(compiler, command, cwd.resolve(), output, log)
-    return cwd.resolve() / output
-
-
-def link_wasm(
-    compiler: Compiler, exports: Sequence[str], archive: str, output: str, cwd: Path, *,
-    log: Log = no_log,
-) -> Path:  # fmt: skip
-    """Link a WebAssembly module of functions of a static library; it imports nothing."""
-    start = "-mexec-model=reactor" if compiler.kind == "zig" else "-nostartfiles"
-    words = (start, "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=1048576",
-             "-Wl,--export=__heap_base", *(f"-Wl,--export={name}" for name in exports))  # fmt: skip
-    command = (*compiler.argv, *words, "-o", output, archive, "-lm")
-    run_tool(compiler, command, cwd.resolve(), output, log)
-    return cwd.resolve() / output
-
-
-def archive_static(
-    compiler: Compiler,
-    objects: Sequence[str],
-    output: str,
-    cwd: Path,
-    data: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    *,
-    log: Log = no_log,
-) -> Path:
-    """Make a static library of objects, and of objects with data alone, and return its path.
-
-    Where objcopy is there (ELF), the objects become one member that defines the public symbols
-    only: the kernels of two networks in one program then never clash. Those with data, which may be
-    large and whose symbols have the network's name, stay as they are. Else it is a plain archive.
-    `flags` say which processor they are for, where the compiler's own isn't it.
-    """
-    folder = cwd.resolve()
-    objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
-    if objcopy is not None:
-        whole = str(Path(output).with_suffix(".o"))
-        words = [w for w in compiler.argv if not w.startswith("--specs=")]  # for whole programs
-        driver = replace(compiler, argv=tuple(words))
-        join = (*flags, "-r", "-nostdlib")
-        _link(driver, lambda output: join, objects, (), whole, folder, log)
-        run_tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
-        objects = [whole]
-    (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
-    options = "-rcsD" if compiler.elf else "-rcs"
-    command = (*_archiver(compiler, log), options, output, *objects, *data)
-    run_tool(compiler, command, folder, output, log)
-    return cwd / output
-
-
-def section_sizes(
-    compiler: Compiler, file: Path, *, log: Log = no_log
-) -> tuple[int, int, int]:
-    """Return the bytes of code and constants, of data, and of zeroed data in an object, archive or
-    program, as the tool `size` counts them.
-    """
-    tool = _companion(compiler, "size", log)
-    if tool is None:
-        raise ToolchainError("the tool size isn't there", hint="install binutils")
-    done = run_binary((tool, str(file)), _ANSWER, log=log)
-    rows = [line.split() for line in done.stdout.decode(errors="replace").splitlines()[1:]]
-    if done.status or not rows:
-        raise ToolchainError(f"{Path(tool).name} can't read {file.name}")
-    code, data, bss = (sum(int(row[k]) for row in rows) for k in range(3))
-    return code, data, bss
-
-
-def extract_archive(
-    compiler: Compiler, archive: str, cwd: Path, *, log: Log = no_log
-) -> tuple[str, ...]:
-    """Put the members of a static library beside it; returns their names relative to `cwd`."""
-    place = (cwd / archive).resolve()
-    members = place.with_name(f"{place.name}.d")
-    members.mkdir()
-    run_tool(compiler, (*_archiver(compiler, log), "-x", str(place)), members, archive, log)
-    return tuple(sorted(str(file.relative_to(cwd.resolve())) for file in members.iterdir()))
-
-
-def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
-    if compiler.kind == "zig":
-        return (*compiler.argv[: compiler.argv.index("cc")], "ar")
-    found = _companion(compiler, "ar", log)
-    if found is None:
-        raise ToolchainError("no archiver: ar isn't there", hint="install binutils")
-    if compiler.kind == "gcc" and compiler.elf:  # as gcc-ar; else it loads LLVM's plugin, too
-        done = ask_program((*compiler.argv, "-print-file-name=liblto_plugin.so"), _ANSWER, log=log)
-        plugin = done.stdout.decode(errors="replace").strip()
-        if not done.status and Path(plugin).is_absolute():
-            return (found, "--plugin", plugin)
-    return (found,)
-
-
-def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
-    """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
-    if compiler.kind == "zig":  # has none, but the host's own will do
-        at_home = compiler.machine.partition("-")[0] == host_arch()
-        return shutil.which(name) if at_home else None
-    done = ask_program((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
-    return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None

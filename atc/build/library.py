@@ -14,17 +14,16 @@ from typing import Protocol
 from atc.backends.assembler import assemble
 from atc.backends.compiler import Compiler, compile_flags, shared_library, source_flags
 from atc.backends.kernel_source import KernelSource
+from atc.backends.linking import archive_static, link_shared
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     PARSED,
     Job,
     Log,
-    archive_static,
     compile_many,
     compile_object,
     compiling_threads,
-    link_shared,
     no_log,
     parse_header,
 )

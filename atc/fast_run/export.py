@@ -19,7 +19,8 @@ from atc.build.gpu import compile_cubins
 from atc.codegen.gpu_files import gpu_files
 from atc.codegen.weights import included_weights
 from atc.errors import OptionError, one_line
-from atc.fast_run.measure import HARNESS, Bench, Task, bench_files, unknown_tasks
+from atc.fast_run.measure import HARNESS, Bench, bench_files, unknown_tasks
+from atc.fast_run.task import Task
 from atc.files.temporary import temporary_folder
 from atc.templates import render
 

@@ -9,19 +9,18 @@ that differ in float constants alone, one is measured.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from atc.backends.compiler import Compiler
 from atc.backends.cuda.device import device_name, runs_code
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.kernel import Candidate, Workload, workload_of
-from atc.backends.kernel_source import KernelSource, render_kernel
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import render_kernel
+from atc.backends.linking import link_program
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import Finished, TimedOut, link_program
+from atc.backends.toolchain import Finished, TimedOut
 from atc.build.gpu import compile_cubins, gpu_units, headers_of
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.build.output_folder import write_files
@@ -32,11 +31,9 @@ from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
 from atc.farm.runners import Local, Runner, Unreachable, host_name
 from atc.fast_run.harness import HOT, device_harness_of, harness_of
+from atc.fast_run.task import Task, workload_digest
 from atc.files.temporary import temporary_folder
-from atc.ir.graph import Array, Graph
-from atc.ir.ops import Part, Reshape
-from atc.ir.text import op_key
-from atc.select.cost import estimate, packing_overhead
+from atc.select.cost import estimate
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
@@ -48,8 +45,6 @@ KERNELS_A_WORKER = 32
 """Candidates of several workloads are compiled together, about so many for each worker."""
 BATCH_BYTES = 256 << 20
 """The most that the data of such workloads takes, if it is more than one."""
-_FLOAT = r"\b\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)f?\b"
-_NUMBER = re.compile(rf"\(-{_FLOAT}\)|{_FLOAT}")
 HARNESS, DATA = "harness.c", "data.bin"
 SLOWED = 0.85
 """A clock that falls to this part of what it was compares kernels at different speeds."""
@@ -196,56 +191,6 @@ def machine_name(target: Target, device_id: int = 0) -> str:
     if target.device == EMULATED:
         return f"{host_name()} as a GPU"
     return device_name(device_id) if target.device else host_name()
-
-
-def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
-    """Yield the workload of every node that needs a kernel, subgraphs included."""
-    constants = {**outer, **graph.constants}
-    for node in graph.nodes:
-        for inner in node.op.subgraphs():
-            yield from workloads(inner, constants)
-        if not isinstance(node.op, Reshape | Part) and not node.op.subgraphs():
-            yield workload_of(graph, node, constants)
-
-
-def workload_digest(w: Workload, target: Target) -> str:
-    """Return the digest of a workload on a target: the op, its types, what is constant."""
-    parts = [op_key(w.op), str(w.inputs), str(w.outputs), str(w.constant), target.name]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Task:
-    """A workload, the candidates to measure, their sources, and the key of their times."""
-
-    workload: Workload
-    chosen: tuple[Candidate, ...]
-    sources: tuple[KernelSource, ...]
-    key: str
-    target: Target
-
-    @cached_property
-    def text(self) -> str:
-        """Return what tasks have in common whose kernels differ in float constants alone.
-
-        Such take the same time: a slope or a scale of each layer.
-        """
-        texts = (s.text.replace(s.symbol, "") for s in self.sources)
-        return "\0".join([*(c.label for c in self.chosen), *(_NUMBER.sub("#", t) for t in texts)])
-
-    def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
-        """Return what was measured of a candidate."""
-        return Measurement(
-            c.label, time_ns, reason, packing_overhead(c, self.workload, self.target)
-        )
-
-    def without(self, k: int) -> Task:
-        """Return the task without its k-th candidate."""
-        return replace(
-            self,
-            chosen=self.chosen[:k] + self.chosen[k + 1 :],
-            sources=self.sources[:k] + self.sources[k + 1 :],
-        )
 
 
 def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:

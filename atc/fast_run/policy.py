@@ -21,7 +21,7 @@ from pathlib import Path
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.errors import OptionError, not_written, one_line, way_out
-from atc.fast_run.measure import workload_digest
+from atc.fast_run.task import workload_digest
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.ir.text import op_text

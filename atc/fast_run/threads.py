@@ -12,14 +12,16 @@ from pathlib import Path
 
 from atc.backends.compiler import THREADS
 from atc.backends.kernel import Candidate, Workload
+from atc.backends.linking import link_program
 from atc.backends.target import Target
-from atc.backends.toolchain import TimedOut, link_program
+from atc.backends.toolchain import TimedOut
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.errors import AtcError
 from atc.farm.runners import Unreachable
 from atc.fast_run.harness import operands
-from atc.fast_run.measure import Bench, workload_digest
+from atc.fast_run.measure import Bench
+from atc.fast_run.task import workload_digest
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
 from atc.memory.arena import plan_memory

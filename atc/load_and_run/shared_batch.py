@@ -9,8 +9,8 @@ from pathlib import Path
 from atc.backends.kernel import workload_of
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
-from atc.fast_run.measure import workload_digest
 from atc.fast_run.policy import Pick, workload_summary, write_policy
+from atc.fast_run.task import workload_digest
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
 from atc.options.options import Options

@@ -11,7 +11,7 @@ from atc.backends.compiler import Compiler
 from atc.backends.kernel import Workload
 from atc.diagnostics import Diagnostics
 from atc.fast_run.export import FOLDER
-from atc.fast_run.measure import workloads
+from atc.fast_run.task import workloads
 from atc.fast_run.timings import export_files, measured, replayed
 from atc.pipeline.caches import open_build_context
 from atc.pipeline.lowering import Optimised, optimise_all

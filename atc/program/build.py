@@ -17,7 +17,7 @@ from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
-from atc.ir.ops import If, Loop, Map, Part, Reshape
+from atc.ir.ops import If, Loop, Map, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
@@ -147,8 +147,8 @@ class _Writer:
                     self._alias(node)
                     if node.outputs[0] in kept:
                         kept.add(self._same(node.outputs[0]))
-                case Part():
-                    self._part(node, node.op)
+                case SubView():
+                    self._sub_view(node, node.op)
                     if node.outputs[0] in graph.ends:
                         steps.append(self._detached(node.outputs[0]))
                         made.add(node.outputs[0])
@@ -160,7 +160,7 @@ class _Writer:
                     steps += self._loop(node)
                 case _:
                     steps.append(self._step(node, threads))
-            made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
+            made.update(o for o in node.outputs if not isinstance(node.op, Reshape | SubView))
         return steps
 
     def _cascades(self, graph: Graph, threads: int) -> dict[str, Cascade]:
@@ -195,7 +195,7 @@ class _Writer:
         """Return the value that this one is a reshape of."""
         return home_of(value, self.reshaped)
 
-    def _part(self, node: Node, op: Part) -> None:
+    def _sub_view(self, node: Node, op: SubView) -> None:
         source, result = node.inputs[0], node.outputs[0]
         type_ = self.types[result]
         if source in self.constants:

@@ -16,7 +16,7 @@ from atc.backends.kernel import Candidate, Launch, Workload, split_of
 from atc.backends.target import Target
 from atc.dims import is_dynamic, most
 from atc.ir.graph import Graph, Node, reads
-from atc.ir.ops import Part, Reshape
+from atc.ir.ops import Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.ops.external import External
 from atc.program.partition import cycles, is_long, pieces, shared
@@ -270,7 +270,7 @@ def _may_overlap(node: Node, selection: Selection, target: Target) -> bool:
 
     On a GPU target they have to be the GPU's.
     """
-    if isinstance(node.op, Reshape | Part):
+    if isinstance(node.op, Reshape | SubView):
         return True
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or isinstance(node.op, External) or node.op.written:

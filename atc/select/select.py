@@ -12,7 +12,7 @@ from atc.backends.target import Target, on_host
 from atc.dims import concrete, high, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
-from atc.ir.ops import Part, Reshape
+from atc.ir.ops import Reshape, SubView
 from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
 
 
@@ -249,7 +249,7 @@ def select(
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             chosen.update(select(inner, on_host(target), timings, constants, limits))
-        moved = isinstance(node.op, Reshape | Part)
+        moved = isinstance(node.op, Reshape | SubView)
         if moved or node.op.subgraphs():
             if not moved or node.inputs[0] in on_host_only:
                 on_host_only.update(node.outputs)

@@ -15,7 +15,7 @@ from atc.backends.target import Target
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir.graph import Array, Graph, Node
-from atc.ir.ops import Part, Reshape
+from atc.ir.ops import Reshape, SubView
 from atc.lower.trace import NodeDiagnostic
 from atc.options.files import file_digest
 from atc.options.options import Options
@@ -187,7 +187,7 @@ def _nodes(
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             yield from _nodes(inner, constants)
-        if not node.op.subgraphs() and not isinstance(node.op, Reshape | Part):
+        if not node.op.subgraphs() and not isinstance(node.op, Reshape | SubView):
             yield node, graph, constants
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from atc.backends.compiler import Compiler
 from atc.backends.find_compiler import find_compiler
+from atc.backends.linking import archive_static
 from atc.backends.object_file import (
     STAND_IN,
     enlarge_last_member,
@@ -18,7 +19,7 @@ from atc.backends.object_file import (
     enlarged_object,
 )
 from atc.backends.targets import get_target
-from atc.backends.toolchain import archive_static, compile_object
+from atc.backends.toolchain import compile_object
 from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
 

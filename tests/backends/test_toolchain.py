@@ -15,18 +15,11 @@ import pytest
 from atc.backends.compiler import Compiler, compile_flags
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
+from atc.backends.linking import archive_static, link_program, link_shared
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import (
-    Job,
-    archive_static,
-    compile_many,
-    compile_object,
-    link_program,
-    link_shared,
-    run_binary,
-)
+from atc.backends.toolchain import Job, compile_many, compile_object, run_binary
 from atc.errors import OptionError, ToolchainError
 
 HELPER = "int twice(int x);\nint twice(int x) { return x * FACTOR; }\n"
@@ -512,7 +505,7 @@ def test_a_link_by_the_linker_itself_is_the_compilers(
     made, commands = [], list[tuple[str, ...]]()
     for direct in (True, False):
         if not direct:
-            monkeypatch.setattr("atc.backends.toolchain.own_command", lambda *_: ())
+            monkeypatch.setattr("atc.backends.linking.own_command", lambda *_: ())
         place = network(tmp_path / str(direct), "entry", 2)
         compile_many([Job(compiler, flags, f"src/{name}.c", place) for name in "ab"], 1)
         names = ["src/a.c.o", "src/b.c.o"]

@@ -10,8 +10,9 @@ import pytest
 
 from atc.backends.compiler import compile_flags
 from atc.backends.find_compiler import find_compiler
+from atc.backends.linking import link_shared
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object, link_shared
+from atc.backends.toolchain import compile_object
 from atc.codegen.weights import included_weights
 from atc.errors import InternalError
 

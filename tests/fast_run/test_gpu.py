@@ -27,7 +27,8 @@ from atc.backends.targets import get_target
 from atc.build.library import BuildContext, library_flags
 from atc.cache.algo import open_algo_cache
 from atc.diagnostics import Diagnostics
-from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
+from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
+from atc.fast_run.task import workloads
 from atc.fast_run.timings import measured
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked, Map, MatMul

@@ -26,7 +26,8 @@ from atc.build.library import BuildContext, compile_units, kernel_unit, library_
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.codegen.emit import kernel_tree
-from atc.fast_run.measure import Bench, fast_run, workloads
+from atc.fast_run.measure import Bench, fast_run
+from atc.fast_run.task import workloads
 from atc.ir.graph import Graph
 from atc.select.select import Timings, select
 from support import compile_graph

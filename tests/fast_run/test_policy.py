@@ -12,8 +12,8 @@ from atc.backends.cpu.map.portable import MapLoops
 from atc.backends.targets import get_target
 from atc.compile import compile_model
 from atc.errors import OptionError
-from atc.fast_run.measure import workloads
 from atc.fast_run.policy import HEADER, Pick, picks, read_policy, replay, write_policy
+from atc.fast_run.task import workloads
 from atc.options.options import Options, make_options
 from atc.options.table import read_values
 from atc.select.select import ANY, Measurement

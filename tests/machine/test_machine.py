@@ -29,7 +29,8 @@ from atc.backends.targets import get_target
 from atc.build.library import BuildContext, library_flags
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache
-from atc.fast_run.measure import Bench, fast_run, workloads
+from atc.fast_run.measure import Bench, fast_run
+from atc.fast_run.task import workloads
 from atc.ir.graph import Array
 from atc.passes import run_passes
 from support import compile_graph

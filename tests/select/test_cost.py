@@ -9,8 +9,8 @@ from blocked_convs import Case, build
 
 from atc.backends.kernel import Workload
 from atc.backends.targets import get_target
-from atc.fast_run.measure import workloads
 from atc.fast_run.policy import picks
+from atc.fast_run.task import workloads
 from atc.select.cost import CYCLES, NANOSECONDS, estimate, packing_overhead
 from atc.select.select import Limits, Measurement, Timings, candidates, select
 

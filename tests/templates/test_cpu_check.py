@@ -11,9 +11,10 @@ import pytest
 from atc.backends.compiler import compile_flags
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
+from atc.backends.linking import link_program
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object, link_program, run_binary
+from atc.backends.toolchain import compile_object, run_binary
 from atc.templates import TemplateRuleError, render
 
 CHECKED = [t for t in TARGETS if t.cpu_checks and t.arch == "x86_64"]

@@ -164,14 +164,14 @@ class Reshape(Op):
 
 
 @dataclass(frozen=True)
-class Part(Op):
-    """Elements of a dense tensor from `begin` on, where they lie; costs nothing."""
+class SubView(Op):
+    """A tensor inside of another: its elements from `begin` on, where they lie; costs nothing."""
 
     begin: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """Check that the part lies inside and has the operand's type."""
+        """Check that it lies inside and has the operand's type."""
         x, y = inputs[0], outputs[0]
-        require(x is not None and self.begin >= 0, f"a part of {x} from {self.begin}")
+        require(x is not None and self.begin >= 0, f"a view of {x} from {self.begin}")
         require(x is not None and self.begin + y.size <= x.size, f"{y} leaves {x}")
         require(x is not None and x.dtype is y.dtype, "the type changes")

@@ -22,11 +22,11 @@ from atc.ir.ops import (
     Map,
     MatMul,
     Normalize,
-    Part,
     Pool,
     Reduce,
     Reshape,
     Softmax,
+    SubView,
     identity_epilogue,
 )
 from atc.ir.ops.data import Concat, Cumulate, Gather, Pad, Scatter
@@ -430,7 +430,7 @@ _RULES: dict[type[Op], Callable[[_Walk, Node, Any], str | tuple[str, ...] | None
     MatMul: _product,
     Normalize: _normalized,
     Pad: _padded,
-    Part: _linear,
+    SubView: _linear,
     Pool: _pooled,
     Reduce: _reduce,
     Reshape: _linear,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from atc.dims import is_dynamic
 from atc.ir.graph import Node
-from atc.ir.ops import Map, Part
+from atc.ir.ops import Map, SubView
 from atc.passes.rewriting import Rewriting
 
 ALIGNMENT = 64
@@ -14,7 +14,7 @@ ALIGNMENT = 64
 
 
 def slice_in_place(state: Rewriting, node: Node) -> Node:
-    """Turn a movement that keeps the order of a dense slice of its operand into a Part."""
+    """Turn a movement that keeps the order of a dense slice of its operand into a SubView."""
     op = node.op
     if not isinstance(op, Map) or not op.is_movement or len(node.inputs) != 1:
         return node
@@ -25,4 +25,4 @@ def slice_in_place(state: Rewriting, node: Node) -> Node:
         return node
     if is_dynamic((view.offset, type_.shape)) and state.constant(node.inputs[0]) is not None:
         return node  # a constant's part is a constant
-    return replace(node, op=Part(view.offset))
+    return replace(node, op=SubView(view.offset))

@@ -14,7 +14,7 @@ import numpy as np
 
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, Graph, Node, TensorType, prune, reads, type_of
-from atc.ir.ops import ConvBlocked, Epilogue, Part
+from atc.ir.ops import ConvBlocked, Epilogue, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View, gather_view
 from atc.passes.canonical.alias_slices import ALIGNMENT
@@ -110,7 +110,7 @@ class _Merging:
         self.merged[first.outputs[0]] = Node(new, inputs, (result,), merge_origin(*chosen))
         begin = 0
         for node, count in zip(chosen, blocks, strict=True):
-            self.parts[node.outputs[0]] = replace(node, op=Part(begin * step), inputs=(result,))
+            self.parts[node.outputs[0]] = replace(node, op=SubView(begin * step), inputs=(result,))
             begin += count
 
     def _operand(self, nodes: Sequence[Node], k: int) -> Array:

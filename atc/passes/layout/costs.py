@@ -21,10 +21,10 @@ from atc.ir.ops import (
     MatMul,
     Normalize,
     NormalizeBlocked,
-    Part,
     Pool,
     Reduce,
     Reshape,
+    SubView,
     Unblock,
 )
 from atc.ir.ops.blocked import BYTES
@@ -71,7 +71,7 @@ def estimate(task: Task, width: int) -> float:
     op, y = task.op, task.outputs[0]
     moved = CALL + (y.nbytes + sum(t.nbytes for t in task.inputs if t is not None)) / RATE
     match op:
-        case Reshape() | Part():
+        case Reshape() | SubView():
             return 0.0
         case Conv():
             return moved + _plain_conv(op, task, width)

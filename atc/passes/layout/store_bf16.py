@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Expr, Input, cast, substitute, walk
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, reads
-from atc.ir.ops import ConvBlocked, Map, MatMul, Part, Pool, Reduce, Reshape
+from atc.ir.ops import ConvBlocked, Map, MatMul, Pool, Reduce, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.passes.layout.costs import RATE, Task
 
@@ -67,7 +67,7 @@ def store_bf16(
 def moves(node: Node) -> bool:
     """Return whether results are values of the operands, in the same type."""
     match node.op:
-        case Reshape() | Part() | Concat():
+        case Reshape() | SubView() | Concat():
             return True
         case Pool():
             return node.op.how == "Max" and len(node.outputs) == 1

@@ -85,13 +85,13 @@ class FixedPoint:
         fine, whole = f"{prefix}_fine", f"{prefix}_whole"
         own, text = render_expr(self.value, lambda k: f"(float){names[k]}", f"{prefix}_f")
         text = f"q_round({text}){plus(self.rounded.zero)}"
-        turned = [line.replace("rintf(", "q_rounded(") for line in (*own, text)]
+        rounding = [line.replace("rintf(", "q_rounded(") for line in (*own, text)]
         lines = [
             f"const int32_t {fine} = {steps.total(names)};",
             f"int32_t {whole} = q_down({fine}, {self.bits}){plus(steps.zero)};",
             f"if (((uint32_t){fine} & {steps.guard}u) == 0) {{",
-            *(f"  {line}" for line in turned[:-1]),
-            f"  {whole} = {turned[-1]};",
+            *(f"  {line}" for line in rounding[:-1]),
+            f"  {whole} = {rounding[-1]};",
             "}",
         ]
         return lines, steps.byte(whole)

@@ -176,16 +176,16 @@ def _any_result(
     whole = _rounded_last(epilogue, w, first)
     if whole is None:
         lines, text = finish(epilogue, w, total, indices, first)
-        turned = [line.replace("rintf(", "q_rounded(") for line in (*lines, text)]
-        return turned[:-1], turned[-1]
+        rounding = [line.replace("rintf(", "q_rounded(") for line in (*lines, text)]
+        return rounding[:-1], rounding[-1]
     rounded, zero, dtype = whole
     lines, text = finish(Epilogue(rounded, epilogue.views), w, total, indices, first)
     fn = "q_near(" if _all_clamped(rounded) else "q_rounded("
     low = (-128 if dtype is DType.INT8 else 0) - zero
     text = f"q_clamp(q_round({text}), {low}, {low + 255})"
     shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
-    turned = [line.replace("rintf(", fn) for line in (*lines, f"({dtype.c})({shifted})")]
-    return turned[:-1], turned[-1]
+    rounding = [line.replace("rintf(", fn) for line in (*lines, f"({dtype.c})({shifted})")]
+    return rounding[:-1], rounding[-1]
 
 
 def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, int, DType] | None:

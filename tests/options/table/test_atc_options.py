@@ -32,6 +32,7 @@ from atc.cli.main import main
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError
 from atc.fast_run import measure
+from atc.fast_run.task import Task
 from atc.importers import load_model
 from atc.ir.graph import Graph
 from atc.options.options import Options, make_options
@@ -420,8 +421,8 @@ def test_a_24_a_bank_of_measured_kernels(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.skip("this machine's target has one kernel for Softmax")
 
     def other_is_best(
-        tasks: Sequence[measure.Task], bench: object
-    ) -> Iterator[tuple[measure.Task, tuple[Measurement, ...]]]:
+        tasks: Sequence[Task], bench: object
+    ) -> Iterator[tuple[Task, tuple[Measurement, ...]]]:
         worst = plain.candidate.label
         for task in tasks:
             labels = [c.label for c in task.chosen]
