@@ -84,8 +84,7 @@ KERNELS = [
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = [
-    "gpus", "kernel", "elementwise", "products", "slim", "tensor", "boxes", "warpgroup", "im2col",
-    "windows", "blocked", "rows", "data", "ordered", "loops", "recurrent", "packed", "attention",
+    "gpus", "kernel", "map", "products", "conv", "normalize", "attention", "data", "rnn", "special",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 

@@ -16,6 +16,7 @@ from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import Plan, make_gpu
+from atc.codegen.gpu_files import gpu_files
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
 from atc.codegen.prefault import MOST, PAGE, prefault_ranges
@@ -289,7 +290,7 @@ def _library(
         f"include/{name}.h": render("project/net.h.j2", values),
         f"src/{name}.c": without_single_loops(render("project/net.c.j2", values)),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
-        **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
+        **({"src/gpu_own.h": render("cuda/project/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
     }
 
@@ -301,17 +302,10 @@ def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, st
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
     if target.device and any(k.launch for k in kernels):
-        files |= {f"src/{file}": verbatim(f"cuda/{file}") for file in gpu_files(target)}
+        files |= {f"src/{file}": verbatim(path) for file, path in gpu_files(target).items()}
     for header in dict.fromkeys(h for k in kernels for h in k.headers):
         files[f"src/simd_{header}.h"] = verbatim(f"simd/{header}.h")
     return files
-
-
-def gpu_files(target: Target) -> tuple[str, ...]:
-    """Return the names of what every network for a GPU needs in `src/`."""
-    emulated = ("emulation.h", "emulated_driver.c")
-    own = emulated if target.device == EMULATED else ("driver.c",)
-    return ("device.h", "tensor.h", "warpgroup.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:

@@ -388,7 +388,7 @@ def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
     values, data = make(task.workload, task.chosen, task.sources, bench.target)
     texts = kernel_tree(task.sources, bench.target)
     if bench.target.device:
-        texts["src/gpu_own.h"] = render("cuda/gpu_own.h.j2", {"name": "bench"})
+        texts["src/gpu_own.h"] = render("cuda/project/gpu_own.h.j2", {"name": "bench"})
         texts[HARNESS] = render("bench/gpu_harness.c.j2", {**values, "device": bench.device_id})
     else:
         texts[HARNESS] = render("bench/harness.c.j2", values)

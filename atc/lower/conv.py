@@ -145,7 +145,7 @@ def conv_transpose(ctx: LoweringContext) -> str:
     ctx.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
     sizes = zip(x.shape[2:], strides, kernel, dilations, strict=True)
     full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
-    begin, spatial = _transposed_extents(ctx, full, strides, x.shape[2:])
+    begin, spatial = transposed_extents(ctx, full, strides, x.shape[2:])
     out_shape = (x.shape[0], w.shape[1] * group, *spatial)
     inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
     dtype = ctx.b.type(inputs[0]).dtype
@@ -158,7 +158,7 @@ def conv_transpose(ctx: LoweringContext) -> str:
     return ctx.b.cast(y, x.dtype)
 
 
-def _transposed_extents(
+def transposed_extents(
     ctx: LoweringContext, full: Sequence[int], strides: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the begin pads and output sizes, from pads, output_padding or output_shape."""

@@ -35,7 +35,7 @@ def einsum(ctx: LoweringContext) -> str:
     """ONNX Einsum-12, with ellipsis, implicit output, diagonals and any number of operands."""
     b = ctx.b
     operands = [ctx.input(i) for i in range(len(ctx.inputs))]
-    terms, output = _parse(ctx, ctx.str("equation"), operands)
+    terms, output = parse_equation(ctx, ctx.str("equation"), operands)
     extents = _extents(ctx, terms)
     ctx.require(all(label in extents for label in output), "an output label is in no operand")
     dtype = b.type(operands[0]).dtype
@@ -52,7 +52,7 @@ def einsum(ctx: LoweringContext) -> str:
 # ---- the equation -------------------------------------------------------------------------------
 
 
-def _parse(
+def parse_equation(
     ctx: LoweringContext, equation: str, operands: Sequence[str]
 ) -> tuple[list[Term], tuple[str, ...]]:
     """Return the operands with a label per axis, and the output's labels."""

@@ -33,6 +33,17 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 @lowers("Upsample")
 def upsample(ctx: LoweringContext) -> str:
     """ONNX Upsample-9, deprecated: asymmetric coordinates, nearest below."""
+    return resize(ctx, *upsampling(ctx))
+
+
+@lowers("Resize")
+def lower_resize(ctx: LoweringContext) -> str:
+    """ONNX Resize-19 in all modes; scales, sizes and roi must be known when compiling."""
+    return resize(ctx, *resizing(ctx))
+
+
+def upsampling(ctx: LoweringContext) -> tuple[list[Axis], Sampling]:
+    """Return how an Upsample changes each axis."""
     if ctx.opset >= 9:
         scales = _floats(ctx, 1, "the scales") or []
     elif ctx.opset >= 7:
@@ -41,17 +52,15 @@ def upsample(ctx: LoweringContext) -> str:
         scales = [1.0, 1.0, ctx.float("height_scale"), ctx.float("width_scale")]
     axes = _scaled_axes(ctx, scales, range(len(ctx.shape(0))))
     mode = ctx.str("mode", "nearest").replace("bilinear", "linear")
-    return _resize(ctx, axes, _checked(ctx, Sampling(mode, "asymmetric", "floor")))
+    return axes, _checked(ctx, Sampling(mode, "asymmetric", "floor"))
 
 
-@lowers("Resize")
-def lower_resize(ctx: LoweringContext) -> str:
-    """ONNX Resize-19 in all modes; scales, sizes and roi must be known when compiling."""
+def resizing(ctx: LoweringContext) -> tuple[list[Axis], Sampling]:
+    """Return how a Resize changes each axis."""
     if ctx.opset < 11:
         old = Sampling(ctx.str("mode", "nearest"), "asymmetric", "simple")
         factors = _floats(ctx, 1, "the scales") or []
-        axes = _scaled_axes(ctx, factors, range(len(ctx.shape(0))))
-        return _resize(ctx, axes, _checked(ctx, old))
+        return _scaled_axes(ctx, factors, range(len(ctx.shape(0)))), _checked(ctx, old)
     rank = len(ctx.shape(0))
     given = ctx.ints("axes") if ctx.opset >= 18 else None
     chosen = range(rank) if given is None else [ctx.axis(a, rank) for a in given]
@@ -70,7 +79,7 @@ def lower_resize(ctx: LoweringContext) -> str:
         axes = _scaled_axes(ctx, scales, chosen)
     else:
         axes = _sized_axes(ctx, sizes or [], chosen)
-    return _resize(ctx, _with_roi(ctx, axes, sampling, chosen), _checked(ctx, sampling))
+    return _with_roi(ctx, axes, sampling, chosen), _checked(ctx, sampling)
 
 
 def _checked(ctx: LoweringContext, sampling: Sampling) -> Sampling:
@@ -154,7 +163,8 @@ def _with_roi(
 # ---- emitting -----------------------------------------------------------------------------------
 
 
-def _resize(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling) -> str:
+def resize(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling) -> str:
+    """Return the node's first operand, resized."""
     shape = tuple(a.out for a in axes)
     b, x = ctx.b, ctx.input(0)
     dtype = b.type(x).dtype

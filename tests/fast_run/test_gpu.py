@@ -14,11 +14,11 @@ from quantized_convs import Case, model, parts
 from whole.test_cuda import has_driver
 
 import atc.select
-from atc.backends.cuda.blocked import BlockedElements, BlockedTiles
 from atc.backends.cuda.catalogue import KERNELS
-from atc.backends.cuda.elementwise import MapElements
-from atc.backends.cuda.products import MatMulTiles
-from atc.backends.cuda.warpgroup import MatMulWarpgroupSplit, WarpgroupParams
+from atc.backends.cuda.conv.blocked import BlockedElements, BlockedTiles
+from atc.backends.cuda.map.elementwise import MapElements
+from atc.backends.cuda.products.tiles import MatMulTiles
+from atc.backends.cuda.products.warpgroup import MatMulWarpgroupSplit, WarpgroupParams
 from atc.backends.find_compiler import find_compiler
 from atc.backends.kernel import AnyKernel, Kernel, Params, Workload
 from atc.backends.nvcc import find_nvcc

@@ -17,6 +17,7 @@ from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Job, compile_many
+from atc.codegen.gpu_files import gpu_files
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
@@ -263,8 +264,8 @@ def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple
     """Return the cubins that nvcc makes of kernels for a device."""
     nvcc = find_nvcc(device, os.environ)
     files = {k.path: k.text for k in sources}
-    headers = ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h")
-    files |= {f"src/{header.partition('/')[2]}": verbatim(header) for header in headers}
+    headers = {n: p for n, p in gpu_files(TARGET).items() if n.endswith(".h")}
+    files |= {f"src/{n}": verbatim(p) for n, p in {**headers, "kernel.h": "cpu/kernel.h"}.items()}
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -21,15 +21,16 @@ import pytest
 from cuda_cases import TARGET
 from joined_sources import compile_joined
 
-from atc.backends.cuda.boxes import ATOM
+from atc.backends.cuda.conv.im2col import WindowProduct
 from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.im2col import WindowProduct
-from atc.backends.cuda.warpgroup import SHARES, WarpgroupProduct
+from atc.backends.cuda.products.boxes import ATOM
+from atc.backends.cuda.products.warpgroup import SHARES, WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.codegen.gpu_files import gpu_files
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
@@ -233,8 +234,8 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
     """Compile kernels; check registers, shared memory and instructions of each."""
     nvcc = find_nvcc(device, os.environ)
     (folder / "src" / "kernels").mkdir(parents=True)
-    for file in ("cuda/device.h", "cuda/tensor.h", "cuda/warpgroup.h", "cpu/kernel.h"):
-        (folder / "src" / Path(file).name).write_text(verbatim(file))
+    for name, template in {**gpu_files(TARGET), "kernel.h": "cpu/kernel.h"}.items():
+        (folder / "src" / name).write_text(verbatim(template))
     for workload, candidate, source in kernels:
         (folder / source.path).write_text(source.text)
         cubin = folder / "kernel.cubin"

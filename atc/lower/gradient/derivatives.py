@@ -309,8 +309,9 @@ def _power_slope(g: Expr, a: Expr, b: Expr, y: Expr) -> Expr:
 
 
 def _exponent_slope(g: Expr, a: Expr, b: Expr, y: Expr) -> Expr:
-    """Return g y log(a), which is 0 where y is."""
-    return where_is("Equal", y, 0, like(y, 0), times(g, y, _log(a)))
+    """Return g y log(a), which is 0 where y is, and 0 by 0^0."""
+    base = where_is("Equal", a, 0, where_is("Equal", b, 0, _one(a), a), a)
+    return where_is("Equal", y, 0, like(y, 0), times(g, y, _log(base)))
 
 
 BINARY: Mapping[str, tuple[Callable[..., Expr], Callable[..., Expr]]] = {

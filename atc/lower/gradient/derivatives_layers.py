@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
 from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType
+from atc.lower.conv import transposed_extents
+from atc.lower.einsum import parse_equation
 from atc.lower.elementwise import compute, like
 from atc.lower.gradient.derivatives import Step, derives, minus, over, summed_to, times, zeros
 from atc.lower.gradient.derivatives_tensor import filter_gradient, normalized, scattered
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
+from atc.lower.resample import Axis
+from atc.lower.resize import resize, resizing, upsampling
 
 
 def _along(step: Step, g: str, axis: int, matrix: str) -> str:
@@ -102,51 +109,81 @@ def blocks(step: Step) -> list[str]:
                       (n, c, h, w))]  # fmt: skip
 
 
-@derives("Resize")
+@derives("Resize", "Upsample")
 def resized(step: Step) -> list[str]:
     """Apply the transpose of the interpolation, axis by axis: that of an identity matrix."""
-    at, b, shape, g = step.at, step.ctx.b, step.shape(0), step.g
-    at.require(at.str("coordinate_transformation_mode") != "tf_crop_and_resize",
-               "the gradient of tf_crop_and_resize")  # fmt: skip
-    out = b.shape(g)
-    axes = [a % len(shape) for a in at.ints("axes", list(range(len(shape)))) or []]
-    scales = [float(s) for s in np.asarray(at.const(2)).reshape(-1)] if at.has(2) else []
-    kept = {k: a for k, a in step.node.attributes.items()
-            if k not in ("axes", "keep_aspect_ratio_policy")}  # fmt: skip
-    more = {k: a.value for k, a in kept.items()}
-    for k, axis in enumerate(axes):
-        if out[axis] == shape[axis] and (not scales or scales[k] == 1):
+    at, b, g = step.at, step.ctx.b, step.g
+    axes, sampling = (resizing if step.node.op_type == "Resize" else upsampling)(at)
+    at.require(sampling.coordinates != "tf_crop_and_resize", "the gradient of tf_crop_and_resize")
+    for d, axis in enumerate(axes):
+        if axis.is_identity:
             continue
-        eye = b.constant(np.eye(shape[axis], dtype=b.type(g).dtype.numpy))
-        scale = b.constant(np.array([scales[k], 1], np.float32)) if scales else ""
-        sizes = "" if scales else step.ints([out[axis], shape[axis]])
-        matrix = step.op("Resize", eye, "", scale, sizes, attributes=more)
-        g = _along(step, g, axis, matrix)
+        eye = b.constant(np.eye(axis.size, dtype=b.type(g).dtype.numpy))
+        kept = Axis(axis.size, axis.size, 1.0)
+        g = _along(step, g, d, resize(replace(at, inputs=(eye,)), [axis, kept], sampling))
     return [g]
 
 
 # ---- indices ------------------------------------------------------------------------------------
 
 
-@derives("ScatterElements", "ScatterND")
+@derives("Scatter", "ScatterElements", "ScatterND")
 def scattering(step: Step) -> list[str]:
-    """Give the data what wasn't replaced, the updates what is in their places."""
+    """Give the data what wasn't replaced, the updates what is in their places.
+
+    Of equal largest and of equal least ones each gets the same share.
+    """
     op, how = step.node.op_type, step.at.str("reduction", "none")
-    step.at.require(how in ("none", "add"), f"the gradient of {op} with reduction {how}")
+    data, indices, updates = step.inputs
+    op = "ScatterElements" if op == "Scatter" else op
     axis = {"axis": step.at.int("axis", 0)} if op == "ScatterElements" else {}
-    gather = "GatherElements" if axis else "GatherND"
-    updates = step.op(gather, step.g, step.inputs[1], attributes=axis)
+
+    def there(x: str) -> str:
+        gather = "GatherElements" if axis else "GatherND"
+        return step.op(gather, x, indices, attributes=axis)
+
+    def combined(a: str, b: str, reduction: str) -> str:
+        return step.op(op, a, indices, b, attributes={**axis, "reduction": reduction})
+
+    if how == "none":
+        return [_zeros_at(step, op, step.g, indices, step.shape(2), **axis), "", there(step.g)]
     if how == "add":
-        return [step.g, "", updates]
-    return [_zeros_at(step, op, step.g, step.inputs[1], step.shape(2), **axis), "", updates]
+        return [step.g, "", there(step.g)]
+    g = there(step.g)
+    if how == "mul":
+        (old, new), filled = ([compute(step.ctx, fn, x) for x in (data, updates)]
+                              for fn in (_is_zero, _filled))  # fmt: skip
+        count, rest = combined(old, new, "add"), combined(filled[0], filled[1], "mul")
+        return [compute(step.ctx, _by_factor, step.g, data, filled[0], count, rest), "",
+                compute(step.ctx, _by_factor, g, updates, filled[1], there(count), there(rest))]
+    kept = compute(step.ctx, _is_equal, data, step.y)
+    given = compute(step.ctx, _is_equal, updates, there(step.y))
+    count = combined(kept, given, "add")
+    return [compute(step.ctx, _share, step.g, kept, count), "",
+            compute(step.ctx, _share, g, given, there(count))]
+
+
+def _is_equal(x: Expr, y: Expr) -> Expr:
+    return cast(call("Equal", x, y), x.dtype)
+
+
+def _share(g: Expr, hit: Expr, hits: Expr) -> Expr:
+    return over(times(g, hit), hits)
 
 
 @derives("GatherND")
 def nd_gathered(step: Step) -> list[str]:
     """Add up the gradient where the elements were taken."""
-    step.at.require(not step.at.int("batch_dims"), "the gradient of GatherND with batch_dims")
     data = zeros(step.ctx.b, step.shape(0), step.ctx.b.type(step.g).dtype)
-    return [step.op("ScatterND", data, step.inputs[1], step.g, attributes={"reduction": "add"})]
+    indices, lead = step.inputs[1], step.shape(1)[: step.at.int("batch_dims")]
+    if lead:  # ScatterND has none: the batch's places are indices, too
+        own = np.moveaxis(np.indices(lead), 0, -1)
+        shape = (*step.shape(1)[:-1], len(lead))
+        own = own.reshape(*lead, *[1] * (len(shape) - 1 - len(lead)), len(lead))
+        full = step.ctx.b.constant(np.ascontiguousarray(np.broadcast_to(own, shape)))
+        indices = step.op("Concat", full, step.ctx.b.cast(indices, DType.INT64),
+                          attributes={"axis": -1})  # fmt: skip
+    return [step.op("ScatterND", data, indices, step.g, attributes={"reduction": "add"})]
 
 
 @derives("TopK")
@@ -163,11 +200,26 @@ def chosen(step: Step) -> list[str]:
 def largest(step: Step) -> list[str]:
     """Give each image's maxima equal shares."""
     axes = list(range(2, len(step.shape(0))))
-    is_it = lambda v, m: cast(call("Equal", v, m), v.dtype)  # noqa: E731
-    hits = compute(step.ctx, is_it, step.inputs[0], step.y)
+    hits = compute(step.ctx, _is_equal, step.inputs[0], step.y)
     total = reduce_axes(step.ctx, hits, axes, True, "Sum")
-    share = lambda p, h, n: over(times(p, h), n)  # noqa: E731
-    return [compute(step.ctx, share, step.g, hits, total)]
+    return [compute(step.ctx, _share, step.g, hits, total)]
+
+
+def _is_zero(x: Expr) -> Expr:
+    return cast(call("Equal", x, like(x, 0)), x.dtype)
+
+
+def _filled(x: Expr) -> Expr:
+    return call("Add", x, _is_zero(x))
+
+
+def _by_factor(g: Expr, x: Expr, filled: Expr, count: Expr, rest: Expr) -> Expr:
+    """Return g times the product of the other factors than x, of which `count` are 0.
+
+    `rest` is the product of all of them, 1 in place of 0.
+    """
+    others = call("Equal", minus(count, _is_zero(x)), like(x, 0))
+    return times(g, call("Where", others, over(rest, filled), like(x, 0)))
 
 
 @derives("ReduceProd")
@@ -176,45 +228,44 @@ def multiplied(step: Step) -> list[str]:
     b, shape, x = step.ctx.b, step.shape(0), step.inputs[0]
     axes = reduction_axes(step.at, 18)
     kept = [1 if d in axes else n for d, n in enumerate(shape)]
-
-    def is_zero(v: Expr) -> Expr:
-        return cast(call("Equal", v, like(v, 0)), v.dtype)
-
-    zeros = reduce_axes(step.ctx, compute(step.ctx, is_zero, x), axes, True, "Sum")
-    filled = compute(step.ctx, lambda v: call("Add", v, is_zero(v)), x)
+    count = reduce_axes(step.ctx, compute(step.ctx, _is_zero, x), axes, True, "Sum")
+    filled = compute(step.ctx, _filled, x)
     rest = reduce_axes(step.ctx, filled, axes, True, "Prod")
-
-    def slope(g: Expr, v: Expr, filled: Expr, n: Expr, p: Expr) -> Expr:
-        own = is_zero(v)
-        others = minus(n, own)  # zeros among the others
-        value = over(p, filled)
-        return times(g, call("Where", call("Equal", others, like(n, 0)), value, like(v, 0)))
-
-    return [compute(step.ctx, slope, b.reshape(step.g, kept), x, filled, zeros, rest)]
+    return [compute(step.ctx, _by_factor, b.reshape(step.g, kept), x, filled, count, rest)]
 
 
 @derives("Einsum")
 def einsum(step: Step) -> list[str]:
-    """Return for each operand the sum of products of the gradient and the other operands."""
+    """Return for each operand the sum of products of the gradient and the other operands.
+
+    Where an operand's diagonal was taken, identity matrices put the gradient there.
+    """
     at, b = step.at, step.ctx.b
-    text = at.str("equation").replace(" ", "")
-    left, arrow, result = text.partition("->")
-    terms = left.split(",")
-    plain = "." not in text and all(len({*t}) == len(t) for t in terms)
-    at.require(plain, f"the gradient of the equation {text}")
-    if not arrow:
-        letters = sorted({*left} - {","})
-        result = "".join(c for c in letters if left.count(c) == 1)
+    terms, output = parse_equation(at, at.str("equation"), step.inputs)
+    fresh = iter(ascii_letters)
+    names = {k: next(fresh) for k in dict.fromkeys([k for t in terms for k in t.labels])}
+    given = ["".join(names[k] for k in t.labels) for t in terms]
+    at.require(len(names) + max(map(len, given)) <= len(ascii_letters), "so many labels")
     results = []
-    for k, term in enumerate(terms):
-        others = [t for i, t in enumerate(terms) if i != k]
-        known = {*result}.union(*others)
-        kept = "".join(c for c in term if c in known)
-        equation = f"{','.join([result, *others])}->{kept}"
-        values = [v for i, v in enumerate(step.inputs) if i != k]
-        part = step.op("Einsum", step.g, *values, attributes={"equation": equation})
-        shape = step.shape(k)
-        spread = [n if c in known else 1 for c, n in zip(term, shape, strict=True)]
+    for k, term in enumerate(given):
+        shape, own, factors = step.shape(k), "", [(step.g, "".join(names[x] for x in output))]
+        factors += [(v, t) for i, (v, t) in enumerate(zip(step.inputs, given, strict=True))
+                    if i != k]  # fmt: skip
+        spares = iter(ascii_letters[len(names) :])
+        for letter, size in zip(term, shape, strict=True):
+            if letter in own:
+                first, letter = letter, next(spares)
+                eye = b.constant(np.eye(size, dtype=b.type(step.g).dtype.numpy))
+                factors.append((eye, first + letter))
+            own += letter
+        known: dict[str, int] = {}
+        for value, labels in factors:
+            for x, n in zip(labels, b.shape(value), strict=True):
+                known[x] = n if known.get(x, 1) == 1 else known[x]
+        spread = [n if known.get(x) == n else 1 for x, n in zip(own, shape, strict=True)]
+        kept = "".join(x for x, n in zip(own, spread, strict=True) if n != 1)
+        equation = f"{','.join(t for _, t in factors)}->{kept}"
+        part = step.op("Einsum", *(v for v, _ in factors), attributes={"equation": equation})
         results.append(b.expand(b.reshape(part, spread), shape))
     return results
 
@@ -224,12 +275,13 @@ def conv_transpose(step: Step) -> list[str]:
     """Make a Conv for the input's gradient, one over the batch for the filters'."""
     at, b, shape = step.at, step.ctx.b, step.shape(0)
     kernel, group = step.shape(1)[2:], at.int("group", 1)
-    explicit = at.str("auto_pad", "NOTSET") == "NOTSET" and not at.ints("output_shape")
-    at.require(explicit, "the gradient of a ConvTranspose with auto_pad or output_shape")
     rank = len(kernel)
-    slid = {"strides": at.ints("strides", [1] * rank) or [],
-            "dilations": at.ints("dilations", [1] * rank) or [],
-            "pads": at.ints("pads", [0] * 2 * rank) or []}  # fmt: skip
+    strides, dilations = (at.ints(w, [1] * rank) or [] for w in ("strides", "dilations"))
+    sizes = zip(shape[2:], strides, kernel, dilations, strict=True)
+    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
+    begins, out = transposed_extents(at, full, strides, shape[2:])
+    ends = [max(f - p - n, 0) for f, p, n in zip(full, begins, out, strict=True)]
+    slid = {"strides": strides, "dilations": dilations, "pads": [*begins, *ends]}
     dx = step.op("Conv", step.g, step.inputs[1], attributes={**slid, "group": group})
     for d, n in enumerate(shape[2:], 2):
         dx = take(b, dx, d, np.arange(n))

@@ -131,7 +131,8 @@ def elements_gathered(step: Step) -> list[str]:
 # ---- reductions ---------------------------------------------------------------------------------
 
 
-@derives("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax", "ReduceMin")
+@derives("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax", "ReduceMin",
+         "ReduceLogSumExp")  # fmt: skip
 def reduced(step: Step) -> list[str]:
     """Spread the gradient over the reduced axes, times what each element adds to the result."""
     at, b, shape, how = step.at, step.ctx.b, step.shape(0), step.node.op_type[6:]
@@ -150,6 +151,7 @@ def reduced(step: Step) -> list[str]:
         "Sum": lambda p, v, m: p,
         "Mean": lambda p, v, m: over(p, like(p, count)),
         "SumSquare": lambda p, v, m: times(like(p, 2), p, v),
+        "LogSumExp": lambda p, v, m: times(p, call("Exp", minus(v, m))),
         "L2": lambda p, v, m: where_is("Equal", m, 0, like(m, 0), over(times(p, v), m)),
     }
     return [b.expand(compute(step.ctx, slopes[how], g, x, y), shape)]
@@ -279,18 +281,20 @@ def average_pool(step: Step) -> list[str]:
     b, shape, at = step.ctx.b, step.shape(0), step.at
     kernel = at.ints("kernel_shape") or []
     slid, rest = _slid(step, kernel)
-    at.require(min(rest) >= 0, "the gradient of a window that leaves the padded input")
     count = np.ones(())
     rank, out = len(kernel), b.shape(step.y)[2:]
+    ends = slid["pads"][rank:]
+    slid["pads"][rank:] = [q + max(-r, 0) for q, r in zip(ends, rest, strict=True)]
     for d in range(rank):
         taps = (np.arange(out[d])[:, None] * slid["strides"][d] - slid["pads"][d]
                 + np.arange(kernel[d]) * slid["dilations"][d])  # fmt: skip
-        inside = (taps >= 0) & (taps < shape[2 + d]) | bool(at.int("count_include_pad"))
+        before, behind = (slid["pads"][d], ends[d]) if at.int("count_include_pad") else (0, 0)
+        inside = (taps >= -before) & (taps < shape[2 + d] + behind)
         count = count[..., None] * inside.sum(1)
     dtype = b.type(step.g).dtype.numpy
     share = compute(step.ctx, over, step.g, b.constant(count.astype(dtype)))
     ones = b.constant(np.ones((shape[1], 1, *kernel), dtype))
-    more = {**slid, "group": shape[1], "output_padding": rest}
+    more = {**slid, "group": shape[1], "output_padding": [max(r, 0) for r in rest]}
     return [step.op("ConvTranspose", share, ones, attributes=more)]
 
 

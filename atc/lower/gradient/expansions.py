@@ -9,6 +9,7 @@ import numpy as np
 
 from atc.ir.graph import DType
 from atc.lower.gradient.derivatives import Variable
+from atc.lower.gradient.expansions_control import MOST
 from atc.lower.gradient.tape import Place, expands
 
 
@@ -20,6 +21,22 @@ def lp_normalized(place: Place) -> list[Variable]:
     norm = op(f"ReduceL{p}", x, place.ints(axis), keepdims=1)
     zero = op("Equal", norm, place.like(0))
     return [op("Div", x, op("Where", zero, place.like(1), norm))]
+
+
+@expands("CumProd")
+def cumulated(place: Place) -> list[Variable]:
+    """Return the products of rows of a triangle, right where some factors are 0."""
+    at, op, x = place.at, place.op, place.operands[0]
+    rank = len(place.shape(x))
+    axis = at.axis(int(np.asarray(at.required_const(1, "the axis")).reshape(-1)[0]), rank)
+    count = place.shape(x)[axis]
+    at.require(count <= MOST, f"the gradient of a CumProd of more than {MOST} elements")
+    own = np.tri(count, k=-at.int("exclusive"), dtype=bool)
+    taken = place.constant(own[::-1, ::-1].copy() if at.int("reverse") else own)
+    last = [*(d for d in range(rank) if d != axis), axis]
+    rows = op("Unsqueeze", op("Transpose", x, perm=last), place.ints(-2))
+    y = op("ReduceProd", op("Where", taken, rows, place.like(1)), place.ints(-1), keepdims=0)
+    return [op("Transpose", y, perm=[int(k) for k in np.argsort(last)])]
 
 
 @expands("LRN")

@@ -29,8 +29,8 @@ WITHOUT: Mapping[tuple[str, str], str] = {
         SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
         SequenceMap SplitToSequence"""),
     **_all(_SHAPE, "Compress NonZero Unique"),
-    **_all(_OPEN, """AffineGrid CumProd DFT DeformConv Det GridSample ImageDecoder MaxRoiPool
-        RoiAlign STFT Scatter TensorScatter Upsample"""),
+    **_all(_OPEN, """AffineGrid DFT DeformConv Det GridSample ImageDecoder MaxRoiPool
+        RoiAlign STFT TensorScatter"""),
 }  # fmt: skip
 """Why, by domain and operator."""
 

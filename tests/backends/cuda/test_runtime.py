@@ -17,7 +17,10 @@ from atc.backends.targets import get_target
 from atc.templates import verbatim
 
 SUPPORT = Path(__file__).parents[2] / "support"
-SOURCES = ("driver.h", "driver.c", "gpu.h", "gpu.c", "device.h", "emulation.h", "emulated_driver.c")
+SOURCES = (
+    "driver/driver.h", "driver/driver.c", "project/gpu.h", "project/gpu.c", "device.h",
+    "driver/emulation.h", "driver/emulated_driver.c",
+)  # fmt: skip
 
 OPEN = """
 #include <dlfcn.h>
@@ -111,7 +114,7 @@ def compiled(folder: Path, *sources: str) -> Path:
     compiler = find_compiler(target, os.environ)
     flags = compile_flags(compiler, target, "O1")
     for name in SOURCES:
-        (folder / name).write_text(verbatim(f"cuda/{name}"))
+        (folder / Path(name).name).write_text(verbatim(f"cuda/{name}"))
     (folder / "gpu_own.h").write_text("#define GPU_OWN(function) net_##function\n")
     (folder / "kernel.h").write_text(verbatim("cpu/kernel.h"))
     for source in sources:

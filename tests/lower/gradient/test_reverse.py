@@ -96,6 +96,8 @@ CASES = {
         for op in ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax",
                    "ReduceMin", "ReduceLogSumExp")
     },
+    "ReduceLogSumExp of large ones": "(double[2,3] a) => (double[2] y) <int64[1] x = {1}, "
+        "double k = {500}> { b = Mul(a, k) y = ReduceLogSumExp<keepdims=0>(b, x) }",
     "MatMul": "(double[2,1,3,4] a, double[5,4,2] b) => (double[2,5,3,2] y) { y = MatMul(a, b) }",
     "MatMul of vectors": "(double[4] a, double[2,4,3] b, double[3] c) => (double[2] y) "
                          "{ t = MatMul(a, b) y = MatMul(t, c) }",
@@ -108,6 +110,11 @@ CASES = {
     "GlobalAveragePool": "(double[2,3,4,5] a) => (double[2,3,1,1] y) { y = GlobalAveragePool(a) }",
     "AveragePool": "(double[1,2,7,6] a) => (double[1,2,4,3] y) "
                    "{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]>(a) }",
+    **{
+        f"AveragePool beyond the end{include}": "(double[1,2,6,7] a) => (double[1,2,3,4] y) "
+            f"{{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1{include}>(a) }}"
+        for include in ("", ", count_include_pad=1")
+    },
     "MaxPool": "(double[1,2,7,6] a) => (double[1,2,4,3] y) "
                "{ y = MaxPool<kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]>(a) }",
     "BatchNormalization": "(double[2,3,4] a, double[3] s, double[3] t, double[3] m, double[3] v) "
@@ -129,6 +136,8 @@ CASES = {
             "{ t = Tile(a, r) y = Mul(t, t) }",
     "CumSum": "(double[2,3] a) => (double[2,3] y) <int64 x = {1}> "
               "{ t = CumSum<exclusive=1>(a, x) u = CumSum<reverse=1>(t, x) y = Mul(u, t) }",
+    "CumProd": "(double[2,4] a) => (double[2,4] y) <int64 x = {-1}> "
+               "{ t = CumProd<exclusive=1, reverse=1>(a, x) u = CumProd(t, x) y = Mul(u, t) }",
     "Trilu": "(double[3,3] a) => (double[3,3] y) <int64 k = {1}> "
              "{ t = Trilu<upper=0>(a, k) y = Mul(t, t) }",
     "DepthToSpace": "(double[1,8,2,3] a) => (double[1,2,4,6] y) "
@@ -146,19 +155,34 @@ CASES = {
         "{ t = Resize<mode=\"linear\", axes=[2,3], coordinate_transformation_mode="
         "\"align_corners\">(a, , , s) y = Mul(t, t) }",
     **{
+        f"Resize {policy}": f"(double[1,1,4,5] a) => (double[1,1,6,{wide}] y) "
+            f"<int64[2] s = {{6, 7}}> {{ y = Resize<mode=\"linear\", axes=[2,3], "
+            f"keep_aspect_ratio_policy=\"{policy}\">(a, , , s) }}"
+        for policy, wide in (("not_larger", 7), ("not_smaller", 8))
+    },
+    **{
+        f"{op} before 11": "(double[1,1,2,3] a) => (double[1,1,4,6] y) <float[4] s = {1, 1, 2, 2}> "
+            f"{{ t = {op}<mode=\"linear\">(a, s) y = Mul(t, t) }}"
+        for op in ("Resize", "Upsample")
+    },
+    **{
         f"ScatterElements {how}": "(double[3,3] a, double[2,3] b) => (double[3,3] y) "
             "<int64[2,3] i = {0, 2, 1, 2, 0, 0}> "
             f"{{ t = ScatterElements<axis=0, reduction=\"{how}\">(a, i, b) y = Mul(t, t) }}"
-        for how in ("none", "add")
+        for how in ("none", "add", "mul", "max", "min")
     },
+    "Scatter": "(double[3,3] a, double[2,3] b) => (double[3,3] y) "
+               "<int64[2,3] i = {0, 2, 1, 2, 0, 0}> { t = Scatter(a, i, b) y = Mul(t, t) }",
     **{
         f"ScatterND {how}": "(double[4,2] a, double[2,2] b) => (double[4,2] y) "
             "<int64[2,1] i = {3, 1}> "
             f"{{ t = ScatterND<reduction=\"{how}\">(a, i, b) y = Mul(t, t) }}"
-        for how in ("none", "add")
+        for how in ("none", "add", "mul", "max")
     },
     "GatherND": "(double[3,4] a) => (double[3] y) <int64[3,2] i = {0, 3, 2, 1, 0, 3}> "
                 "{ t = GatherND(a, i) y = Mul(t, t) }",
+    "GatherND of batches": "(double[2,3,4] a) => (double[2,4] y) <int64[2,1] i = {1, -1}> "
+                           "{ t = GatherND<batch_dims=1>(a, i) y = Mul(t, t) }",
     "TopK": "(double[2,5] a) => (double[2,3] y) <int64[1] k = {3}> "
             "{ t, i = TopK(a, k) y = Mul(t, t) }",
     "GlobalMaxPool": "(double[2,3,4,5] a) => (double[2,3,1,1] y) { t = GlobalMaxPool(a) "
@@ -169,11 +193,17 @@ CASES = {
               "{ y = Einsum<equation=\"bij,jk,i->kb\">(a, b, c) }",
     "Einsum of sums": "(double[2,3] a, double[4] b) => (double[2] y) "
                       "{ t = Einsum<equation=\"ij,k->i\">(a, b) y = Mul(t, t) }",
+    "Einsum of diagonals": "(double[2,3,3] a, double[1,3] b) => (double[2,3] y) "
+                           "{ y = Einsum<equation=\"...ii,...i->...i\">(a, b) }",
+    "Einsum of a single one": "(double[2,1] a, double[3,4] b) => (double[2,4] y) "
+                              "{ y = Einsum<equation=\"ij,jk->ik\">(a, b) }",
     "ConvTranspose": "(double[2,3,4,3] a, double[3,4,3,2] b, double[4] c) => (double[2,4,8,6] y) "
         "{ t = ConvTranspose<strides=[2,2], pads=[1,0,1,1], output_padding=[1,1]>(a, b, c) "
         "y = Mul(t, t) }",
     "ConvTranspose of groups": "(double[1,4,5] a, double[4,1,2] b) => (double[1,4,7] y) "
         "{ y = ConvTranspose<group=4, dilations=[2]>(a, b) }",
+    "ConvTranspose to a size": "(double[1,2,4,3] a, double[2,3,3,3] b) => (double[1,3,8,6] y) "
+        "{ y = ConvTranspose<strides=[2,2], auto_pad=\"SAME_UPPER\">(a, b) }",
     "CrossEntropy": "(double[3,5] a) => (double y) <int64[3] l = {1, 4, 0}> "
                     "{ y = SoftmaxCrossEntropyLoss(a, l) }",
     "LpPool": "(double[1,2,7,6] a) => (double[1,2,4,3] y) "
@@ -259,12 +289,14 @@ CASES = {
 }  # fmt: skip
 
 OPSETS = {"RMSNormalization": 23, "Attention": 24, "Attention of groups": 24,
-          "RotaryEmbedding": 23, "Swish": 24}  # fmt: skip
+          "RotaryEmbedding": 23, "Swish": 24, "CumProd": 26, "Scatter": 10,
+          "Resize before 11": 10, "Upsample before 11": 9}  # fmt: skip
 """Of models that need another than 21."""
 
 _UNKNOWN = {"RNN", "GRU", "LSTM", "RMSNormalization", "MeanVarianceNormalization", "GlobalLpPool",
-            "Scan", "LRN", "LpNormalization", "LayerNormalization"}  # fmt: skip
-OWN = frozenset(name for name in CASES if name.split()[0] in _UNKNOWN)
+            "Scan", "LRN", "LpNormalization", "LayerNormalization", "Upsample", "Scatter",
+            "Resize not_larger", "Resize not_smaller", "Resize before 11"}  # fmt: skip
+OWN = frozenset(name for name in CASES if {name, name.split()[0]} & _UNKNOWN)
 """Models that the reference does not know in double, backwards, or with such attributes.
 
 Differences are those of the compiled forward pass.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cuda.products import Operand, Product
+from atc.backends.cuda.products.tiles import Operand, Product
 from atc.backends.kernel import TensorMap
 from atc.ir.graph import Array, row_major
 from atc.ir.ops import MatMul

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import RowKernel, seconds
-from atc.backends.cuda.products import SLIM, ProductTiles, packed_zero
-from atc.backends.cuda.tensor import ProductsOfRounded, ProductsOfShortened, ProductsOfSplit
+from atc.backends.cuda.products.tensor import (
+    ProductsOfRounded,
+    ProductsOfShortened,
+    ProductsOfSplit,
+)
+from atc.backends.cuda.products.tiles import SLIM, ProductTiles, packed_zero
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
@@ -18,7 +22,7 @@ class PackedRows(RowKernel[MatMulPacked]):
 
     name = "cuda_matmul_packed"
     op = MatMulPacked
-    template = "cuda/matmul_packed.cu.j2"
+    template = "cuda/products/matmul_packed.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atc.backends.cuda.kernel import RowKernel, grid, unravel
-from atc.backends.cuda.products import multiply_add
+from atc.backends.cuda.products.tiles import multiply_add
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import literal
 from atc.backends.render.recurrent import formulas, places
@@ -23,7 +23,7 @@ class RecurrentBlocks(RowKernel[Recurrent]):
 
     name = "cuda_recurrent"
     op = Recurrent
-    template = "cuda/recurrent.cu.j2"
+    template = "cuda/rnn/recurrent.cu.j2"
     dynamic = True
     threads = 256
 

@@ -1,27 +1,22 @@
-"""CUDA kernels of Softmax, Normalize and Attention: a block for each row, sums in double."""
+"""CUDA kernels of Softmax and Normalize: a block for each row, sums in double."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.kernel import RowKernel, grid, seconds, unravel
-from atc.backends.kernel import Launch, Params, Workload
-from atc.backends.render.expr import address, literal
+from atc.backends.cuda.kernel import RowKernel, unravel
+from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import literal
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
-from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Attention, Normalize, Softmax
-
-ROWS_OF_SCORES = 1024
-"""Most blocks, each of which has a row of scores in scratch."""
+from atc.ir.graph import DType
+from atc.ir.ops import Normalize, Softmax
 
 
-def _lowest(dtype: DType) -> str:
+def lowest(dtype: DType) -> str:
     """Return the lowest finite number: minus infinity less it is minus infinity, not NaN."""
     wide = dtype is DType.DOUBLE
     return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
@@ -38,7 +33,7 @@ class SoftmaxRows(RowKernel[Softmax]):
 
     name = "cuda_softmax"
     op = Softmax
-    template = "cuda/softmax.cu.j2"
+    template = "cuda/normalize/softmax.cu.j2"
     dynamic = True
 
     def rows(self, w: Workload[Softmax]) -> int:
@@ -63,7 +58,7 @@ class SoftmaxRows(RowKernel[Softmax]):
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": x.dtype.c,
             "place": place, "exponential": f"{exp}(x0[{place}] - maximum)",
-            "start": _lowest(x.dtype) if op.masked else "-INFINITY", "last": last,
+            "start": lowest(x.dtype) if op.masked else "-INFINITY", "last": last,
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
@@ -77,7 +72,7 @@ class NormalizeRows(RowKernel[Normalize]):
 
     name = "cuda_normalize"
     op = Normalize
-    template = "cuda/normalize.cu.j2"
+    template = "cuda/normalize/normalize.cu.j2"
     dynamic = True
 
     def rows(self, w: Workload[Normalize]) -> int:
@@ -125,60 +120,4 @@ def _real(extent: int) -> str:
     return f"(double){extent}" if isinstance(extent, Dim) else f"{extent}.0"
 
 
-class AttentionRows(RowKernel[Attention]):
-    """Any Attention: a block computes a query's scores in scratch, then its result."""
-
-    name = "cuda_attention"
-    op = Attention
-    template = "cuda/attention.cu.j2"
-    dynamic = True
-
-    def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Accept operands that are all floats, or all doubles."""
-        types = {t.dtype for t in w.inputs[:3] if t is not None}
-        return types in ({DType.FLOAT}, {DType.DOUBLE})
-
-    def rows(self, w: Workload[Attention]) -> int:
-        """Return the number of queries."""
-        op = w.op
-        return prod(op.batch) * op.queries
-
-    def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
-        """Return as many blocks as there is scratch for."""
-        return grid(self.rows(w), ROWS_OF_SCORES, self.threads)
-
-    def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
-        """Return the seconds that the products take: each loads an operand from memory."""
-        op, gpu = w.op, gpu_of(target.device)
-        clocks = 8 * op.keys * (op.depth + op.width) / gpu.fmas + 8 * (op.depth + op.keys)
-        return seconds(w, gpu.compute_ns(self.rows(w), 8, clocks), gpu)
-
-    def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
-        """Return the bytes of a row of scores for each block."""
-        op = w.op
-        blocks = self.launch(w, params, target).blocks
-        return (blocks * op.keys or 1) * w.input(0).dtype.itemsize
-
-    def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
-        """Addresses of the operands and both epilogues."""
-        op, dtype = w.op, w.input(0).dtype
-        rows = [*loop_names("b", op.batch), ("i", op.queries)]
-        outer = [v for v, _ in rows]
-        split = 3 + len(op.scores.views)
-        inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
-        scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
-        after, value = finish(op.result, w, "total", [*outer, "e"], split)
-        wide = dtype is DType.DOUBLE
-        return {
-            "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": dtype.c,
-            "q": address(op.q_view, [*outer, "p"]),
-            "k": address(op.k_view, [*outer[:-1], "p", "j"]),
-            "v": address(op.v_view, [*outer[:-1], "j", "e"]),
-            "y": address(op.y_view, [*outer, "e"]),
-            "scored": scored, "score": score, "after": after, "value": value,
-            "start": _lowest(dtype) if op.masked else "-INFINITY",
-            "exp": "exp" if wide else "expf", "fma": "fma" if wide else "fmaf",
-        }  # fmt: skip
-
-
-KERNELS = (SoftmaxRows(), NormalizeRows(), AttentionRows())
+KERNELS = (SoftmaxRows(), NormalizeRows())

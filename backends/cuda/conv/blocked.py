@@ -14,8 +14,8 @@ import numpy as np
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
-from atc.backends.cuda.products import ProductTiles, SharedParams, multiply_add, product_of
-from atc.backends.cuda.tensor import ConvTensor, TileParams
+from atc.backends.cuda.products.tensor import ConvTensor, TileParams
+from atc.backends.cuda.products.tiles import ProductTiles, SharedParams, multiply_add, product_of
 from atc.backends.kernel import Pack, Params, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load
@@ -88,7 +88,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
 
     name = "cuda_conv_blocked"
     op = ConvBlocked
-    template = "cuda/conv.cu.j2"
+    template = "cuda/conv/conv.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
@@ -142,7 +142,7 @@ class BlockElements(ElementKernel[Block]):
 
     name = "cuda_block"
     op = Block
-    template = "cuda/map.cu.j2"
+    template = "cuda/map/map.cu.j2"
     dynamic = True
 
     def values(self, w: Workload[Block], params: Params, target: Target) -> dict[str, object]:
@@ -163,7 +163,7 @@ class UnblockElements(ElementKernel[Unblock]):
 
     name = "cuda_unblock"
     op = Unblock
-    template = "cuda/map.cu.j2"
+    template = "cuda/map/map.cu.j2"
     dynamic = True
 
     def values(self, w: Workload[Unblock], params: Params, target: Target) -> dict[str, object]:

@@ -7,7 +7,7 @@ from math import prod
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
-from atc.backends.cuda.products import multiply_add
+from atc.backends.cuda.products.tiles import multiply_add
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
@@ -49,7 +49,7 @@ class ConvElements(_OfWindows):
 
     name = "cuda_conv"
     op = Conv
-    template = "cuda/conv.cu.j2"
+    template = "cuda/conv/conv.cu.j2"
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return the seconds that a thread's loop takes: its loads do, of which few are shared."""
@@ -90,7 +90,7 @@ class ConvTransposeElements(_OfWindows):
 
     name = "cuda_conv_transpose"
     op = ConvTranspose
-    template = "cuda/conv_transpose.cu.j2"
+    template = "cuda/conv/conv_transpose.cu.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return indices, addresses of both operands and the epilogue."""
@@ -117,7 +117,7 @@ class PoolElements(_OfWindows):
 
     name = "cuda_pool"
     op = Pool
-    template = "cuda/pool.cu.j2"
+    template = "cuda/conv/pool.cu.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return indices and what happens per element of a window."""

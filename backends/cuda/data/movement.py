@@ -21,7 +21,7 @@ class ConcatElements(ElementKernel[Concat]):
 
     name = "cuda_concat"
     op = Concat
-    template = "cuda/concat.cu.j2"
+    template = "cuda/data/concat.cu.j2"
     dynamic = True
 
     def values(self, w: Workload[Concat], params: Params, target: Target) -> dict[str, object]:
@@ -54,7 +54,7 @@ class PadElements(ElementKernel[Pad]):
 
     name = "cuda_pad"
     op = Pad
-    template = "cuda/pad.cu.j2"
+    template = "cuda/data/pad.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[Pad], target: Target) -> bool:
@@ -89,7 +89,7 @@ class GatherElements(ElementKernel[Gather]):
 
     name = "cuda_gather"
     op = Gather
-    template = "cuda/gather.cu.j2"
+    template = "cuda/data/gather.cu.j2"
     dynamic = True
 
     def values(self, w: Workload[Gather], params: Params, target: Target) -> dict[str, object]:
@@ -111,7 +111,7 @@ class ResampleElements(ElementKernel[Resample]):
 
     name = "cuda_resample"
     op = Resample
-    template = "cuda/resample.cu.j2"
+    template = "cuda/data/resample.cu.j2"
     dynamic = True
 
     def values(self, w: Workload[Resample], params: Params, target: Target) -> dict[str, object]:

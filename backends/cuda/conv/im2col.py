@@ -13,11 +13,11 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cuda.boxes import CHUNK, Matrix, Side, packed_matrix, plus
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import unravel
-from atc.backends.cuda.products import Operand, Product, windows_met
-from atc.backends.cuda.warpgroup import (
+from atc.backends.cuda.products.boxes import CHUNK, Matrix, Side, packed_matrix, plus
+from atc.backends.cuda.products.tiles import Operand, Product, windows_met
+from atc.backends.cuda.products.warpgroup import (
     LEAST,
     RoundedProduct,
     ShortenedProduct,

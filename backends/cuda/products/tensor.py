@@ -8,7 +8,7 @@ from math import prod
 
 from atc.backends.cuda.gpus import Gpu, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.products import (
+from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
     SharedParams,
@@ -128,7 +128,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     A float sum that isn't finite is recomputed as the op defines it.
     """
 
-    template = "cuda/tensor.cu.j2"
+    template = "cuda/products/tensor.cu.j2"
     dynamic = True
     barriers = True
     tensor_cores = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, ElementKernel, grid, unravel
-from atc.backends.cuda.products import (
+from atc.backends.cuda.products.tiles import (
     MatMulTiles,
     Product,
     epilogue_of,
@@ -27,7 +27,7 @@ class MatMulElements(ElementKernel):
 
     name = "cuda_matmul_slim"
     op = MatMul
-    template = "cuda/matmul_slim.cu.j2"
+    template = "cuda/products/matmul_slim.cu.j2"
     dynamic = True
     accepts_16_bit_weights = True
 
@@ -56,7 +56,7 @@ class MatMulShared(DeviceKernel):
 
     name = "cuda_matmul_shared"
     op = MatMul
-    template = "cuda/matmul_shared.cu.j2"
+    template = "cuda/products/matmul_shared.cu.j2"
     dynamic = True
     barriers = True
     accepts_16_bit_weights = True

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cuda.boxes import (
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
+from atc.backends.cuda.products.boxes import (
     ATOM,
     BFLOAT16,
     ROW,
@@ -25,9 +27,7 @@ from atc.backends.cuda.boxes import (
     side_of,
     transposed_view,
 )
-from atc.backends.cuda.gpus import gpu_of
-from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
-from atc.backends.cuda.products import (
+from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
     epilogue_of,
@@ -105,7 +105,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     A float sum that isn't finite is recomputed as the op defines it.
     """
 
-    template = "cuda/warpgroup.cu.j2"
+    template = "cuda/products/warpgroup.cu.j2"
     barriers = True
     tensor_cores = True
     operands = (0, 1)

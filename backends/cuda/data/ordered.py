@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atc.backends.cuda.elementwise import LONG_ROW, MANY_ROWS
 from atc.backends.cuda.kernel import DeviceKernel, ElementKernel, RowKernel, grid, unravel
+from atc.backends.cuda.map.reduce import LONG_ROW, MANY_ROWS
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.addresses import address_values, combined
 from atc.backends.render.expr import load, times, value_type
@@ -29,7 +29,7 @@ class ScatterParts(DeviceKernel[Scatter]):
 
     name = "cuda_scatter"
     op = Scatter
-    template = "cuda/scatter.cu.j2"
+    template = "cuda/data/scatter.cu.j2"
     dynamic = True
     barriers = True
     threads = 256
@@ -81,7 +81,7 @@ class CumulateElements(ElementKernel[Cumulate]):
 
     name = "cuda_cumulate"
     op = Cumulate
-    template = "cuda/cumulate.cu.j2"
+    template = "cuda/data/cumulate.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
@@ -102,7 +102,7 @@ class CumulateRows(RowKernel[Cumulate]):
 
     name = "cuda_cumulate_rows"
     op = Cumulate
-    template = "cuda/cumulate_rows.cu.j2"
+    template = "cuda/data/cumulate_rows.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
@@ -145,7 +145,7 @@ class TopKPasses(_TopKRows):
     """TopK, one result of a row after another."""
 
     name = "cuda_top_k"
-    template = "cuda/top_k.cu.j2"
+    template = "cuda/data/top_k.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
@@ -158,7 +158,7 @@ class TopKSort(_TopKRows):
     """TopK of whole rows that are sorted."""
 
     name = "cuda_top_k_sort"
-    template = "cuda/top_k_sort.cu.j2"
+    template = "cuda/data/top_k_sort.cu.j2"
     dynamic = True
 
     def accepts(self, w: Workload[TopK], target: Target) -> bool:

@@ -313,7 +313,7 @@ def sharing_ns(gpu: Gpu, blocks: int, size: int) -> float:
 class ProductTiles(DeviceKernel[Op, SharedParams]):
     """Products of tiles that a block loads to shared memory; a thread sums a small tile of each."""
 
-    template = "cuda/matmul.cu.j2"
+    template = "cuda/products/matmul.cu.j2"
     dynamic = True
     barriers = True
 

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.tensor import ROUNDED, SHARED, SPLIT, Form
+from atc.backends.cuda.products.tensor import ROUNDED, SHARED, SPLIT, Form
 from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
@@ -44,7 +44,7 @@ class TensorAttention(DeviceKernel[Attention]):
     """
 
     op = Attention
-    template = "cuda/attention_tensor.cu.j2"
+    template = "cuda/attention/attention_tensor.cu.j2"
     dynamic = True
     barriers = True
     tensor_cores = True
@@ -141,7 +141,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
 
     name = "cuda_attention_parts"
     op = Attention
-    template = "cuda/attention_parts.cu.j2"
+    template = "cuda/attention/attention_parts.cu.j2"
     dynamic = True
     barriers = True
     threads = 128

@@ -1,0 +1,11 @@
+"""Matrix products on GPUs, and convolutions as such: on FMA units and on tensor cores.
+
+Kernels of MatMul, MatMulPacked and Conv. May import `render` and `map`.
+"""
+
+from atc.backends.cuda.products import packed, slim, tensor, tiles, warpgroup
+from atc.backends.kernel import AnyKernel
+
+KERNELS: tuple[AnyKernel, ...] = (
+    *tiles.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS, *packed.KERNELS,
+)  # fmt: skip

@@ -1,0 +1,6 @@
+"""The loops of `parallel_for` on GPUs, a thread for each iteration."""
+
+from atc.backends.cuda.special import loops
+from atc.backends.kernel import AnyKernel
+
+KERNELS: tuple[AnyKernel, ...] = (*loops.KERNELS,)
