@@ -436,8 +436,12 @@ def test_a_compiler_that_hangs_is_ended_and_reported_with_its_command(
 ) -> None:
     target, name = get_target("c99"), hanging_compiler(tmp_path, when)
     write(tmp_path, {"a.c": "int f(void);\nint f(void) { return 1; }\n"})
-    with pytest.raises(ToolchainError, match=r"hanging-cc took longer than 0\.3 s: ") as caught:
-        _build_all(find_compiler(target, environ(CC=name), timeout=0.3), target, tmp_path)
+    for patience in (0.3, 3.0, 30.0):  # where others work, what comes before it takes longer
+        with pytest.raises(ToolchainError) as caught:
+            _build_all(find_compiler(target, environ(CC=name), timeout=patience), target, tmp_path)
+        if f" {when}" in caught.value.message:
+            break
+    assert f"hanging-cc took longer than {patience:g} s: " in caught.value.message
     assert f" {when}" in caught.value.message
     assert "--compiler_timeout" in caught.value.hint
     assert are_gone(tmp_path / "children")
