@@ -12,7 +12,7 @@ from atc.backends.nvcc import nvcc_flags
 from atc.backends.target import Target
 from atc.build.library import BuildContext, Unit, compile_units
 from atc.codegen.cubins import pack_cubins
-from atc.codegen.gpu_files import gpu_files
+from atc.codegen.sources import gpu_files
 
 _HEADERS = ("src/device.h", "src/tensor.h", "src/warpgroup.h", "src/kernel.h")
 

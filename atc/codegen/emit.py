@@ -16,7 +16,6 @@ from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import Plan, make_gpu
-from atc.codegen.gpu_files import gpu_files
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
 from atc.codegen.prefault import MOST, PAGE, prefault_ranges
@@ -25,6 +24,7 @@ from atc.codegen.sanity import checked
 from atc.codegen.schedule import make_schedule
 from atc.codegen.selftest import Expected, formula, node_sums
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
+from atc.codegen.sources import gpu_files, kernel_tree
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
@@ -293,19 +293,6 @@ def _library(
         **({"src/gpu_own.h": render("cuda/project/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
     }
-
-
-def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
-    """Return the kernels' sources with the headers that they include."""
-    files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
-    if any(k.vocabulary for k in kernels):
-        files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
-        files["src/simd_math.h"] = verbatim("simd/math.h")
-    if target.device and any(k.launch for k in kernels):
-        files |= {f"src/{file}": verbatim(path) for file, path in gpu_files(target).items()}
-    for header in dict.fromkeys(h for k in kernels for h in k.headers):
-        files[f"src/simd_{header}.h"] = verbatim(f"simd/{header}.h")
-    return files
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:

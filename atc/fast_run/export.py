@@ -16,7 +16,7 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.build.gpu import compile_cubins
-from atc.codegen.gpu_files import gpu_files
+from atc.codegen.sources import gpu_files
 from atc.codegen.weights import included_weights
 from atc.errors import OptionError, one_line
 from atc.fast_run.measure import HARNESS, Bench, bench_files, unknown_tasks

@@ -25,7 +25,7 @@ from atc.build.gpu import compile_cubins, gpu_units, headers_of
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.build.output_folder import write_files
 from atc.cache.algo import AlgoCache
-from atc.codegen.emit import kernel_tree
+from atc.codegen.sources import kernel_tree
 from atc.codegen.weights import included_weights
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError

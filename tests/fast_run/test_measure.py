@@ -25,7 +25,7 @@ from atc.backends.targets import get_target
 from atc.build.library import BuildContext, compile_units, kernel_unit, library_flags
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
-from atc.codegen.emit import kernel_tree
+from atc.codegen.sources import kernel_tree
 from atc.fast_run.measure import Bench, fast_run
 from atc.fast_run.task import workloads
 from atc.ir.graph import Graph

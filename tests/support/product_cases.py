@@ -30,7 +30,7 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.codegen.gpu_files import gpu_files
+from atc.codegen.sources import gpu_files
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
