@@ -22,6 +22,7 @@ from atc.passes.canonical.fold_views import cancel_movement
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
 from atc.passes.canonical.pack_operands import pack_operands
+from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import fuse_attention
@@ -104,23 +105,24 @@ def layout_passes(
     )
     packed = _rule("pack_operands", partial(pack_operands, width=width))
     in_place = _rule("slice_in_place", slice_in_place)
+    parts = Pass("read_parts", read_parts)  # when all that reads is fused
     narrow = (  # when no kernel changes
         Pass("store_bf16", partial(store_bf16, storing=storing)),
         Pass("store_f16", partial(store_f16, storing=storing)),
     )
     if width > 1:
-        return (*blocked, packed, in_place, *narrow)
+        return (*blocked, packed, in_place, parts, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         cancelled = _rule("cancel_movement_again", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
-        return (*before, Pass("block_layout", bytes_), cancelled, in_place)
+        return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
     last = (
         _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),
         _rule("cancel_movement_again", cancel_movement),
     )
-    return (*last, in_place) if layouts.bytes_last else (in_place,)
+    return (*last, in_place, parts) if layouts.bytes_last else (in_place, parts)
 
 
 FIRST_DEVICE_PASSES: tuple[Pass, ...] = (

@@ -12,9 +12,11 @@ import atc
 from atc import GradManager, Parameter, Tensor, functional, gradcheck, trace
 from atc import array_api as xp
 from atc.errors import UnsupportedError
+from atc.tracing.tensor import node
 
 RNG = np.random.default_rng(0)
 LABELS = np.array([0, 2, 1, 1])
+SCALES = np.array([1, 1, 1.5], np.float32)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -93,6 +95,8 @@ CASES: list[tuple[Callable[..., Tensor], list[np.ndarray]]] = [
     (batches, [normal(4, 3, 2), normal(3), normal(3)]),
     (best, [normal(3, 4)]),
     (lambda x: xp.sum(xp.cumulative_sum(x, axis=0) ** 3.0), [normal(4)]),
+    (lambda x: xp.sum(node("Resize", x, None, SCALES, mode="linear") ** 3.0), [normal(1, 2, 3)]),
+    (lambda x: xp.sum(node("ReduceLogSumExp", x, keepdims=0) ** 3.0), [normal(4)]),
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from atc.ir.ops import (
     identity_epilogue,
 )
 from atc.ir.ops.data import Concat, Cumulate, Gather, Pad, Scatter
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import View, dense
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import like
@@ -433,6 +434,7 @@ _RULES: dict[type[Op], Callable[[_Walk, Node, Any], str | tuple[str, ...] | None
     SubView: _linear,
     Pool: _pooled,
     Reduce: _reduce,
+    Resample: _linear,
     Reshape: _linear,
     Scatter: _scattered,
     Softmax: _softmax,
