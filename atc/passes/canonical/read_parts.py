@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, Graph, Node, Op, TensorType
-from atc.ir.ops import Epilogue, Map, MatMul, Part
+from atc.ir.ops import Epilogue, Map, MatMul, SubView
 from atc.ir.view import View
 from atc.passes.canonical.alias_slices import ALIGNMENT
 from atc.passes.rewriting import Rewriting, rewrite
@@ -39,7 +39,7 @@ def read_parts(graph: Graph, outer: Mapping[str, Array]) -> Graph:
         inputs = list(node.inputs)
         for k, (begin, size) in found[name].parts.items():
             type_ = TensorType(state.types[inputs[k]].dtype, (size,))
-            inputs[k] = state.emit(Part(begin), [inputs[k]], type_, node, f"part{k}")
+            inputs[k] = state.emit(SubView(begin), [inputs[k]], type_, node, f"part{k}")
         return replace(node, op=found[name].op, inputs=tuple(inputs))
 
     return rewrite(graph, rule, outer) if max(alike.values(), default=0) >= ALIKE else graph

@@ -10,7 +10,7 @@ import onnx_ir
 import pytest
 from onnx import parser
 
-from atc.ir.ops import MatMul, Part
+from atc.ir.ops import MatMul, SubView
 from atc.lower.model import lower_model
 from atc.passes import run_passes
 from support import run_model
@@ -41,7 +41,7 @@ def test_blocks_are_parts(reach: int, products: int) -> None:
     graph = run_passes(lower_model(onnx_ir.from_proto(made), "test"), width=8)
     ops = Counter(node.op for node in graph.nodes)
     assert sum(isinstance(op, MatMul) for op in ops) == products
-    assert sum(isinstance(node.op, Part) for node in graph.nodes) == STEPS // reach
+    assert sum(isinstance(node.op, SubView) for node in graph.nodes) == STEPS // reach
     rng = np.random.default_rng(5)
     shapes = [(STEPS + reach, ROWS, UNITS), (reach, ROWS, UNITS), (UNITS, UNITS)]
     x, h, w = (rng.normal(size=s).astype(np.float32) / 6 for s in shapes)
