@@ -335,6 +335,12 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
+#if defined(__ARM_FEATURE_DOTPROD)
+/* The same for signed bytes of a. */
+static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
+  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+}
+#endif
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);

@@ -2,7 +2,8 @@
 
 The tiles are those of the float kernel; a step multiplies four channels of a pixel, broadcast as
 one word, by vectors of four weights a lane. Signed bytes are read as unsigned ones 128 larger; what
-that and the zero point add to every sum is taken off where the sums start.
+that and the zero point add to every sum is taken off where the sums start. NEON's dot product is
+one of signed bytes: there unsigned ones are read as signed ones 128 smaller.
 
 Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
 word, then those of the odd ones, which meet the word's bytes, unpacked once for all vectors.
@@ -19,7 +20,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
-from atc.backends.cpu.matmul.int8 import DOT_FEATURES, bytewise
+from atc.backends.cpu.matmul.int8 import DOT_FEATURES, bytewise, multiplies_signed
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue
@@ -36,19 +37,31 @@ BYTEWISE = ((7, 2), (6, 2), (4, 3), (3, 4), (4, 2), (2, 4), (14, 1), (6, 1), (4,
 """Pixels and vectors of a tile whose bytes are read one by one, for 16 registers."""
 
 
-def raised(w: Workload[ConvBlocked], target: Target) -> bool:
-    """Return whether signed bytes of x are read as unsigned ones 128 larger.
+def signed_words(w: Workload[ConvBlocked], target: Target) -> bool:
+    """Return whether words of x are signed bytes, where NEON multiplies only those by four.
 
-    That is so in words, and where taps that meet padding, which are left out, are zero then.
+    Taps that meet padding, which are left out, must be zero then.
     """
+    least = 0 if w.input(0).dtype is DType.INT8 else 128
+    return multiplies_signed(target) and (w.op.zero == least or not _padded(w))
+
+
+def shift(w: Workload[ConvBlocked], target: Target) -> int:
+    """Return how much larger than they are bytes of x are read.
+
+    Signed ones are read as unsigned ones in words, and where taps that meet padding, which are left
+    out, are zero then; unsigned ones where words are signed.
+    """
+    if signed_words(w, target):
+        return 0 if w.input(0).dtype is DType.INT8 else -128
     if w.input(0).dtype is not DType.INT8:
-        return False
-    return not bytewise(target) or (w.op.zero == -128 and _padded(w))
+        return 0
+    return 128 if not bytewise(target) or (w.op.zero == -128 and _padded(w)) else 0
 
 
 def zero_point(w: Workload[ConvBlocked], target: Target) -> int:
     """Return the zero point of x as its bytes are read."""
-    return w.op.zero + (128 if raised(w, target) else 0)
+    return w.op.zero + shift(w, target)
 
 
 def splits(target: Target) -> bool:
@@ -170,13 +183,14 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     """Return what the template wants to know of a convolution of bytes, cut into words."""
     op = w.op
     g, single = words.g, bytewise(target)
-    flipped = raised(w, target)
+    flipped = shift(w, target) != 0
     byte = "(int16_t)(a[{}] + 128)" if flipped else "a[{}]"
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
     started, as_int16 = zero_point(w, target) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
-    dot = "v_dot4" if not as_int16 else "neon_dot2" if deinterleaved(target) else "v_dot2"
+    four = "neon_dot4" if signed_words(w, target) else "v_dot4"
+    dot = four if not as_int16 else "neon_dot2" if deinterleaved(target) else "v_dot2"
     load = "v_i32_load((const int32_t *)(const void *)({}))"
     return {
         **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,

@@ -23,7 +23,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import LINE, PanelParams, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.conv.int8 import in_whole_words, splits, zero_point
+from atc.backends.cpu.conv.int8 import in_whole_words, splits
 from atc.backends.cpu.conv.winograd import Grid, Product, cut_tiles, row_counts
 from atc.backends.cpu.conv.winograd_matrices import (
     INTEGERS,
@@ -187,7 +187,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         self, w: Workload[ConvBlocked], params: ExactWinogradParams, target: Target
     ) -> Mapping[int, Pack]:
         """Return transformed filters in the order of use, behind what sums start with."""
-        plan, zero = plan_of(w, params), zero_point(w, target)
+        plan, zero = plan_of(w, params), _zero_point(w)
         return {1: lambda weights: pack_filters(weights, plan, params.nv, zero)}
 
     def packing_overhead(
@@ -223,13 +223,18 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "inverse": of.inverse, "shift": of.shift,
-            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * zero_point(w, target),
+            "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * _zero_point(w),
             "start": start if epilogue.bias is None else f"v_i32_add({start}, {epilogue.start(0)})",
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: ExactWinogradParams, target: Target) -> float:
         """Estimated cycles."""
         return exact_winograd_cycles(target, w, params)
+
+
+def _zero_point(w: Workload[ConvBlocked]) -> int:
+    """Return the zero point of x, whose signed bytes are read as unsigned ones 128 larger."""
+    return w.op.zero + (128 if w.input(0).dtype is DType.INT8 else 0)
 
 
 def plan_of(w: Workload[ConvBlocked], params: ExactWinogradParams) -> Plan:

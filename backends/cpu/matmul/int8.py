@@ -9,12 +9,14 @@ larger, unsigned B as signed ones 128 less: with p and q the zero points so move
 
 so that sums start with what depends on the column and what depends on the row.
 
+NEON without I8MM multiplies signed bytes alone: there unsigned A is read as signed bytes 128 less.
 On RISC-V a step broadcasts nothing: a byte of A, with its sign, multiplies vectors of B's bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -70,22 +72,60 @@ def bytewise(target: Target) -> bool:
     return target.simd == "rvv"
 
 
-def zeros(w: Workload[MatMul], word: int = WORD) -> tuple[int, int]:
-    """Return the zero points of A, read as unsigned bytes if in words, and of B as signed ones."""
+@dataclass(frozen=True)
+class Reading:
+    """How the bytes of A are read: `word` of them at a time, as signed ones or as unsigned ones.
+
+    One at a time they are what they are.
+    """
+
+    word: int = WORD
+    signed: bool = False
+
+    @property
+    def dot(self) -> str:
+        """The C function that adds the products of a word."""
+        return "neon_dot4" if self.signed else "v_dot4"
+
+    def shift(self, dtype: DType) -> int:
+        """Return how much larger than they are bytes are read."""
+        if self.word == 1 or (dtype is DType.INT8) == self.signed:
+            return 0
+        return -128 if self.signed else 128
+
+    def fits(self, zero: int) -> bool:
+        """Return whether a byte, as it is read, may be `zero`."""
+        return self.word == 1 or 0 <= zero + 128 * self.signed < 256
+
+
+def reading(target: Target) -> Reading:
+    """Return how a target reads the bytes of A."""
+    return Reading(1 if bytewise(target) else WORD, multiplies_signed(target))
+
+
+def multiplies_signed(target: Target) -> bool:
+    """Return whether only bytes that are both signed have an instruction: NEON without I8MM."""
+    return "asimddp" in target.features and "i8mm" not in target.features
+
+
+def zeros(w: Workload[MatMul], read: Reading = Reading()) -> tuple[int, int]:  # noqa: B008, a value
+    """Return the zero points of A, as it is read, and of B as signed bytes."""
     op = w.op
-    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 and word > 1 else 0)
+    p = op.a_zero + read.shift(operand_type(w, 0))
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
 
 
-def pack_int8x4(w: Workload[MatMul], b: Array, width: int, word: int = WORD) -> Array:
+def pack_int8x4(
+    w: Workload[MatMul], b: Array, width: int, read: Reading = Reading()  # noqa: B008, a value
+) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
 
-    With a `word` that isn't 4, words are of so many bytes.
+    With words that aren't of 4 bytes, k is in steps of those.
 
     The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
     columns and depth are filled up with zeros.
     """
-    op, (p, q) = w.op, zeros(w, word)
+    op, (p, q), word = w.op, zeros(w, read), read.word
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
@@ -118,9 +158,9 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return False
         if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
             return False
-        word = _word_bytes(target)
-        p, q = zeros(w, word)
-        small = (0 <= p < 256 or word == 1) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
+        read = reading(target)
+        p, q = zeros(w, read)
+        small = read.fits(p) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
         return small and typed_finish(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
@@ -129,7 +169,8 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         native = bool(DOT_FEATURES & target.features)
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
-            spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
+            lean = LEAN_FEATURES & target.features or multiplies_signed(target)
+            spare = SPARE + nv if lean else SPARE_SPLIT + 2 * nv
             if bytewise(target):  # vectors of B are half as long
                 spare = 1 + -(-nv // 2)
             high = min((target.vector_registers - spare) // nv, op.m)
@@ -145,26 +186,26 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
-        width, word = params.nv * lanes(target), _word_bytes(target)
-        return {1: lambda b: pack_int8x4(w, b, width, word)} if w.constant[1] else {}
+        width, read = params.nv * lanes(target), reading(target)
+        return {1: lambda b: pack_int8x4(w, b, width, read)} if w.constant[1] else {}
 
     def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
-        return _Scratch(w, params.nv * lanes(target), _word_bytes(target)).size
+        return _Scratch(w, params.nv * lanes(target), reading(target)).size
 
     def values(
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, word = w.op, _word_bytes(target)
-        p, q = zeros(w, word)
+        op, read = w.op, reading(target)
+        word, shift, (p, q) = read.word, read.shift(operand_type(w, 0)), zeros(w, read)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, word)
+        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, read)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
         depth = -(-op.k // word)
@@ -179,24 +220,24 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "finishes": finish.functions(whole, partial),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
-            "flip_a": operand_type(w, 0) is DType.INT8 and word > 1,
+            "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": self._b_base(w, outer, width, word),
+            "b_base": self._b_base(w, outer, width, read),
             "am": memory.row, "start_bytes": 4 * memory.columns,
         }  # fmt: skip
 
     def _b_base(
-        self, w: Workload[MatMul], outer: tuple[str, ...], width: int, word: int
+        self, w: Workload[MatMul], outer: tuple[str, ...], width: int, read: Reading
     ) -> str:
         """Return where a batch of B begins, in packed B or in the operand."""
-        op = w.op
+        op, word = w.op, read.word
         strides = op.b_view.strides[:-2]
         if not w.constant[1]:
             return address(View(strides, op.b_view.offset), outer)
         kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
         columns = -(-op.n // width) * width
-        size = columns * (-(-op.k // word) * word + (4 if zeros(w, word)[0] else 0))
+        size = columns * (-(-op.k // word) * word + (4 if zeros(w, read)[0] else 0))
         steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
         return address(View(steps), outer)
 
@@ -228,16 +269,11 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         return prod(op.batch) * cycles
 
 
-def _word_bytes(target: Target) -> int:
-    """Return the bytes of a word."""
-    return 1 if bytewise(target) else WORD
-
-
 class _Scratch:
     """The layout of scratch, in bytes; `row` is the distance between rows of A."""
 
-    def __init__(self, w: Workload[MatMul], width: int, word: int) -> None:
-        op, (p, q) = w.op, zeros(w, word)
+    def __init__(self, w: Workload[MatMul], width: int, read: Reading) -> None:
+        op, (p, q), word = w.op, zeros(w, read), read.word
         copied, depth = not w.constant[1], -(-op.k // word)
         self.columns = -(-op.n // width) * width
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
