@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any, ParamSpec, TypeVar, cast
 
 from atc.accuracy.compare import Verification
+from atc.cache import Listings
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
@@ -199,11 +200,13 @@ def compile(
 
 
 def compile_holding(
-    held: Held, keywords: Mapping[str, Any], before: Blob = NO_WEIGHTS
-) -> Compilation:
+    held: Held, keywords: Mapping[str, Any], before: Blob = NO_WEIGHTS,
+    listings: Listings | None = None,
+) -> Compilation:  # fmt: skip
     """Compile as `compile` does; `held` is what the caller keeps from run to run.
 
-    `before` are the weights of other networks, in a library of several.
+    `before` are the weights of other networks, in a library of several; `listings` what the
+    caller's other compilations know of the op compiler cache.
     """
     resolved = resolve(keywords, "compile", program=True)
     values: dict[str, Any] = resolved.values
@@ -219,7 +222,9 @@ def compile_holding(
     decisions = Decisions(held=held, before=before)
     with with_progress(listen) as shown:
         report = values["check_report"]
-        done = compile_or_report(options, resolved.environ, shown, report, decisions)
+        done = compile_or_report(
+            options, resolved.environ, shown, report, decisions, listings
+        )
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)

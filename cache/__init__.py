@@ -5,6 +5,7 @@ Keys, store and ageing; knows no models. May import `errors`.
 
 from atc.cache.debug import DebugConfig, parse_debug_config
 from atc.cache.key import Key, make_key
+from atc.cache.listings import Listings
 from atc.cache.manage import (
     CacheReport,
     ClearReport,
@@ -47,6 +48,7 @@ __all__ = [
     "Event",
     "FolderStats",
     "Key",
+    "Listings",
     "ContentStore",
     "RemoteTier",
     "RemoteUrl",

@@ -18,6 +18,7 @@ from atc.cache.explain import Explainer
 from atc.cache.folder import Folder, describe
 from atc.cache.key import Key
 from atc.cache.limits import Limits, read_limits
+from atc.cache.listings import Listings
 from atc.cache.mode import check_mode
 from atc.cache.private import open_private, private_child
 from atc.cache.proved import check_content_stores
@@ -32,8 +33,6 @@ Warn = Callable[[str], None]
 
 _WAIT_S = 10.0  # for a lock that is needed; it is held for milliseconds, or by a stopped process
 _AGEING_WAIT_S = 0.5  # for one that isn't: whoever holds it longer is ageing already
-_MANY = 100  # entries of a folder that isn't listed each time it is opened
-_LISTED_FOR = 100  # times as long as listing a folder took what was found holds, if it is small
 _COUNTS_WAIT_S = 0.5  # for counts, which nothing depends on
 _MAX_NAME = 200
 REMOTE = "from the remote store"  # the reason of a hit there
@@ -49,6 +48,7 @@ class _Place:
     limits: Limits
     deleted: Mapping[str, str]  # digest -> why this run deleted the entry
     explainer: Explainer
+    listings: Listings
     resources: ExitStack
 
 
@@ -155,8 +155,7 @@ class Cache:
                         return  # by a parallel run
                     label = one_line(name, _MAX_NAME)
                     entries.store(place.folder, key, label, data, place.secret)
-                    if listing := _listings.get(_identity(place.folder)):
-                        listing.size += len(key.encoded()) + len(data)
+                    place.listings.grow(place.folder, len(key.encoded()) + len(data))
             except OSError as error:
                 self._stores = False
                 self._warn(f"compiled operators are no longer cached: {describe(error)}")
@@ -219,6 +218,7 @@ def open_cache(
     environ: Mapping[str, str],
     warn: Warn,
     remote: RemoteTier | None = None,
+    listings: Listings | None = None,
 ) -> Cache:
     """Open the cache of `target` in `mode`, one of MODES, below `directory`.
 
@@ -226,9 +226,10 @@ def open_cache(
     keys and values that op_cache.ini records; other ones there empty the cache. Entries are aged
     now, before anything is compiled. `environ` also says which key signs. `disable` touches no
     file. `remote` is asked after the disk, filled behind it, and closed with the cache; where the
-    cache is off it isn't used. Directories that others can change and trouble with the disk are a
-    call of `warn` with one line, and a cache that is off; an unknown mode or a wrong path raises
-    OptionError.
+    cache is off it isn't used. `listings` are what earlier openings of the caller's found, which
+    spares listing large folders again. Directories that others can change and trouble with the
+    disk are a call of `warn` with one line, and a cache that is off; an unknown mode or a wrong
+    path raises OptionError.
     """
     check_mode(mode)
     if mode == "disable":
@@ -238,7 +239,9 @@ def open_cache(
     try:
         if root is None:
             raise OSError("no directory is given and HOME is not set")
-        place, aged = _open_place(mode, root, target, versions, environ, warn)
+        place, aged = _open_place(
+            mode, root, target, versions, environ, warn, listings or Listings()
+        )
     except (OSError, ValueError) as error:  # ValueError: a NUL in $HOME
         warn(f"the op compiler cache is off: {describe(error)}")
         return Cache(mode, warn, None, "the cache is off", 0)
@@ -252,6 +255,7 @@ def _open_place(
     versions: Mapping[str, str],
     environ: Mapping[str, str],
     warn: Warn,
+    listings: Listings,
 ) -> tuple[_Place, int]:
     with ExitStack() as stack:
         secret = find_secret(environ)
@@ -268,10 +272,12 @@ def _open_place(
             with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                 entries.remove_all(folder)
         limits = _limits(base, environ, warn)
-        aged = _age(base, folder, limits, warn) if limits.ages else {}
+        aged = _age(base, folder, limits, listings, warn) if limits.ages else {}
         gone = {**deleted, **aged}
         explainer = Explainer(folder, secret)
-        place = _Place(base, folder, secret, limits, gone, explainer, stack.pop_all())
+        place = _Place(
+            base, folder, secret, limits, gone, explainer, listings, stack.pop_all()
+        )
         return place, len(aged)
 
 
@@ -293,18 +299,17 @@ def _limits(base: Folder, environ: Mapping[str, str], warn: Warn) -> Limits:
     return read_limits([(ini.path, ini.values) for ini in inis], environ, warn)
 
 
-def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, str]:
+def _age(
+    base: Folder, folder: Folder, limits: Limits, listings: Listings, warn: Warn
+) -> dict[str, str]:
     now = time.time()
     try:
-        known = _listings.get(_identity(folder))
-        if known is not None and known.still_holds(limits):
+        if listings.spare(folder, limits):
             return {}
         begin = time.monotonic()
         contents = entries.scan(folder)
         remove_stale_temporaries(folder, contents, now)
-        end = time.monotonic()
-        if len(contents.entries) >= _MANY:
-            _listings[_identity(folder)] = _Listing(end, end - begin, contents.size)
+        listings.note(folder, contents, time.monotonic() - begin)
         if not is_full(contents, limits):
             return {}
         with base.locked(CHANGE_LOCK, wait_s=_AGEING_WAIT_S):
@@ -313,29 +318,6 @@ def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, 
         warn(f"the op compiler cache is not aged: {describe(error)}")
         return {}
     return {entry.digest: "aged at the start of this run" for entry in aged}
-
-
-@dataclass
-class _Listing:
-    """What a target's folder held when this process listed it, and what it has stored there."""
-
-    when: float
-    seconds: float
-    size: int
-
-    def still_holds(self, limits: Limits) -> bool:
-        """Return whether the folder can't be full yet, as far as others fill it no faster."""
-        recent = time.monotonic() - self.when < _LISTED_FOR * self.seconds
-        return recent and 2 * self.size < limits.max_bytes
-
-
-_listings: dict[tuple[int, int], _Listing] = {}
-"""By device and inode: a batch opens the same folders again and again, while they grow."""
-
-
-def _identity(folder: Folder) -> tuple[int, int]:
-    status = folder.status()
-    return status.st_dev, status.st_ino
 
 
 def _is_stored(place: _Place, digest: str) -> bool:

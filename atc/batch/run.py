@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from atc.api import compile
+from atc.api import compile_holding
 from atc.batch.journal import Journal, Outcome
 from atc.batch.matrix import Matrix, Row
+from atc.cache import Listings
 from atc.errors import AtcError, one_line
+from atc.pipeline.held import Held
 
 LEAVING = 5.0
 """Seconds that a process may take to end its compilers."""
@@ -164,22 +166,27 @@ def serve(pipe: Connection) -> None:
     """Compile the rows that come by a pipe, until None does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     signal.signal(signal.SIGTERM, _interrupt)
+    listings = Listings()
     gc.freeze()
     gc.set_threshold(COLLECTED)
     with suppress(EOFError, KeyboardInterrupt):
         while (order := pipe.recv()) is not None:
-            pipe.send(compile_row(*order))
+            row, jobs = order
+            pipe.send(compile_row(row, jobs, listings))
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def compile_row(row: Row, jobs: int) -> Outcome:
-    """Compile a row and return what became of it."""
+def compile_row(row: Row, jobs: int, listings: Listings | None = None) -> Outcome:
+    """Compile a row and return what became of it.
+
+    `listings` are what the process knows of the op compiler cache from its other rows.
+    """
     try:
-        options = {"jobs": jobs, **row.options}
-        done = compile(row.model, row.output, target=row.target, **options)
+        given = {"model": row.model, "output": row.output, "target": row.target, "jobs": jobs}
+        done = compile_holding(Held(), {**given, **row.options}, listings=listings)
         return Outcome(
             row.name, "", True, library=done.library.stat().st_size,
             weights=done.emission.blob.size, arena=int(str(done.emission.interface["arena_size"])),

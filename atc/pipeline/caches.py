@@ -30,6 +30,7 @@ def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
     return open_cache(
         mode, request.options.op_compiler_cache_dir, request.target.name,
         versions=versions, environ=request.environ, warn=warn, remote=remote,
+        listings=request.listings,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
+from atc.cache import Listings
 from atc.codegen.selftest import Expected
 from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
@@ -103,6 +104,8 @@ class Request:
     decisions: Decisions = field(default_factory=Decisions)
     farm: Scheduler | None = field(default=None, compare=False)
     """The cluster that compiles and measures."""
+    listings: Listings = field(default_factory=Listings, compare=False, repr=False)
+    """What the caller knows of the op compiler cache's folders."""
 
     @property
     def target(self) -> Target:

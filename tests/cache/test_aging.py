@@ -2,10 +2,11 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
-from atc.cache import aging
+from atc.cache import Listings, aging
 from atc.cache.entry import scan
 from atc.cache.folder import Folder
 
@@ -224,7 +225,15 @@ def test_a_folder_of_many_is_not_listed_each_time_while_it_is_small(site, slow_l
     assert len(slow_listings) == 1
 
 
-def test_what_a_process_stores_itself_is_aged_though_it_listed_a_moment_ago(small, slow_listings):
+def test_what_one_caller_listed_is_nothing_to_another(site, slow_listings):
+    site.fill(dict.fromkeys(names(120), 100))
+    slow_listings.clear()
+    for _ in range(2):
+        replace(site, listings=Listings()).open().close()
+    assert len(slow_listings) == 2
+
+
+def test_what_a_caller_stores_itself_is_aged_though_it_listed_a_moment_ago(small, slow_listings):
     small.fill(dict.fromkeys(names(120), 100))
     small.open().close()
     small.fill({"large": 1 * MB})
