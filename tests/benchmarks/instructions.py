@@ -65,15 +65,20 @@ int main(int argc, char **argv)
 """
 
 
-def counts(model: onnx.ModelProto, target: Target, level: str, folder: Path) -> dict[str, int]:
-    """Return the instructions of each function in one run of a network."""
+def counts(
+    model: onnx.ModelProto, target: Target, level: str, folder: Path, room: int = 1 << 18
+) -> dict[str, int]:
+    """Return the instructions of each function in one run of a network.
+
+    `folder` has the plugin count.so; inputs and outputs have `room` bytes each.
+    """
     onnx.save(model, folder / "m.onnx")
     emission = project_of(
         Options(model=folder / "m.onnx", output=folder / "net", target=target.name)
     ).emission
     write_project(folder / "net", emission)
-    sizes = {"inputs": 1 << 18, "outputs": 1 << 18}
-    (folder / "net/main.c").write_text(MAIN.format(name="net", upper="NET", **sizes))
+    main = MAIN.format(name="net", upper="NET", inputs=room, outputs=room)
+    (folder / "net/main.c").write_text(main)
     start: tuple[str, ...] = ("-static",)
     if target.bare:
         start = (
@@ -105,6 +110,12 @@ def counts(model: onnx.ModelProto, target: Target, level: str, folder: Path) -> 
     return {name: n for name, n in each.items() if n}
 
 
+def build_plugin(folder: Path) -> None:
+    """Build count.so, which makes qemu count each function's instructions."""
+    command = ["cc", "-O2", "-shared", "-fPIC", BARE / "count.c", "-o", folder / "count.so"]
+    subprocess.run(command, check=True)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,8 +134,7 @@ def main() -> None:
             row = []
             for quantized in (True,) if given.no_float else (True, False):
                 with tempfile.TemporaryDirectory() as path:
-                    plugin = ["cc", "-O2", "-shared", "-fPIC", BARE / "count.c"]
-                    subprocess.run([*plugin, "-o", f"{path}/count.so"], check=True)
+                    build_plugin(Path(path))
                     try:
                         found = counts(made(quantized), target, given.level, Path(path))
                     except subprocess.CalledProcessError as error:

@@ -74,7 +74,7 @@ def _part(shape: Sequence[int], view: View, type_: TensorType | None) -> tuple[i
     A block is what the view's slowest axis walks over.
     """
     size = max((s * n for s, n in _axes(shape, view)), default=0)
-    if type_ is None or not 0 < size < type_.size or type_.size % size:
+    if type_ is None or is_dynamic(type_.shape) or not 0 < size < type_.size or type_.size % size:
         return None
     begin = view.offset // size * size
     low, high = view.bounds(shape)

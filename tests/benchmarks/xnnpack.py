@@ -1,0 +1,145 @@
+"""Instructions of layers on ARM's 64-bit processors beside XNNPACK's, as qemu's plugin counts them.
+
+usage: xnnpack.py [--target=aarch64-neon,aarch64-neon-dotprod] [--only=TEXT] [--folder=DIR]
+
+Layers of ResNet-50, MobileNetV2, EfficientNet and BERT, in float32 and int8. Debian's packages of
+XNNPACK for arm64 are fetched into DIR (a temporary folder by default) and not installed. Each
+layer runs once and twice; the table has what one run takes, and the ratio: below 1 ours takes
+fewer. Ours includes the change of the layout at a layer's border (XNNPACK's tensors have their
+channels last), which a network has at its own alone. Instructions are not cycles.
+
+Needs aarch64-linux-gnu-gcc, qemu-user and apt-get with Debian's sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+import onnx
+from instructions import build_plugin, counts
+from tiny_networks import Net
+
+from atc.backends.targets import get_target
+
+HERE = Path(__file__).parent
+CPUS = {"aarch64-neon": "cortex-a72", "aarch64-neon-dotprod": "max", "aarch64-neon-i8mm": "max"}
+"""What XNNPACK sees, by target."""
+PACKAGES = (
+    "libxnnpack0", "libxnnpack-dev", "libcpuinfo0", "libcpuinfo-dev", "libpthreadpool0",
+    "libpthreadpool-dev",
+)  # fmt: skip
+ROOM = 1 << 22
+LAYERS = {  # kind, channels, height, width, filters, kernel, stride, padding before and behind
+    "1x1 64->256 at 56": ("conv", 64, 56, 56, 256, 1, 1, 0, 0),
+    "1x1 512->128 at 28": ("conv", 512, 28, 28, 128, 1, 1, 0, 0),
+    "1x1 2048->512 at 7": ("conv", 2048, 7, 7, 512, 1, 1, 0, 0),
+    "1x1 24->144 at 56": ("conv", 24, 56, 56, 144, 1, 1, 0, 0),
+    "3x3 64 at 56": ("conv", 64, 56, 56, 64, 3, 1, 1, 1),
+    "3x3 256 at 14": ("conv", 256, 14, 14, 256, 3, 1, 1, 1),
+    "3x3/2 128 at 56": ("conv", 128, 56, 56, 128, 3, 2, 1, 1),
+    "first 3x3/2 at 224": ("conv", 3, 224, 224, 32, 3, 2, 0, 1),
+    "first 7x7/2 at 224": ("conv", 3, 224, 224, 64, 7, 2, 2, 3),
+    "depthwise 3x3 144 at 56": ("depthwise", 144, 56, 56, 144, 3, 1, 1, 1),
+    "depthwise 3x3/2 144 at 56": ("depthwise", 144, 56, 56, 144, 3, 2, 0, 1),
+    "depthwise 5x5 240 at 28": ("depthwise", 240, 28, 28, 240, 5, 1, 2, 2),
+    "depthwise 5x5/2 672 at 14": ("depthwise", 672, 14, 14, 672, 5, 2, 1, 2),
+    "fully connected 2048->1000": ("dense", 2048, 1, 1, 1000, 1, 1, 0, 0),
+    "128 rows 768->768": ("dense", 768, 128, 1, 768, 1, 1, 0, 0),
+    "pool 3x3/2 64 at 112": ("pool", 64, 112, 112, 64, 3, 2, 0, 0),
+    "softmax 128 rows of 128": ("softmax", 128, 128, 1, 128, 1, 1, 0, 0),
+}
+FLOATS = ("pool", "softmax")
+"""What is compared in float32 alone."""
+
+Layer = tuple[str, int, int, int, int, int, int, int, int]
+
+
+def model(layer: Layer, quantized: bool) -> onnx.ModelProto:
+    """Return a network of one layer."""
+    kind, channels, height, width, filters, kernel, stride, before, behind = layer
+    net = Net(quantized)
+    if kind in ("conv", "depthwise"):
+        x = net.input(1, channels, height, width)
+        pads = (before, before, behind, behind)
+        alone = kind == "depthwise"
+        return net.model(net.conv(x, filters, (kernel, kernel), stride, alone, pads=pads))
+    if kind == "pool":
+        return net.model(net.pool(net.input(1, channels, height, width), kernel, stride))
+    x = net.input(height, channels)
+    return net.model(net.softmax(x) if kind == "softmax" else net.dense(x, filters, relu=False))
+
+
+def fetch(folder: Path) -> Path:
+    """Fetch XNNPACK into a folder and build the program that runs one of its layers there."""
+    program = folder / "xnnpack_layer"
+    if program.exists():
+        return program
+    for name in ("state/lists/partial", "cache/archives/partial", "packages"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "state/status").touch()
+    apt = [
+        "apt-get", "-qq", "-o", "APT::Architecture=arm64", "-o", "APT::Architectures=arm64",
+        "-o", f"Dir::State={folder / 'state'}", "-o", f"Dir::State::status={folder}/state/status",
+        "-o", f"Dir::Cache={folder / 'cache'}", "-o", "APT::Sandbox::User=root",
+    ]  # fmt: skip
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "download", *PACKAGES], cwd=folder / "packages", check=True)
+    for package in (folder / "packages").glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
+    system = folder / "root/usr"
+    library = system / "lib/aarch64-linux-gnu"
+    command = [
+        "aarch64-linux-gnu-gcc", "-std=c99", "-O2", HERE / "xnnpack_layer.c", "-o", program,
+        f"-I{system / 'include'}", f"-L{library}", f"-Wl,-rpath-link,{library}", "-lXNNPACK",
+        "-lcpuinfo", "-lpthreadpool", "-lm",
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    return program
+
+
+def peer_count(program: Path, layer: Layer, dtype: str, cpu: str, folder: Path) -> int:
+    """Return the instructions of one run of XNNPACK's operator."""
+    kind, *numbers = layer
+    libraries = program.parent / "root/usr/lib/aarch64-linux-gnu"
+    found = []
+    for runs in (1, 2):
+        command = [
+            "qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E",
+            f"LD_LIBRARY_PATH={libraries}", "-plugin", folder / "count.so", "-d", "plugin",
+            "-D", folder / "counts.txt", program, str(runs), kind, dtype, *map(str, numbers),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+        lines = (folder / "counts.txt").read_text().splitlines()
+        found.append(sum(int(line.split(" ", 1)[0]) for line in lines))
+    return found[1] - found[0]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="aarch64-neon,aarch64-neon-dotprod")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        program = fetch((given.folder or Path(name) / "peer").absolute())
+        build_plugin(Path(name))
+        for target in given.target.split(","):
+            print(f"\n| {target}, -O2 | type | atc | XNNPACK | ratio |\n|---|---|---|---|---|")
+            for label, layer in LAYERS.items():
+                for dtype in ("float32", "int8"):
+                    if given.only not in label or (dtype == "int8" and layer[0] in FLOATS):
+                        continue
+                    own = model(layer, dtype == "int8")
+                    found = counts(own, get_target(target), "O2", Path(name), ROOM)
+                    ours = sum(n for k, n in found.items() if "_to_" not in k)
+                    other = peer_count(program, layer, dtype, CPUS[target], Path(name))
+                    row = label, dtype, f"{ours:,}", f"{other:,}", f"{ours / other:.2f}"
+                    print("|", " | ".join(row), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
