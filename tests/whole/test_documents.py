@@ -353,7 +353,8 @@ SLOW = {
          "python tests/benchmarks/instructions.py --target=armv7-neon,riscv64-rvv",
          "python tests/benchmarks/xnnpack.py", "python tests/benchmarks/node.py"),
         {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
-         "xnnpack.py": "xnnpack.py --help", "sizes.py": "sizes.py --help", "node.py": "node.py --help"},
+         "xnnpack.py": "xnnpack.py --help", "sizes.py": "sizes.py --help",
+         "node.py": "node.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
