@@ -181,5 +181,3 @@ def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
         if not done.status and Path(plugin).is_absolute():
             return (found, "--plugin", plugin)
     return (found,)
-
-

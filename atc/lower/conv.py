@@ -143,8 +143,7 @@ def conv_transpose(ctx: LoweringContext) -> str:
     dilations = ctx.ints("dilations", [1] * rank) or []
     group = ctx.int("group", 1)
     ctx.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
-    sizes = zip(x.shape[2:], strides, kernel, dilations, strict=True)
-    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
+    full = transposed_size(x.shape[2:], strides, kernel, dilations)
     begin, spatial = transposed_extents(ctx, full, strides, x.shape[2:])
     out_shape = (x.shape[0], w.shape[1] * group, *spatial)
     inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
@@ -156,6 +155,14 @@ def conv_transpose(ctx: LoweringContext) -> str:
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin))
     y = ctx.b.emit1(ConvTranspose(window, group, epilogue), inputs, TensorType(dtype, out_shape))
     return ctx.b.cast(y, x.dtype)
+
+
+def transposed_size(
+    spatial: Sequence[int], strides: Sequence[int], kernel: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """Return the output sizes of a transposed convolution before anything is cut off."""
+    sizes = zip(spatial, strides, kernel, dilations, strict=True)
+    return [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
 
 
 def transposed_extents(

@@ -98,13 +98,11 @@ def counts(
             "-o", "program",
         ]  # fmt: skip
         subprocess.run(command, cwd=folder / "net", check=True, stderr=subprocess.DEVNULL)
-        plugin = ("-plugin", str(folder / "count.so"), "-d", "plugin", "-D", "counts.txt")
-        subprocess.run(
-            [target.runner[0].removesuffix("-static"), *plugin, *target.runner[1:],
-             "program", *(() if target.bare else ("one",))], cwd=folder / "net", check=True,
-        )  # fmt: skip
-        lines = (folder / "net/counts.txt").read_text().splitlines()
-        found.append({name: int(n) for n, name in (line.split(" ", 1) for line in lines)})
+        emulator, *more = target.runner
+        words = ("program", *(() if target.bare else ("one",)))
+        command = [emulator.removesuffix("-static"), *plugin_words(folder), *more, *words]
+        subprocess.run(command, cwd=folder / "net", check=True)
+        found.append(read_counts(folder))
     once, twice = found
     each = {name: n - once.get(name, 0) for name, n in twice.items()}
     return {name: n for name, n in each.items() if n}
@@ -114,6 +112,18 @@ def build_plugin(folder: Path) -> None:
     """Build count.so, which makes qemu count each function's instructions."""
     command = ["cc", "-O2", "-shared", "-fPIC", BARE / "count.c", "-o", folder / "count.so"]
     subprocess.run(command, check=True)
+
+
+def plugin_words(folder: Path) -> tuple[str, ...]:
+    """Return the words that make qemu load count.so of a folder and write its counts there."""
+    counts_file = str(folder / "counts.txt")
+    return "-plugin", str(folder / "count.so"), "-d", "plugin", "-D", counts_file
+
+
+def read_counts(folder: Path) -> dict[str, int]:
+    """Return the instructions of each function in the run that counted last."""
+    lines = (folder / "counts.txt").read_text().splitlines()
+    return {name: int(n) for n, name in (line.split(" ", 1) for line in lines)}
 
 
 def main() -> None:

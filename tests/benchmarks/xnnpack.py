@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from instructions import build_plugin, counts
+from instructions import build_plugin, counts, plugin_words, read_counts
 from tiny_networks import Net
 
 from atc.backends.targets import get_target
@@ -108,12 +108,11 @@ def peer_count(program: Path, layer: Layer, dtype: str, cpu: str, folder: Path) 
     for runs in (1, 2):
         command = [
             "qemu-aarch64", "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E",
-            f"LD_LIBRARY_PATH={libraries}", "-plugin", folder / "count.so", "-d", "plugin",
-            "-D", folder / "counts.txt", program, str(runs), kind, dtype, *map(str, numbers),
+            f"LD_LIBRARY_PATH={libraries}", *plugin_words(folder), program, str(runs), kind, dtype,
+            *map(str, numbers),
         ]  # fmt: skip
         subprocess.run(command, check=True)
-        lines = (folder / "counts.txt").read_text().splitlines()
-        found.append(sum(int(line.split(" ", 1)[0]) for line in lines))
+        found.append(sum(read_counts(folder).values()))
     return found[1] - found[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Job, compile_many
-from atc.codegen.sources import gpu_files
+from atc.codegen.sources import kernel_tree
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.program.steps import Program, calls
 from atc.select.select import Limits, Selection, select
-from atc.templates import verbatim
 from support import node_model
 
 TARGET = get_target("cuda-emulated")
@@ -260,14 +260,16 @@ def kernels_of(*names: str) -> list[KernelSource]:
     return [*found.values()]
 
 
+def write_kernels(sources: Sequence[KernelSource], folder: Path) -> None:
+    """Write the sources of kernels, with the headers that they include."""
+    for path, text in kernel_tree(sources, TARGET).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
 def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple[Path, ...]:
     """Return the cubins that nvcc makes of kernels for a device."""
     nvcc = find_nvcc(device, os.environ)
-    files = {k.path: k.text for k in sources}
-    headers = {n: p for n, p in gpu_files(TARGET).items() if n.endswith(".h")}
-    files |= {f"src/{n}": verbatim(p) for n, p in {**headers, "kernel.h": "cpu/kernel.h"}.items()}
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    write_kernels(sources, folder)
     jobs = [Job(nvcc, nvcc_flags(device), k.path, folder) for k in sources]
     return compile_many(jobs, os.cpu_count() or 1)

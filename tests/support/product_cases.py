@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import onnx.reference
 import pytest
-from cuda_cases import TARGET
+from cuda_cases import TARGET, write_kernels
 from joined_sources import compile_joined
 
 from atc.backends.cuda.conv.im2col import WindowProduct
@@ -30,13 +30,12 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.codegen.sources import gpu_files
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
 from atc.runtime.network import Network
 from atc.select.select import Limits, Measurement, consider, select
-from atc.templates import render, verbatim
+from atc.templates import render
 from support import node_model
 
 LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
@@ -233,11 +232,9 @@ def largest(found: Iterable[Source]) -> list[Source]:
 def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
     """Compile kernels; check registers, shared memory and instructions of each."""
     nvcc = find_nvcc(device, os.environ)
-    (folder / "src" / "kernels").mkdir(parents=True)
-    for name, template in {**gpu_files(TARGET), "kernel.h": "cpu/kernel.h"}.items():
-        (folder / "src" / name).write_text(verbatim(template))
-    for workload, candidate, source in kernels:
-        (folder / source.path).write_text(source.text)
+    every = [*kernels]
+    write_kernels([source for _, _, source in every], folder)
+    for workload, candidate, source in every:
         cubin = folder / "kernel.cubin"
         flags = (*nvcc_flags(device), "-Xptxas", "-v")
         done = subprocess.run(

@@ -205,6 +205,16 @@ def over(a: Expr, b: Expr) -> Expr:
     return call("Div", a, b)
 
 
+def is_equal(a: Expr, b: Expr) -> Expr:
+    """Return 1 where a is b, else 0, of their type."""
+    return cast(call("Equal", a, b), a.dtype)
+
+
+def share(g: Expr, hit: Expr, hits: Expr) -> Expr:
+    """Return what one of `hits` equal values gets of a gradient, where `hit` is 1."""
+    return over(times(g, hit), hits)
+
+
 def where_is(fn: str, x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
     """Return one of two values by how x compares with a number."""
     return call("Where", call(fn, x, like(x, bound)), then, otherwise)
@@ -350,12 +360,10 @@ def n_ary(step: Step) -> list[str]:
 def extreme(step: Step) -> list[str]:
     """Give the gradient to the operands that are the result, in equal shares."""
     ctx = step.ctx
-    is_it = lambda x, y: cast(call("Equal", x, y), x.dtype)  # noqa: E731
-    hits = [compute(ctx, is_it, x, step.y) for x in step.inputs]
+    hits = [compute(ctx, is_equal, x, step.y) for x in step.inputs]
     total = hits[0]
     for hit in hits[1:]:
         total = added(ctx, total, hit)
-    share = lambda g, h, n: over(times(g, h), n)  # noqa: E731
     parts = [compute(ctx, share, step.g, hit, total) for hit in hits]
     return [summed_to(ctx, part, step.shape(i)) for i, part in enumerate(parts)]
 

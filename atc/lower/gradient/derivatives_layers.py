@@ -9,12 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from atc.ir.expr import Expr, call, cast
+from atc.ir.expr import Expr, call
 from atc.ir.graph import DType
-from atc.lower.conv import transposed_extents
+from atc.lower.conv import transposed_extents, transposed_size
 from atc.lower.einsum import parse_equation
 from atc.lower.elementwise import compute, like
-from atc.lower.gradient.derivatives import Step, derives, minus, over, summed_to, times, zeros
+from atc.lower.gradient.derivatives import (
+    Step,
+    derives,
+    is_equal,
+    minus,
+    over,
+    share,
+    summed_to,
+    times,
+    zeros,
+)
 from atc.lower.gradient.derivatives_tensor import filter_gradient, normalized, scattered
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
@@ -156,19 +166,11 @@ def scattering(step: Step) -> list[str]:
         count, rest = combined(old, new, "add"), combined(filled[0], filled[1], "mul")
         return [compute(step.ctx, _by_factor, step.g, data, filled[0], count, rest), "",
                 compute(step.ctx, _by_factor, g, updates, filled[1], there(count), there(rest))]
-    kept = compute(step.ctx, _is_equal, data, step.y)
-    given = compute(step.ctx, _is_equal, updates, there(step.y))
+    kept = compute(step.ctx, is_equal, data, step.y)
+    given = compute(step.ctx, is_equal, updates, there(step.y))
     count = combined(kept, given, "add")
-    return [compute(step.ctx, _share, step.g, kept, count), "",
-            compute(step.ctx, _share, g, given, there(count))]
-
-
-def _is_equal(x: Expr, y: Expr) -> Expr:
-    return cast(call("Equal", x, y), x.dtype)
-
-
-def _share(g: Expr, hit: Expr, hits: Expr) -> Expr:
-    return over(times(g, hit), hits)
+    return [compute(step.ctx, share, step.g, kept, count), "",
+            compute(step.ctx, share, g, given, there(count))]
 
 
 @derives("GatherND")
@@ -200,13 +202,13 @@ def chosen(step: Step) -> list[str]:
 def largest(step: Step) -> list[str]:
     """Give each image's maxima equal shares."""
     axes = list(range(2, len(step.shape(0))))
-    hits = compute(step.ctx, _is_equal, step.inputs[0], step.y)
+    hits = compute(step.ctx, is_equal, step.inputs[0], step.y)
     total = reduce_axes(step.ctx, hits, axes, True, "Sum")
-    return [compute(step.ctx, _share, step.g, hits, total)]
+    return [compute(step.ctx, share, step.g, hits, total)]
 
 
 def _is_zero(x: Expr) -> Expr:
-    return cast(call("Equal", x, like(x, 0)), x.dtype)
+    return is_equal(x, like(x, 0))
 
 
 def _filled(x: Expr) -> Expr:
@@ -277,8 +279,7 @@ def conv_transpose(step: Step) -> list[str]:
     kernel, group = step.shape(1)[2:], at.int("group", 1)
     rank = len(kernel)
     strides, dilations = (at.ints(w, [1] * rank) or [] for w in ("strides", "dilations"))
-    sizes = zip(shape[2:], strides, kernel, dilations, strict=True)
-    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
+    full = transposed_size(shape[2:], strides, kernel, dilations)
     begins, out = transposed_extents(at, full, strides, shape[2:])
     ends = [max(f - p - n, 0) for f, p, n in zip(full, begins, out, strict=True)]
     slid = {"strides": strides, "dilations": dilations, "pads": [*begins, *ends]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.ir.expr import Expr, call, cast, const
+from atc.ir.expr import Expr, call, const
 from atc.ir.graph import TensorType
 from atc.ir.ops import ConvFilterGradient, Window
 from atc.lower.concat_pad import pad
@@ -18,8 +18,10 @@ from atc.lower.gradient.derivatives import (
     Step,
     derives,
     emit_node,
+    is_equal,
     minus,
     over,
+    share,
     summed_to,
     times,
     where_is,
@@ -142,10 +144,8 @@ def reduced(step: Step) -> list[str]:
     count = prod(shape[a] for a in axes)
     x = step.inputs[0]
     if how in ("Max", "Min"):
-        is_it = lambda v, m: cast(call("Equal", v, m), v.dtype)  # noqa: E731
-        hits = compute(step.ctx, is_it, x, y)
+        hits = compute(step.ctx, is_equal, x, y)
         total = reduce_axes(step.ctx, hits, axes, True, "Sum")
-        share = lambda p, h, n: over(times(p, h), n)  # noqa: E731
         return [compute(step.ctx, share, g, hits, total)]
     slopes: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
         "Sum": lambda p, v, m: p,

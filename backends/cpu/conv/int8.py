@@ -20,7 +20,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
-from atc.backends.cpu.matmul.int8 import DOT_FEATURES, bytewise, multiplies_signed
+from atc.backends.cpu.matmul.int8 import DOT_FEATURES, Reading, bytewise, reading
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue
@@ -37,26 +37,24 @@ BYTEWISE = ((7, 2), (6, 2), (4, 3), (3, 4), (4, 2), (2, 4), (14, 1), (6, 1), (4,
 """Pixels and vectors of a tile whose bytes are read one by one, for 16 registers."""
 
 
-def signed_words(w: Workload[ConvBlocked], target: Target) -> bool:
-    """Return whether words of x are signed bytes, where NEON multiplies only those by four.
+def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
+    """Return how the bytes of x are read.
 
-    Taps that meet padding, which are left out, must be zero then.
+    As signed ones in words only where taps that meet padding, which are left out, are zero then.
     """
-    least = 0 if w.input(0).dtype is DType.INT8 else 128
-    return multiplies_signed(target) and (w.op.zero == least or not _padded(w))
+    read = reading(target)
+    kept = w.op.zero + replace(read, signed=True).shift(w.input(0).dtype) == 0 or not _padded(w)
+    return read if kept else replace(read, signed=False)
 
 
 def shift(w: Workload[ConvBlocked], target: Target) -> int:
     """Return how much larger than they are bytes of x are read.
 
-    Signed ones are read as unsigned ones in words, and where taps that meet padding, which are left
-    out, are zero then; unsigned ones where words are signed.
+    Signed ones one at a time are 128 larger where taps that meet padding are zero then.
     """
-    if signed_words(w, target):
-        return 0 if w.input(0).dtype is DType.INT8 else -128
-    if w.input(0).dtype is not DType.INT8:
-        return 0
-    return 128 if not bytewise(target) or (w.op.zero == -128 and _padded(w)) else 0
+    if bytewise(target) and w.input(0).dtype is DType.INT8 and w.op.zero == -128 and _padded(w):
+        return 128
+    return reading_of(w, target).shift(w.input(0).dtype)
 
 
 def zero_point(w: Workload[ConvBlocked], target: Target) -> int:
@@ -189,8 +187,8 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     started, as_int16 = zero_point(w, target) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
-    four = "neon_dot4" if signed_words(w, target) else "v_dot4"
-    dot = four if not as_int16 else "neon_dot2" if deinterleaved(target) else "v_dot2"
+    of_words = "neon_dot2" if deinterleaved(target) else "v_dot2"
+    dot = of_words if as_int16 else reading_of(w, target).dot
     load = "v_i32_load((const int32_t *)(const void *)({}))"
     return {
         **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,

@@ -32,6 +32,7 @@ from atc.backends.cpu.conv.winograd_matrices import (
     combinations,
     matrices,
 )
+from atc.backends.cpu.matmul.int8 import Reading
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
@@ -233,8 +234,8 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
 
 
 def _zero_point(w: Workload[ConvBlocked]) -> int:
-    """Return the zero point of x, whose signed bytes are read as unsigned ones 128 larger."""
-    return w.op.zero + (128 if w.input(0).dtype is DType.INT8 else 0)
+    """Return the zero point of x, whose bytes are read as unsigned ones."""
+    return w.op.zero + Reading().shift(w.input(0).dtype)
 
 
 def plan_of(w: Workload[ConvBlocked], params: ExactWinogradParams) -> Plan:
