@@ -341,6 +341,22 @@ static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
   return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
 }
 #endif
+/* Words in lanes of a vector, four or two; and acc + the sums of four products in each lane, exact
+ * but for wrapping: the bytes of one lane of a times those of b. */
+#define neon_words4(p) v_i32_load((const int32_t *)(const void *)(p))
+static inline vi32 neon_words2(const void *p) {
+  int32x2_t words;
+  memcpy(&words, p, sizeof words);
+  return vcombine_s32(words, vdup_n_s32(0));
+}
+#if defined(__ARM_FEATURE_DOTPROD) /* signed bytes of a */
+#define neon_dot4_lane(acc, a, b, lane) \
+  vdotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_s8_s32(a), lane)
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8) /* unsigned ones */
+#define neon_usdot4_lane(acc, a, b, lane) \
+  vsudotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_u8_s32(a), lane)
+#endif
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);
@@ -348,13 +364,19 @@ static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   const vi32 high = vmull_s16(vget_high_s16(s), vget_high_s16(t));
   return vaddq_s32(acc, vpaddq_s32(low, high));
 }
-/* acc + the two numbers of 16 bits in the first lane of a, times those of b: the first times those
- * in the lower half, the second times those in the upper. Exact but for wrapping. */
-static inline vi32 neon_dot2(vi32 acc, vi32 a, vi32 b) {
-  const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);
-  acc = vmlal_lane_s16(acc, vget_low_s16(t), vget_low_s16(s), 0);
-  return vmlal_lane_s16(acc, vget_high_s16(t), vget_low_s16(s), 1);
-}
+/* acc + the two numbers of 16 bits in a lane of a, times those of b: the first times those in the
+ * lower half, the second times those in the upper. Exact but for wrapping. */
+#define neon_dot2_lane(acc, a, b, lane) \
+  neon_mla2(acc, vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b), lane)
+#if defined(__aarch64__)
+#define neon_mla2(acc, a, b, lane) \
+  vmlal_high_laneq_s16(vmlal_laneq_s16(acc, vget_low_s16(b), a, 2 * (lane)), b, a, 2 * (lane) + 1)
+#else
+#define neon_half(a, lane) ((lane) < 2 ? vget_low_s16(a) : vget_high_s16(a))
+#define neon_mla2(acc, a, b, lane) \
+  vmlal_lane_s16(vmlal_lane_s16(acc, vget_low_s16(b), neon_half(a, lane), 2 * (lane) % 4), \
+                 vget_high_s16(b), neon_half(a, lane), 2 * (lane) % 4 + 1)
+#endif
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return vandq_s32(a, vdupq_n_s32(0x00ff00ff)); }
 static inline vi32 v_odd_bytes(vi32 a) {
