@@ -240,6 +240,20 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
                                     vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(d, low))));
   vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
 }
+/* Four rows of 16 bytes, `stride` apart, as 16 words of a byte of each, and back; only the first
+ * `rows` of them have memory, the others are zero. */
+static inline void neon_interleave(uint8_t *words, const uint8_t *x, ptrdiff_t stride, int rows) {
+  uint8x16x4_t r;
+  for (int i = 0; i < 4; i++) r.val[i] = i < rows ? vld1q_u8(x + i * stride) : vdupq_n_u8(0);
+  vst4q_u8(words, r);
+}
+static inline void neon_deinterleave(uint8_t *y, ptrdiff_t stride, const uint8_t *words, int rows) {
+  const uint8x16x4_t r = vld4q_u8(words);
+  vst1q_u8(y, r.val[0]);
+  if (rows > 1) vst1q_u8(y + stride, r.val[1]);
+  if (rows > 2) vst1q_u8(y + 2 * stride, r.val[2]);
+  if (rows > 3) vst1q_u8(y + 3 * stride, r.val[3]);
+}
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(a), 16));
@@ -487,6 +501,14 @@ static inline vf32 v_permute(vf32 a, vi32 at) {
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
                                size_t src_stride) {
+  if (src_stride == V_LANES) {
+    const float32x4x4_t columns = vld4q_f32(src);
+    v_store(dst, columns.val[0]);
+    v_store(dst + dst_stride, columns.val[1]);
+    v_store(dst + 2 * dst_stride, columns.val[2]);
+    v_store(dst + 3 * dst_stride, columns.val[3]);
+    return;
+  }
   const float32x4x2_t r01 = vtrnq_f32(v_load(src), v_load(src + src_stride));
   const float32x4x2_t r23 = vtrnq_f32(v_load(src + 2 * src_stride), v_load(src + 3 * src_stride));
   v_store(dst, vcombine_f32(vget_low_f32(r01.val[0]), vget_low_f32(r23.val[0])));
