@@ -196,7 +196,7 @@ static inline vf32 v_load_f16(const uint16_t *p) { return from_f16(vld1_u16(p));
 static inline vf32 v_load_bf16(const uint16_t *p) {
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
-/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as 0. */
 static inline vf32 v_load_u8(const uint8_t *p) {
   uint32_t bytes;
   memcpy(&bytes, p, sizeof bytes);
@@ -210,34 +210,26 @@ static inline vf32 v_load_i8(const int8_t *p) {
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 static inline void v_store_u8(uint8_t *p, vf32 a) {
-  const vf32 held = vmaxnmq_f32(a, v_zero());
-  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(held));
+  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(a));
   const uint8x8_t narrow = vqmovn_u16(vcombine_u16(half, half));
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
 static inline void v_store_i8(int8_t *p, vf32 a) {
-  const vf32 held = vmaxnmq_f32(a, v_set1(-128.0f));
-  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(held));
+  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(a));
   const int8x8_t narrow = vqmovn_s16(vcombine_s16(half, half));
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
 /* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
 static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const vf32 low = v_zero();
-  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(a, low))),
-                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(b, low))));
-  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(c, low))),
-                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(d, low))));
+  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(a)), vqmovn_u32(vcvtnq_u32_f32(b)));
+  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(c)), vqmovn_u32(vcvtnq_u32_f32(d)));
   vst1q_u8(p, vcombine_u8(vqmovn_u16(ab), vqmovn_u16(cd)));
 }
 static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const vf32 low = v_set1(-128.0f);
-  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(a, low))),
-                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(b, low))));
-  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(c, low))),
-                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(d, low))));
+  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
+  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(c)), vqmovn_s32(vcvtnq_s32_f32(d)));
   vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
 }
 /* Four rows of 16 bytes, `stride` apart, as 16 words of a byte of each, and back; only the first
@@ -466,6 +458,8 @@ static inline bool v_mask_any(vmask a) { return vmaxvq_u32(a) != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return vbslq_f32(mask, a, b);
 }
+/* What v_store_i8 is to store for a: it stores 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return a; }
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 
