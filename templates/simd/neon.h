@@ -383,6 +383,32 @@ static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   vmlal_lane_s16(vmlal_lane_s16(acc, vget_low_s16(b), neon_half(a, lane), 2 * (lane) % 4), \
                  vget_high_s16(b), neon_half(a, lane), 2 * (lane) % 4 + 1)
 #endif
+/* The bytes of a, the first eight or the last eight, less those of b: integers of 16 bits. */
+static inline int16x8_t neon_first_i8(vi32 a, vi32 b) {
+  return vsubl_s8(vget_low_s8(vreinterpretq_s8_s32(a)), vget_low_s8(vreinterpretq_s8_s32(b)));
+}
+static inline int16x8_t neon_first_u8(vi32 a, vi32 b) {
+  const uint8x16_t u = vreinterpretq_u8_s32(a), z = vreinterpretq_u8_s32(b);
+  return vreinterpretq_s16_u16(vsubl_u8(vget_low_u8(u), vget_low_u8(z)));
+}
+static inline int16x8_t neon_last_i8(vi32 a, vi32 b) {
+  return vsubl_s8(vget_high_s8(vreinterpretq_s8_s32(a)), vget_high_s8(vreinterpretq_s8_s32(b)));
+}
+static inline int16x8_t neon_last_u8(vi32 a, vi32 b) {
+  const uint8x16_t u = vreinterpretq_u8_s32(a), z = vreinterpretq_u8_s32(b);
+  return vreinterpretq_s16_u16(vsubl_u8(vget_high_u8(u), vget_high_u8(z)));
+}
+/* acc + the products of the lower halves of a and b, and of the upper ones. */
+static inline vi32 neon_mla_low(vi32 acc, int16x8_t a, int16x8_t b) {
+  return vmlal_s16(acc, vget_low_s16(a), vget_low_s16(b));
+}
+static inline vi32 neon_mla_high(vi32 acc, int16x8_t a, int16x8_t b) {
+#if defined(__aarch64__)
+  return vmlal_high_s16(acc, a, b);
+#else
+  return vmlal_s16(acc, vget_high_s16(a), vget_high_s16(b));
+#endif
+}
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return vandq_s32(a, vdupq_n_s32(0x00ff00ff)); }
 static inline vi32 v_odd_bytes(vi32 a) {

@@ -6,7 +6,7 @@ channels of a byte, one load reads four.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 Pixels = Sequence[tuple[str, int]]
@@ -24,18 +24,20 @@ class Read:
 @dataclass(frozen=True)
 class WordReads:
     """Formats of C expressions of the word at {0} in every lane, and of two and of four words from
-    {0} on; without those each is broadcast. {1} is how far {0} is from `a`, in elements."""
+    {0} on; without those each is broadcast. {1} is the number of the element at {0}."""
 
     broadcast: str
     two: str = ""
     four: str = ""
     word: int = 1
     """The elements of a word."""
+    place: Callable[[int], str] = lambda at: f"a + {at}" if at else "a"
+    """The C expression of a place."""
 
     def reads(self, pixels: Pixels, more: int = 0) -> list[Read]:
         """Return the reads of the pixels' words `more` elements on, none outside of them all."""
         if not self.four:
-            return [Read(_at(self.broadcast, at + more), ((name, 0),)) for name, at in pixels]
+            return [Read(self._at(self.broadcast, at + more), ((name, 0),)) for name, at in pixels]
         found = []
         left = list(pixels)
         while left:
@@ -44,7 +46,7 @@ class WordReads:
             users = tuple((name, lanes[at]) for name, at in left if at in lanes)
             left = [(name, at) for name, at in left if at not in lanes]
             form = {1: self.broadcast, 2: self.two, 4: self.four}[count]
-            found.append(Read(_at(form, begin + more), users))
+            found.append(Read(self._at(form, begin + more), users))
         return found
 
     def _cover(self, left: Sequence[int], places: Iterable[int]) -> tuple[int, int]:
@@ -58,6 +60,5 @@ class WordReads:
                 return begin, count
         return at, 1
 
-
-def _at(form: str, place: int) -> str:
-    return form.format(f"a + {place}" if place else "a", place)
+    def _at(self, form: str, at: int) -> str:
+        return form.format(self.place(at), at)
