@@ -341,11 +341,35 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
-#if defined(__ARM_FEATURE_DOTPROD)
-/* The same for signed bytes of a. */
-static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
-  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+/* The products of signed bytes: of the lower halves of a and b, two sums of two for each lane there,
+ * and of the upper halves. */
+static inline vi32 neon_dot4_low(vi32 acc, vi32 a, vi32 b) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+  return vpadalq_s16(acc, vmull_s8(vget_low_s8(s), vget_low_s8(t)));
 }
+static inline vi32 neon_dot4_high(vi32 acc, vi32 a, vi32 b) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+#if defined(__aarch64__)
+  return vpadalq_s16(acc, vmull_high_s8(s, t));
+#else
+  return vpadalq_s16(acc, vmull_s8(vget_high_s8(s), vget_high_s8(t)));
+#endif
+}
+/* acc + the sum of four products in each lane, as v_dot4, for signed bytes of a. */
+static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+#else
+  const vi32 zero = vdupq_n_s32(0);
+  return vaddq_s32(acc, vpaddq_s32(neon_dot4_low(zero, a, b), neon_dot4_high(zero, a, b)));
+#endif
+}
+/* A lane of a in every lane. */
+#if defined(__aarch64__)
+#define neon_word(a, lane) vdupq_laneq_s32(a, lane)
+#else
+#define neon_word(a, lane) \
+  vdupq_lane_s32((lane) < 2 ? vget_low_s32(a) : vget_high_s32(a), (lane) % 2)
 #endif
 /* Words in lanes of a vector, four or two; and acc + the sums of four products in each lane, exact
  * but for wrapping: the bytes of one lane of a times those of b. */

@@ -44,6 +44,8 @@ def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
     As signed ones in words only where taps that meet padding, which are left out, are zero then.
     """
     read = reading(target)
+    if splits(target):
+        return replace(read, signed=False)
     kept = w.op.zero + replace(read, signed=True).shift(w.input(0).dtype) == 0 or not _padded(w)
     return read if kept else replace(read, signed=False)
 
