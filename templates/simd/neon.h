@@ -460,6 +460,9 @@ static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
 static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
+#if defined(__aarch64__) /* acc + a times a lane of b */
+#define neon_fma_lane(acc, a, b, lane) vfmaq_laneq_f32(acc, a, b, lane)
+#endif
 static inline vf32 v_sqrt(vf32 a) { return vsqrtq_f32(a); }
 static inline vf32 v_abs(vf32 a) { return vabsq_f32(a); }
 static inline vf32 v_neg(vf32 a) { return vnegq_f32(a); }

@@ -45,6 +45,8 @@ from atc.ir.view import View, dense, gather_view
 WORD = 4
 """Bytes of a word: products that a step sums."""
 WIDTHS = (2, 3, 4, 1)
+LANE_WIDTHS = (2, 3, 1)
+"""Those of products by lanes: with more GCC moves sums from register to register."""
 STREAMING_WIDTHS = (8, 6, 4, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 BYTES = frozenset({DType.UINT8, DType.INT8})
@@ -129,7 +131,7 @@ def _largest_tile(nv: int, target: Target) -> tuple[int, int]:
         room = registers - (1 + -(-nv // 2))
         return room // nv, room
     if in_lanes(target):  # rows have a register each, and without dot products sums have two
-        room = registers - SPARE - nv
+        room = registers - 1 - nv
         halves = 1 if lane_dot(target) else 2
         return room // (halves * nv + 1), room
     lean = LEAN_FEATURES & target.features
@@ -197,7 +199,8 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         op, width = w.op, lanes(target)
         native = bool(DOT_FEATURES & target.features)
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
-        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
+        widths = LANE_WIDTHS if in_lanes(target) else WIDTHS
+        for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
             most, registers = _largest_tile(nv, target)
             high = min(most, op.m)
             if high < 1 or nv > -(-op.n // width):
@@ -280,7 +283,10 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         cycles = 0.0
         for panel in panels:
             for t in row_tiles(op.m, mr):
-                each = tile_cycles(machine, t.rows, panel.vectors, width, depth, phases, far)
+                each = tile_cycles(
+                    machine, t.rows, panel.vectors, width, depth, phases, far,
+                    at_once=WORD if in_lanes(target) else 1,
+                )
                 if not native:
                     each += depth * t.rows * panel.vectors / rate * (SPLIT - 1)
                 each += t.rows * panel.vectors * 3.0  # bytes out take more than floats
