@@ -62,11 +62,7 @@ def affine_grid(ctx: LoweringContext) -> str:
     rank = len(spatial)
     ctx.require(rank in (2, 3) and theta.shape == (batch, rank, rank + 1), f"theta is {theta}")
     ctx.require(min(spatial) >= 0, f"size {spatial}")
-    aligned = bool(ctx.int("align_corners"))
-    axes = [_positions(n, aligned) for n in spatial]
-    grids = np.meshgrid(*axes, indexing="ij")
-    ones = np.ones(tuple(spatial))
-    base = np.stack([*reversed(grids), ones], axis=-1).reshape(-1, rank + 1)
+    base = grid_places(spatial, bool(ctx.int("align_corners")))
     shape = (batch, *spatial, rank)
     if not prod(shape):
         return b.constant(np.empty(shape, theta.dtype.numpy))
@@ -77,6 +73,13 @@ def affine_grid(ctx: LoweringContext) -> str:
     )  # fmt: skip
     names = [b.constant(base.astype(work.numpy)), b.cast(ctx.input(0), work)]
     return b.cast(b.emit1(op, names, TensorType(work, shape)), theta.dtype)
+
+
+def grid_places(spatial: Sequence[int], aligned: bool) -> Array:
+    """Return the places [points, rank + 1] of a regular grid, the last axis first, then 1."""
+    grids = np.meshgrid(*(_positions(n, aligned) for n in spatial), indexing="ij")
+    ones = np.ones(tuple(spatial))
+    return np.stack([*reversed(grids), ones], axis=-1).reshape(-1, len(spatial) + 1)
 
 
 def _positions(n: int, aligned: bool) -> Array:

@@ -7,13 +7,15 @@ operators without one are made of, `without` why some have none.
 from atc.lower.gradient import (
     derivatives_layers,
     derivatives_tensor,
+    derivatives_transforms,
     expansions,
     expansions_control,
     expansions_rnn,
+    expansions_sampling,
     reverse,
 )
 
 __all__ = [
-    "derivatives_layers", "derivatives_tensor", "expansions", "expansions_control",
-    "expansions_rnn", "reverse",
+    "derivatives_layers", "derivatives_tensor", "derivatives_transforms", "expansions",
+    "expansions_control", "expansions_rnn", "expansions_sampling", "reverse",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from atc.lower.gradient.derivatives import (
 from atc.lower.gradient.derivatives_tensor import filter_gradient, normalized, scattered
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
-from atc.lower.resample import Axis
+from atc.lower.resample import Axis, outside
 from atc.lower.resize import resize, resizing, upsampling
 
 
@@ -124,14 +124,21 @@ def resized(step: Step) -> list[str]:
     """Apply the transpose of the interpolation, axis by axis: that of an identity matrix."""
     at, b, g = step.at, step.ctx.b, step.g
     axes, sampling = (resizing if step.node.op_type == "Resize" else upsampling)(at)
-    at.require(sampling.coordinates != "tf_crop_and_resize", "the gradient of tf_crop_and_resize")
     for d, axis in enumerate(axes):
         if axis.is_identity:
             continue
         eye = b.constant(np.eye(axis.size, dtype=b.type(g).dtype.numpy))
         kept = Axis(axis.size, axis.size, 1.0)
-        g = _along(step, g, d, resize(replace(at, inputs=(eye,)), [axis, kept], sampling))
+        matrix = resize(replace(at, inputs=(eye,)), [axis, kept], sampling)
+        gone = outside(axis, sampling)
+        if gone.any():  # these are a constant
+            matrix = compute(step.ctx, _where_not, b.constant(gone[:, None]), matrix)
+        g = _along(step, g, d, matrix)
     return [g]
+
+
+def _where_not(gone: Expr, x: Expr) -> Expr:
+    return call("Where", gone, like(x, 0), x)
 
 
 # ---- indices ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atc.ir.graph import DType
-from atc.lower.gradient.derivatives import Variable
+from atc.lower.gradient.derivatives import ABSENT, Variable
 from atc.lower.gradient.expansions_control import MOST
 from atc.lower.gradient.tape import Place, expands
 
@@ -90,6 +90,25 @@ def _root(place: Place, total: Variable) -> Variable:
     root = op("Pow", safe, place.like(1 / place.at.int("p", 2)))
     result: Variable = op("Where", zero, place.like(0), root)
     return result
+
+
+@expands("STFT")
+def frames_transformed(place: Place) -> list[Variable]:
+    """Return the Fourier transform of each frame, weighted by the window."""
+    at, op, x = place.at, place.op, place.operands[0]
+    shape = place.shape(x)
+    (step,) = at.ints_const(1, "the frame step")
+    length = place.shape(place.operands[2])[0] if place.has(2) else shape[1]
+    if place.has(3):
+        (length,) = at.ints_const(3, "the frame length")
+    starts = np.arange(0, shape[1] - length + 1, step)
+    signal = op("Reshape", x, place.ints(*shape[:2], shape[2] if len(shape) == 3 else 1))
+    places = starts[:, None] + np.arange(length)
+    frames = op("Gather", signal, place.constant(places), axis=1)
+    if place.has(2):
+        frames = op("Mul", frames, op("Unsqueeze", place.operands[2], place.ints(1)))
+    axis = place.constant(np.asarray(-2))
+    return [op("DFT", frames, ABSENT, axis, onesided=at.int("onesided", 1))]
 
 
 # ---- normalization ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ _DRAWN = "its results are drawn, or don't depend on the operand's values"
 _ROUNDED = "it rounds to integers: train the floats and quantize them after"
 _SEQUENCE = "it handles sequences or optionals: use tensors"
 _SHAPE = "the shape of its result depends on the data"
-_OPEN = "its derivative isn't written yet"
+_REGIONS = "its regions are rounded to elements: use RoiAlign"
 
 
 def _all(why: str, names: str) -> dict[tuple[str, str], str]:
@@ -18,7 +18,7 @@ def _all(why: str, names: str) -> dict[tuple[str, str], str]:
 
 WITHOUT: Mapping[tuple[str, str], str] = {
     **_all(_DISCRETE, """And ArgMax ArgMin BitCast Equal Greater GreaterOrEqual IsInf IsNaN Less
-        LessOrEqual Multinomial NonMaxSuppression Not Or Shape Size StringNormalizer
+        ImageDecoder LessOrEqual Multinomial NonMaxSuppression Not Or Shape Size StringNormalizer
         TfIdfVectorizer Xor"""),
     **_all(_DRAWN, """Bernoulli BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow
         HannWindow MelWeightMatrix RandomNormal RandomNormalLike RandomUniform RandomUniformLike
@@ -29,8 +29,7 @@ WITHOUT: Mapping[tuple[str, str], str] = {
         SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
         SequenceMap SplitToSequence"""),
     **_all(_SHAPE, "Compress NonZero Unique"),
-    **_all(_OPEN, """AffineGrid DFT DeformConv Det GridSample ImageDecoder MaxRoiPool
-        RoiAlign STFT TensorScatter"""),
+    **_all(_REGIONS, "MaxRoiPool"),
 }  # fmt: skip
 """Why, by domain and operator."""
 

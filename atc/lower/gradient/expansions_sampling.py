@@ -1,0 +1,242 @@
+"""Operators in gradients that sample between elements: sums of the weighted neighbours of places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from atc.ir.graph import Array, DType, row_major
+from atc.lower.conv import output_extents, window_of
+from atc.lower.gradient.derivatives import Variable
+from atc.lower.gradient.tape import Place, expands
+from atc.lower.sampling import GRID_MODES, grid_places
+
+CUBIC = -0.75
+"""The factor of Keys' kernel in GridSample-22."""
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    """Reads x [batch, channels, *spatial] between its elements; ONNX GridSample-22."""
+
+    place: Place
+    spatial: Sequence[int]
+    mode: str = "linear"
+    padding: str = "zeros"
+    aligned: bool = False
+
+    def __call__(self, x: Variable, places: Sequence[Variable], offset: Variable | None = None,
+                 ) -> Variable:  # fmt: skip
+        """Return [batch, channels, points] at places [batch, points], in elements of each axis.
+
+        `offset` [batch, points] is added to the index of what is read in x's flat elements.
+        """
+        op, ints = self.place.op, self.place.ints
+        batch, channels = self.place.shape(x)[:2]
+        points = self.place.shape(places[0])[1]
+        plain = op("Reshape", x, ints(batch, channels, -1))
+        total: Variable | None = None
+        axes = [[*self._neighbours(p, n)] for p, n in zip(places, self.spatial, strict=True)]
+        for taps in product(*axes):
+            index, weight = offset, None
+            for (at, factor), step in zip(taps, row_major(self.spatial), strict=True):
+                far = op("Mul", at, ints(step))
+                index = far if index is None else op("Add", index, far)
+                weight = factor if weight is None else op("Mul", weight, factor)
+            every = op("Expand", op("Unsqueeze", index, ints(1)), ints(batch, channels, points))
+            read = op("GatherElements", plain, every, axis=2)
+            read = op("Mul", read, op("Unsqueeze", op("CastLike", weight, read), ints(1)))
+            total = read if total is None else op("Add", total, read)
+        assert total is not None
+        return total
+
+    def _neighbours(self, at: Variable, size: int) -> Iterator[tuple[Variable, Variable]]:
+        """Yield the index (INT64) of each neighbour on an axis and its weight."""
+        op = self.place.op
+        if self.mode == "nearest":
+            at = op("Round", at)
+        if self.padding == "reflection":
+            at = self._reflected(at, size)
+        elif self.padding == "border" and self.mode != "cubic":
+            at = self._clipped(at, size)
+        left = op("Floor", at)
+        for shift, weight in self._weights(op("Sub", at, left)):
+            tap = op("Add", left, self._like(at, shift))
+            if self.padding == "reflection":
+                tap = self._reflected(tap, size)
+            inner = self._clipped(tap, size)
+            if self.padding == "zeros":
+                inside = op("Equal", tap, inner)
+                weight = op("Where", inside, weight, self._like(at, 0))
+            yield op("Cast", inner, to=DType.INT64.code), weight
+
+    def _weights(self, d: Variable) -> Iterator[tuple[int, Variable]]:
+        """Yield the neighbours of a place, `d` behind the one on its left, with their weights."""
+        op, one = self.place.op, self._like(d, 1)
+        e = op("Sub", one, d)
+        if self.mode == "nearest":
+            yield 0, one
+        elif self.mode == "linear":
+            yield 0, e
+            yield 1, d
+        else:
+            far = (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
+            near = (CUBIC + 2, -CUBIC - 3, 0, 1)
+            yield -1, self._polynomial(op("Add", d, one), far)
+            yield 0, self._polynomial(d, near)
+            yield 1, self._polynomial(e, near)
+            yield 2, self._polynomial(op("Add", e, one), far)
+
+    def _polynomial(self, x: Variable, factors: Sequence[float]) -> Variable:
+        result = self._like(x, factors[0])
+        for factor in factors[1:]:
+            result = self.place.op("Add", self.place.op("Mul", result, x), self._like(x, factor))
+        return result
+
+    def _clipped(self, at: Variable, size: int) -> Variable:
+        result: Variable = self.place.op("Clip", at, self._like(at, 0), self._like(at, size - 1))
+        return result
+
+    def _reflected(self, at: Variable, size: int) -> Variable:
+        """Return a place mirrored at the ends, as often as it takes."""
+        op = self.place.op
+        low, span = (0.0, size - 1) if self.aligned else (-0.5, size)
+        if not span:
+            result: Variable = op("Mul", at, self._like(at, 0))
+            return result
+        away = op("Abs", op("Sub", at, self._like(at, low)))
+        beyond = op("Mod", away, self._like(at, 2 * span), fmod=1)
+        back = op("Sub", self._like(at, 2 * span), beyond)
+        folded = op("Where", op("Greater", beyond, self._like(at, span)), back, beyond)
+        return self._clipped(op("Add", folded, self._like(at, low)), size)
+
+    def _like(self, x: Variable, value: float) -> Variable:
+        dtype = self.place.tape.ctx.b.type(x.value).dtype.numpy
+        return self.place.constant(np.asarray(value, dtype))
+
+
+def _work(place: Place, k: int) -> Variable:
+    """Return an operand as DOUBLE if the first is that, else as FLOAT."""
+    double = place.tape.ctx.b.type(place.operands[0].value).dtype is DType.DOUBLE
+    to = DType.DOUBLE if double else DType.FLOAT
+    result: Variable = place.op("Cast", place.operands[k], to=to.code)
+    return result
+
+
+def _like_first(place: Place, y: Variable) -> Variable:
+    result: Variable = place.op("CastLike", y, place.operands[0])
+    return result
+
+
+@expands("GridSample")
+def grid_sample(place: Place) -> list[Variable]:
+    """Return x at the places that a grid gives in [-1, 1], the last axis first."""
+    at, op = place.at, place.op
+    x, grid = _work(place, 0), _work(place, 1)
+    spatial, points = place.shape(x)[2:], place.shape(grid)[1:-1]
+    mode = at.str("mode", "linear")
+    aligned = bool(at.int("align_corners"))
+    flat = op("Reshape", grid, place.ints(place.shape(x)[0], -1, len(spatial)))
+    places = []
+    for d, size in enumerate(spatial):
+        moved = op("Add", place.part(flat, len(spatial) - 1 - d, 2), _number(place, x, 1))
+        half = (size - 1) / 2 if aligned else size / 2
+        start = _number(place, x, 0 if aligned else -0.5)
+        places.append(op("Add", op("Mul", moved, _number(place, x, half)), start))
+    padding = at.str("padding_mode", "zeros")
+    sampler = _Sampler(place, spatial, GRID_MODES.get(mode, mode), padding, aligned)
+    y = op("Reshape", sampler(x, places), place.ints(*place.shape(x)[:2], *points))
+    return [_like_first(place, y)]
+
+
+def _number(place: Place, x: Variable, value: float | Array) -> Variable:
+    dtype = place.tape.ctx.b.type(x.value).dtype.numpy
+    return place.constant(np.asarray(value, dtype))
+
+
+@expands("AffineGrid")
+def affine_grid(place: Place) -> list[Variable]:
+    """Return a constant grid times each matrix."""
+    at, op, theta = place.at, place.op, place.operands[0]
+    batch, _, *spatial = at.ints_const(1, "the size")
+    base = place.like(grid_places(spatial, bool(at.int("align_corners"))))
+    y = op("MatMul", base, op("Transpose", theta, perm=[0, 2, 1]))
+    return [op("Reshape", y, place.ints(batch, *spatial, len(spatial)))]
+
+
+@expands("DeformConv")
+def deform_conv(place: Place) -> list[Variable]:
+    """Return the product of the filters and x, sampled where each tap is moved to."""
+    at, op, ints = place.at, place.op, place.ints
+    x, w = _work(place, 0), _work(place, 1)
+    (n, channels, *spatial), (m, _, *kernel) = place.shape(x), place.shape(w)
+    group, sets, rank = at.int("group", 1), at.int("offset_group", 1), len(spatial)
+    window, end = window_of(at, tuple(spatial), kernel)
+    out = output_extents(tuple(spatial), window, end)
+    taps, points = prod(kernel), prod(out)
+    moved = op("Reshape", _work(place, 2), ints(n * sets, taps, rank, points))
+    places = []
+    for d in range(rank):
+        tap = np.indices(kernel)[d].reshape(-1, 1) * window.dilations[d]
+        start = np.indices(out)[d].reshape(1, -1) * window.strides[d] - window.pads[d]
+        where = op("Add", place.part(moved, d, 2), _number(place, x, tap + start))
+        places.append(op("Reshape", where, ints(n * sets, taps * points)))
+    split = op("Reshape", x, ints(n * sets, channels // sets, *spatial))
+    columns = _Sampler(place, spatial)(split, places)
+    if place.has(4):
+        mask = op("Reshape", _work(place, 4), ints(n * sets, 1, taps * points))
+        columns = op("Mul", columns, mask)
+    columns = op("Reshape", columns, ints(n, group, -1, points))
+    y = op("MatMul", op("Reshape", w, ints(1, group, m // group, -1)), columns)
+    y = op("Reshape", y, ints(n, m, *out))
+    if place.has(3):
+        y = op("Add", y, op("Reshape", _work(place, 3), ints(m, *[1] * rank)))
+    return [_like_first(place, y)]
+
+
+@expands("RoiAlign")
+def roi_align(place: Place) -> list[Variable]:
+    """Return the means of samples in the bins of regions."""
+    at, op, ints = place.at, place.op, place.ints
+    ratio = at.int("sampling_ratio", 0)
+    at.require(at.str("mode", "avg").lower() == "avg", "the gradient of a RoiAlign of mode max")
+    at.require(ratio > 0, "the gradient of a RoiAlign whose sampling_ratio isn't given")
+    default = "half_pixel" if place.opset >= 16 else "output_half_pixel"
+    half = at.str("coordinate_transformation_mode", default).lower() == "half_pixel"
+    x = _work(place, 0)
+    n, channels, *spatial = place.shape(x)
+    rois = op("Mul", _work(place, 1), _number(place, x, at.float("spatial_scale", 1.0)))
+    if half:
+        rois = op("Sub", rois, _number(place, x, 0.5))
+    regions = place.shape(rois)[0]
+    bins = (at.int("output_height", 1), at.int("output_width", 1))
+    grid, inside = [], None
+    for d, (size, count) in enumerate(zip(spatial, bins, strict=True)):
+        first, last = (op("Unsqueeze", place.part(rois, k, 1), ints(1)) for k in (1 - d, 3 - d))
+        extent = op("Sub", last, first)
+        if not half:
+            extent = op("Max", extent, _number(place, x, 1))
+        steps = (np.arange(count * ratio) + 0.5) / (count * ratio)
+        where = op("Add", first, op("Mul", extent, _number(place, x, steps)))
+        shape = [regions, 1, 1, 1, 1]
+        shape[1 + 2 * d : 3 + 2 * d] = count, ratio
+        where = op("Reshape", where, ints(*shape))
+        near = op("And", op("GreaterOrEqual", where, _number(place, x, -1)),
+                  op("LessOrEqual", where, _number(place, x, size)))  # fmt: skip
+        inside = near if inside is None else op("And", inside, near)
+        full = op("Expand", where, ints(regions, bins[0], ratio, bins[1], ratio))
+        grid.append(op("Reshape", full, ints(1, -1)))
+    image = op("Mul", op("Cast", place.operands[2], to=DType.INT64.code), ints(prod(spatial)))
+    every = ints(regions, bins[0], ratio, bins[1], ratio)
+    offset = op("Reshape", op("Expand", op("Reshape", image, ints(-1, 1, 1, 1, 1)), every),
+                ints(1, -1))  # fmt: skip
+    rows = op("Reshape", op("Transpose", x, perm=[1, 0, 2, 3]), ints(1, channels, n, *spatial))
+    read = _Sampler(place, spatial, padding="border")(rows, grid, offset)
+    read = op("Reshape", read, ints(channels, regions, bins[0], ratio, bins[1], ratio))
+    read = op("Where", inside, read, _number(place, x, 0))
+    mean = op("ReduceMean", read, ints(3, 5), keepdims=0)
+    return [_like_first(place, op("Transpose", mean, perm=[1, 0, 2, 3]))]
