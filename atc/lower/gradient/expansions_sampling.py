@@ -1,9 +1,10 @@
-"""Operators in gradients that sample between elements: sums of the weighted neighbours of places."""
+"""Operators in gradients that sample between elements: sums of weighted neighbours of places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import product
 from math import prod
 
@@ -39,35 +40,30 @@ class _Sampler:
         batch, channels = self.place.shape(x)[:2]
         points = self.place.shape(places[0])[1]
         plain = op("Reshape", x, ints(batch, channels, -1))
-        total: Variable | None = None
+        add, multiply = partial(op, "Add"), partial(op, "Mul")
         axes = [[*self._neighbours(p, n)] for p, n in zip(places, self.spatial, strict=True)]
+        terms = []
         for taps in product(*axes):
-            index, weight = offset, None
-            for (at, factor), step in zip(taps, row_major(self.spatial), strict=True):
-                far = op("Mul", at, ints(step))
-                index = far if index is None else op("Add", index, far)
-                weight = factor if weight is None else op("Mul", weight, factor)
+            steps = zip(taps, row_major(self.spatial), strict=True)
+            indices = [op("Mul", at, ints(step)) for (at, _), step in steps]
+            index = reduce(add, indices if offset is None else [offset, *indices])
             every = op("Expand", op("Unsqueeze", index, ints(1)), ints(batch, channels, points))
-            read = op("GatherElements", plain, every, axis=2)
-            read = op("Mul", read, op("Unsqueeze", op("CastLike", weight, read), ints(1)))
-            total = read if total is None else op("Add", total, read)
-        assert total is not None
-        return total
+            weight = op("Unsqueeze", reduce(multiply, [factor for _, factor in taps]), ints(1))
+            terms.append(op("Mul", op("GatherElements", plain, every, axis=2), weight))
+        result: Variable = reduce(add, terms)
+        return result
 
     def _neighbours(self, at: Variable, size: int) -> Iterator[tuple[Variable, Variable]]:
         """Yield the index (INT64) of each neighbour on an axis and its weight."""
         op = self.place.op
         if self.mode == "nearest":
             at = op("Round", at)
-        if self.padding == "reflection":
-            at = self._reflected(at, size)
-        elif self.padding == "border" and self.mode != "cubic":
-            at = self._clipped(at, size)
+        if self.mode != "cubic":  # whose neighbours are brought inside, not the place
+            at = self._inside(at, size)
         left = op("Floor", at)
         for shift, weight in self._weights(op("Sub", at, left)):
             tap = op("Add", left, self._like(at, shift))
-            if self.padding == "reflection":
-                tap = self._reflected(tap, size)
+            tap = self._inside(tap, size)
             inner = self._clipped(tap, size)
             if self.padding == "zeros":
                 inside = op("Equal", tap, inner)
@@ -79,7 +75,7 @@ class _Sampler:
         op, one = self.place.op, self._like(d, 1)
         e = op("Sub", one, d)
         if self.mode == "nearest":
-            yield 0, one
+            yield 0, op("Expand", one, self.place.ints(*self.place.shape(d)))
         elif self.mode == "linear":
             yield 0, e
             yield 1, d
@@ -96,6 +92,12 @@ class _Sampler:
         for factor in factors[1:]:
             result = self.place.op("Add", self.place.op("Mul", result, x), self._like(x, factor))
         return result
+
+    def _inside(self, at: Variable, size: int) -> Variable:
+        """Return what a place is replaced by where it is outside."""
+        if self.padding == "zeros":
+            return at
+        return (self._clipped if self.padding == "border" else self._reflected)(at, size)
 
     def _clipped(self, at: Variable, size: int) -> Variable:
         result: Variable = self.place.op("Clip", at, self._like(at, 0), self._like(at, size - 1))
@@ -214,7 +216,7 @@ def roi_align(place: Place) -> list[Variable]:
         rois = op("Sub", rois, _number(place, x, 0.5))
     regions = place.shape(rois)[0]
     bins = (at.int("output_height", 1), at.int("output_width", 1))
-    grid, inside = [], None
+    grid, inside = [], []
     for d, (size, count) in enumerate(zip(spatial, bins, strict=True)):
         first, last = (op("Unsqueeze", place.part(rois, k, 1), ints(1)) for k in (1 - d, 3 - d))
         extent = op("Sub", last, first)
@@ -225,9 +227,8 @@ def roi_align(place: Place) -> list[Variable]:
         shape = [regions, 1, 1, 1, 1]
         shape[1 + 2 * d : 3 + 2 * d] = count, ratio
         where = op("Reshape", where, ints(*shape))
-        near = op("And", op("GreaterOrEqual", where, _number(place, x, -1)),
-                  op("LessOrEqual", where, _number(place, x, size)))  # fmt: skip
-        inside = near if inside is None else op("And", inside, near)
+        inside.append(op("And", op("GreaterOrEqual", where, _number(place, x, -1)),
+                         op("LessOrEqual", where, _number(place, x, size))))  # fmt: skip
         full = op("Expand", where, ints(regions, bins[0], ratio, bins[1], ratio))
         grid.append(op("Reshape", full, ints(1, -1)))
     image = op("Mul", op("Cast", place.operands[2], to=DType.INT64.code), ints(prod(spatial)))
@@ -237,6 +238,6 @@ def roi_align(place: Place) -> list[Variable]:
     rows = op("Reshape", op("Transpose", x, perm=[1, 0, 2, 3]), ints(1, channels, n, *spatial))
     read = _Sampler(place, spatial, padding="border")(rows, grid, offset)
     read = op("Reshape", read, ints(channels, regions, bins[0], ratio, bins[1], ratio))
-    read = op("Where", inside, read, _number(place, x, 0))
+    read = op("Where", op("And", *inside), read, _number(place, x, 0))
     mean = op("ReduceMean", read, ints(3, 5), keepdims=0)
     return [_like_first(place, op("Transpose", mean, perm=[1, 0, 2, 3]))]
