@@ -59,6 +59,10 @@ class ToolchainError(AtcError):
     exit_status = 3
 
 
+class CompilerCrash(ToolchainError):
+    """A compiler crashed, again and again, on the source that `where` names."""
+
+
 class VerificationError(AtcError):
     """The compiled library and the reference disagree."""
 

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from atc.backends.compiler import PATIENCE, Compiler
 from atc.backends.running import Running, crashed, end_group
 from atc.backends.target import host_arch
-from atc.errors import ToolchainError, one_line, reason_of, way_out
+from atc.errors import CompilerCrash, ToolchainError, one_line, reason_of, way_out
 
 Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
 
@@ -124,8 +124,8 @@ _answers: dict[tuple[object, ...], Finished] = {}
 def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
     """Run a step of the build; raise ToolchainError with the tool's own first error line.
 
-    A tool that crashes is run once more: nvcc 13.0 does now and then, on what it compiles at other
-    times.
+    A tool that crashes is run once more (nvcc 13.0 does now and then, on what it compiles at other
+    times), and then CompilerCrash is raised.
     """
     done = ran(compiler, argv, cwd, where, log)
     if done.status == 0:
@@ -133,7 +133,8 @@ def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
     errors = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
     reason = next((line for line in (*errors, *lines) if line), f"exit status {done.status}")
-    raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
+    kind = CompilerCrash if crashed(done.status) else ToolchainError
+    raise kind(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 
 def ran(

@@ -12,12 +12,14 @@ from typing import Any
 
 from atc.backends.compiler import Compiler, shared_library
 from atc.backends.flops import operations
+from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.build.compilers import compiler_of
 from atc.build.library import BuildResult, work_folder
 from atc.build.output_folder import check_folder, network_name, write_tree
 from atc.cache import TEMPLATES, CacheStats
 from atc.diagnostics import Diagnostics, remembering
+from atc.errors import CompilerCrash
 from atc.ir.text import dump
 from atc.options.files import file_digest
 from atc.options.options import Options
@@ -34,7 +36,7 @@ from atc.pipeline.debug_build import (
     write_kernel_meta,
 )
 from atc.pipeline.lowering import read_model
-from atc.pipeline.planning import plan_all
+from atc.pipeline.planning import Plans, plan_all
 from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
 from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
@@ -128,10 +130,27 @@ Compile = Callable[[Request, Diagnostics], Compilation]
 def compile_one(request: Request, listen: Diagnostics) -> Compilation:
     """Compile a model for one target with the kernels that the request allows.
 
-    Raises AtcError; the output folder is then as it was before.
+    Where the compiler crashes on a kernel, the next best one is taken. Raises AtcError; the output
+    folder is then as it was before.
     """
     with keeping_templates(file_store(request, TEMPLATES)):
-        return _compiled(request, listen)
+        while True:
+            try:
+                return _compiled(request, listen)
+            except _KernelCrash as crash:
+                known = request.decisions.crashing
+                if crash.kernels <= known:
+                    raise crash.error from None
+                request = request.decide(crashing=known | crash.kernels)
+
+
+class _KernelCrash(Exception):
+    """A compiler's crash on kernels that others may replace, by workload and label."""
+
+    def __init__(self, error: CompilerCrash, kernels: frozenset[tuple[Workload, str]]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.kernels = kernels
 
 
 def _compiled(request: Request, listen: Diagnostics) -> Compilation:
@@ -140,6 +159,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     diagnostics = remembering(listen, warnings)
     for text in options.warnings():
         diagnostics.warn(text)
+    for _, label in sorted(request.decisions.crashing, key=lambda kernel: kernel[1]):
+        diagnostics.warn(f"the compiler crashes on {label}: the next best kernel is taken")
     for name in ("device_id", "gpu_pool", "gpu_kept_free"):
         if getattr(options, name) and "cuda" not in options.target.lower():
             diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
@@ -171,7 +192,10 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     made_from = build_plan(project.emission, request, listed)
     diagnostics.stage("compiling C")
     with work_folder(options.build_dir, options.keep_build) as cwd:
-        built = build_project(made_from, project.emission, request, compiler, cwd, diagnostics)
+        try:
+            built = build_project(made_from, project.emission, request, compiler, cwd, diagnostics)
+        except CompilerCrash as error:
+            raise _KernelCrash(error, _kernels_at(error.where, plans)) from None
         if options.keep_build:
             diagnostics.stage(f"the build is kept in {cwd}")
         sizes = None
@@ -193,6 +217,12 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         more = exported(timed, request, compiler, diagnostics)
         write_tree({**built.files, **_texts(done), **more}, options.output)
     return done
+
+
+def _kernels_at(path: str, plans: Plans) -> frozenset[tuple[Workload, str]]:
+    """Return the kernels that a source was rendered for, by workload and label."""
+    every = (c for each in (plans.shown, *plans.shape_profiles) for c in calls(each.program.steps))
+    return frozenset((c.choice.workload, c.candidate) for c in every if c.source.path == path)
 
 
 def _recomputed(

@@ -15,6 +15,7 @@ import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
+from atc.backends.kernel import Workload
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
 from atc.cache import Listings
@@ -71,6 +72,8 @@ class Decisions:
     """What --max_error came to, as a part of the output's scale."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out, whatever switches say."""
+    crashing: frozenset[tuple[Workload, str]] = frozenset()
+    """Kernels that the compiler crashes on, by what they compute and their labels."""
     expected: Expected | None = None
     """What the network must compute of the inputs that a self-test makes."""
     held: Held = Held()
@@ -166,7 +169,7 @@ class Request:
         limits = Limits(
             mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
             weight_price=options.weight_price, tensor_cores=options.tensor_cores,
-            host_compute=options.host_compute,
+            host_compute=options.host_compute, crashing=decided.crashing,
         )  # fmt: skip
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())

@@ -54,7 +54,8 @@ class Limits:
     stored in bfloat16. `packed` are layouts of constants that exist anyway: kernels that read them
     are preferred if they are nearly as fast. `weight_price`: the cycles that each byte must save
     by which constants exceed the model's. `tensor_cores`: whether those of a GPU may be used. With
-    `host_compute` the host computes small nodes whose operands it has.
+    `host_compute` the host computes small nodes whose operands it has. `crashing` are candidates
+    that their compiler crashes on, by workload and label: others are taken, if there are any.
     """
 
     exact: bool = False
@@ -69,6 +70,7 @@ class Limits:
     weight_price: float = CYCLES
     tensor_cores: bool = True
     host_compute: bool = False
+    crashing: frozenset[tuple[Workload, str]] = frozenset()
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
@@ -178,8 +180,9 @@ def _considered(
         able = [_precise(c, w, target) for c in able]
     if not limits.tensor_cores:
         able = [c for c in able if not c.kernel.tensor_cores]
-    wanted = [c for c in able if _is_portable(c) == (limits.tier == "portable")]
-    tier = wanted if wanted and limits.tier != "all" else able
+    sound = [c for c in able if (w, c.label) not in limits.crashing] or able
+    wanted = [c for c in sound if _is_portable(c) == (limits.tier == "portable")]
+    tier = wanted if wanted and limits.tier != "all" else sound
     exact = [
         c
         for c in tier
@@ -200,6 +203,8 @@ def _considered(
             if c in tier and c.kernel.precision not in limits.precisions
             else "is less accurate than the operator's definition"
             if c in tier
+            else "crashes its compiler"
+            if c not in sound
             else f"isn't {limits.tier}",
         )
         for c in able

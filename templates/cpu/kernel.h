@@ -227,13 +227,16 @@ K_INLINE float k_load_bf16(uint16_t bits) {
   return value;
 }
 
+#ifndef K_STORES_BF16 /* devices convert by an instruction */
 K_INLINE uint16_t k_store_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   if (value != value) return (uint16_t)((bits >> 16) | 0x40u);
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16); /* to nearest, ties to even */
 }
+#endif
 
+#ifndef K_CONVERTS_F16
 K_INLINE float k_load_f16(uint16_t bits) {
   const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
@@ -267,6 +270,7 @@ K_INLINE uint16_t k_store_f16(float value) {
   }
   return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
 }
+#endif
 
 /* Integers of 2 and 4 bits are stored one per byte; only the low bits count. */
 #define K_LOW_BITS(B, SIGNED, UNSIGNED)                                        \

@@ -4,6 +4,8 @@
 #ifndef ATC_DEVICE_H
 #define ATC_DEVICE_H
 
+#include <stdint.h>
+
 #ifdef ATC_EMULATED
 #include "emulation.h"
 #define KERNEL static
@@ -20,6 +22,30 @@ static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(
 #define UNROLL_BY(times) K_PRAGMA(unroll times)
 #define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define EMULATED_KERNEL(...)
+
+/* Floats of 16 bits: one instruction each, rounded to the nearest, ties to even. */
+#define K_CONVERTS_F16
+K_INLINE float k_load_f16(uint16_t bits)
+{
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+K_INLINE uint16_t k_store_f16(float value)
+{
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define K_STORES_BF16
+K_INLINE uint16_t k_store_bf16(float value)
+{
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
 
 K_INLINE void k_mark(unsigned *words, unsigned k) { atomicOr(&words[k / 32], 1u << k % 32); }
 K_INLINE unsigned k_lowest(unsigned word) { return (unsigned)__ffs((int)word) - 1; }

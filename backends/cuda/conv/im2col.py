@@ -16,7 +16,7 @@ import numpy as np
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import unravel
 from atc.backends.cuda.products.boxes import CHUNK, Matrix, Side, packed_matrix, plus
-from atc.backends.cuda.products.tiles import Operand, Product, windows_met
+from atc.backends.cuda.products.tiles import Operand, Product, index_type, windows_met
 from atc.backends.cuda.products.warpgroup import (
     LEAST,
     RoundedProduct,
@@ -98,7 +98,7 @@ class WindowProduct(WarpgroupProduct):
                     (*pixel, *unravel("p", taps), *inputs)),
             Operand("x1", filters.dtype, f"({own}) * {matmul.k} + p"),
             op.accumulator, loops, op.operands, address(dense(y.shape), list(loops)),
-            (*pixel, ("m", own)),
+            (*pixel, ("m", own)), index_type(w),
         )  # fmt: skip
 
     def _matrices(self, w: Workload) -> tuple[Matrix, Matrix]:

@@ -6,7 +6,7 @@ A Conv is the product of its filters with patches of the input (an implicit im2c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu, gpu_of
@@ -87,7 +87,8 @@ class Product:
     """y[batch, i, j] = epilogue(sum over p of a[batch, i, p] * b[batch, p, j]), as C.
 
     `indices` are the variables that the result's place, `target`, and the epilogue derive from i
-    and j; the epilogue is over `loops`, its operands begin at input `first`.
+    and j; the epilogue is over `loops`, its operands begin at input `first`. `index` is the C type
+    of i, j and p.
     """
 
     batch: tuple[tuple[str, int], ...]
@@ -101,6 +102,7 @@ class Product:
     first: int
     target: str
     indices: tuple[tuple[str, str], ...] = ()
+    index: str = "ptrdiff_t"
 
     @property
     def text(self) -> str:
@@ -113,8 +115,21 @@ class Product:
         return prod(n for _, n in self.batch)
 
 
+def index_type(w: Workload) -> str:
+    """Return the C type of rows, columns and depth: 32 bits, of which divisions are much faster.
+
+    Sums of two offsets in a tensor must fit. (On divisions of 64 bits nvcc 13.0 also crashes.)
+    """
+    sizes = (high(t.size) for t in (*w.inputs, *w.outputs) if t is not None)
+    return "int" if max(sizes) < 1 << 30 else "ptrdiff_t"
+
+
 def product_of(w: Workload) -> Product:
     """Return a MatMul, a MatMulPacked, a Conv or a ConvBlocked as a product of matrices."""
+    return replace(_matrices(w), index=index_type(w))
+
+
+def _matrices(w: Workload) -> Product:
     match w.op:
         case Conv():
             return _of_conv(w, w.op)

@@ -31,6 +31,7 @@ from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
     epilogue_of,
+    index_type,
     multiply_add,
     product_of,
     sharing_blocks,
@@ -417,6 +418,7 @@ class _Conv(WarpgroupProduct):
             Operand("x1", w.input(1).dtype, f"j * {op.k} + p"),
             op.accumulator, ("n", "m", *(v for v, _ in outputs)), w.op.operands,
             f"(n * {op.n} + j) * {op.m} + i", (("m", "j"), *unravel("i", outputs)),
+            index_type(w),
         )  # fmt: skip
 
 
