@@ -57,6 +57,8 @@ WIDE = (
 )
 NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
 """Pixels and vectors of a tile, for 32 and for 16 registers."""
+BY_LANE = ((7, 3), (9, 2), (5, 4), (8, 2), (6, 3), (4, 4), (14, 1), (7, 1), (1, 4))
+"""Those where each pixel's channels have a register, too: 64-bit NEON multiplies by its lanes."""
 
 
 INPUT, BESIDE = 1 / 8, 5 / 8
@@ -212,6 +214,12 @@ def is_depthwise(w: Workload[ConvBlocked]) -> bool:
     return weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
 
 
+def by_lane(w: Workload[ConvBlocked], target: Target) -> bool:
+    """Return whether channels of a pixel are read as a vector, whose lanes are then factors."""
+    neon = target.simd == "neon" and target.arch == "aarch64"
+    return neon and not geometry(w, 1).plain and geometry(w, 1).ic >= lanes(target)
+
+
 class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, DirectParams]):
     """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits."""
 
@@ -236,7 +244,9 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
         """Return all parameter sets: tiles that fit the registers, row blocks."""
-        shapes = WIDE if target.vector_registers >= 32 else NARROW
+        shapes: Sequence[tuple[int, int]] = WIDE if target.vector_registers >= 32 else NARROW
+        if by_lane(w, target):
+            shapes = BY_LANE
         found: list[DirectParams] = []
         for p, nv in shapes:
             g = geometry(w, p)
@@ -295,6 +305,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
             "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
             "part": _part(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
+            "by_lane": by_lane(w, target),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 

@@ -226,7 +226,7 @@ class ConvFirstBytes(FirstLayer):
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
-        return int8x4_cycles(target.machine, self.words(w, params, target)) + copying
+        return int8x4_cycles(target, self.words(w, params, target)) + copying
 
 
 class ConvFirstBf16(FirstLayer):

@@ -23,7 +23,6 @@ from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, Reading, bytewise, reading
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
@@ -31,7 +30,7 @@ from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
-SPLIT_WIDE = ((4, 4), (6, 3), (3, 4), (8, 2), (4, 2), (2, 4), (14, 1), (6, 1))
+SPLIT_WIDE = ((4, 4), (7, 3), (12, 2), (8, 2), (4, 3), (4, 2), (2, 4), (14, 1), (8, 1))
 SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
 """Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
 BYTEWISE = ((7, 2), (6, 2), (4, 3), (3, 4), (4, 2), (2, 4), (14, 1), (6, 1), (4, 1))
@@ -92,9 +91,14 @@ def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
     return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
-def int8x4_cycles(machine: Machine, words: Words) -> float:
-    """Estimate the cycles of all tiles; split words take longer."""
-    return words.cycles(machine) * (1 if words.size == WORD else 2 + 1 / words.nv)
+def int8x4_cycles(target: Target, words: Words) -> float:
+    """Estimate the cycles of all tiles; split words take longer, and to be read and split."""
+    cycles = words.cycles(target.machine)
+    if words.size == WORD:
+        return cycles
+    if deinterleaved(target):  # four words at once
+        return cycles * (2 + (0.75 / words.nv + 1 / words.p) / 2)
+    return cycles * (2 + 1 / words.nv)
 
 
 def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
@@ -177,7 +181,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
-        return int8x4_cycles(target.machine, in_int8x4(in_words(w, params, WORD), target))
+        return int8x4_cycles(target, in_int8x4(in_words(w, params, WORD), target))
 
 
 def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:

@@ -131,8 +131,8 @@ def _largest_tile(nv: int, target: Target) -> tuple[int, int]:
         room = registers - (1 + -(-nv // 2))
         return room // nv, room
     if in_lanes(target):  # rows have a register each, and without dot products sums have two
-        room = registers - 1 - nv
         halves = 1 if lane_dot(target) else 2
+        room = registers - 1 - nv
         return room // (halves * nv + 1), room
     lean = LEAN_FEATURES & target.features
     room = registers - (SPARE + nv if lean else SPARE_SPLIT + 2 * nv)
@@ -199,7 +199,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         op, width = w.op, lanes(target)
         native = bool(DOT_FEATURES & target.features)
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
-        widths = LANE_WIDTHS if in_lanes(target) else WIDTHS
+        widths = LANE_WIDTHS if lane_dot(target) else WIDTHS
         for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
             most, registers = _largest_tile(nv, target)
             high = min(most, op.m)

@@ -20,6 +20,7 @@ from blocked_convs import (
     to_blocks,
 )  # fmt: skip
 from default_run import level
+from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles, WindowParams
@@ -29,6 +30,7 @@ from atc.backends.cpu.conv.small_oc import ConvSmallOc
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.map.reorder import BlockChannels, UnblockChannels
 from atc.backends.kernel import Candidate, workload_of
+from atc.backends.render.vector_expr import lanes
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, Graph, Node, TensorType, type_of
 from atc.ir.ops import Block, Pool, Unblock, Window
@@ -111,6 +113,29 @@ def test_every_parameter_set_against_numpy(kernel: str, name: str, target: str) 
         pytest.skip(f"this CPU can't run {target}")
     subject, cases, tolerance = KERNELS[kernel]
     check(subject, [cases[name]], target, tolerance, 1 << 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["direct", "few", "narrow", "depthwise"])
+def test_kernel_under_an_emulator_against_numpy(kernel: str) -> None:
+    """Each case with the two best parameter sets, and one of three with sums made of parts."""
+    target = vector_target("aarch64-neon")
+    subject, cases, tolerance = KERNELS[kernel]
+    calls, wanted = [], []
+    for turn, case in enumerate(cases.values()):
+        graph, feeds, expected = build(case, lanes(target))
+        node = graph.nodes[0]
+        w = workload_of(graph, node, graph.constants)
+        known = graph.constants | dict(zip(graph.inputs, feeds, strict=True))
+        operands = [known[i] for i in node.inputs if i]
+        best = subject.parameters(w, target)[:2]
+        finer = [subject.precise_params(w, p, target) for p in best[: turn % 3 == 0]]
+        for params in (*best, *(p for p in finer if p.exact)):
+            calls.append(Call(subject, params, w, operands))
+            wanted.append((case, expected))
+    for call, (case, expected), (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
+        error = np.abs(from_blocks(got, case.filters) - expected).max()
+        assert error <= tolerance * max(np.abs(expected).max(), 1), call
 
 
 ALONE = {n: c for n, c in DIRECT.items() if c.group == 1}
