@@ -140,7 +140,7 @@ def _packed_depth(op: MatMul, form: Form) -> int:
     return -(-op.k // each) * each * max(1, form.planes)
 
 
-def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
+def packed_batch(op: MatMul) -> list[tuple[int, int]]:
     """Return the batch loops of packed constants: index and extent."""
     outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
     return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
@@ -148,7 +148,7 @@ def _packed_batch(op: MatMul) -> list[tuple[int, int]]:
 
 def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
     """Return the second operand as `pack` arranges it."""
-    row, batch = _packed_depth(op, form), _packed_batch(op)
+    row, batch = _packed_depth(op, form), packed_batch(op)
     depth = row if form.planes else op.k
     steps = row_major((*(n for _, n in batch), op.n, row))
     size, type_ = form.bytes, form.type if not form.planes else BFLOAT16
@@ -170,7 +170,7 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
 
     Of floats that are split in two, each 32 upper parts are followed by the 32 lower ones.
     """
-    kept = dict(_packed_batch(op))
+    kept = dict(packed_batch(op))
     batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).reshape(-1, op.k, op.n)
     row = _packed_depth(op, form) // max(1, form.planes)
@@ -178,12 +178,12 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
     rows[..., : op.k] = full.transpose(0, 2, 1)
     if not form.planes:
         return rows
-    upper = _rounded(rows)
+    upper = rounded(rows)
     parts = [upper]
     if form.planes > 1:
         with np.errstate(invalid="ignore", over="ignore"):
             rest = rows - upper.astype(np.float32)
-        parts.append(_rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
+        parts.append(rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
     ordered = [p.reshape(*p.shape[:2], -1, 16)[..., ORDER] for p in parts]
     if form.planes > 1:
         ordered = [p.reshape(*rows.shape[:2], -1, 32) for p in ordered]
@@ -191,7 +191,7 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
     return np.ascontiguousarray(whole).view(np.float32)
 
 
-def _rounded(rows: Array) -> Array:
+def rounded(rows: Array) -> Array:
     """Round floats to bfloat16; finite ones stay finite."""
     with np.errstate(over="ignore"):
         found = rows.astype(ml_dtypes.bfloat16)
@@ -201,7 +201,7 @@ def _rounded(rows: Array) -> Array:
 
 def packed_operand(op: MatMul, form: Form, product: Product) -> Operand:
     """Return the packed second operand as C of row j and depth p."""
-    row, batch = _packed_depth(op, form), _packed_batch(op)
+    row, batch = _packed_depth(op, form), packed_batch(op)
     steps = row_major((*(n for _, n in batch), op.n, row))
     outer = [
         f"{product.batch[k][0]} * {s}" for (k, _), s in zip(batch, steps[:-2], strict=True)

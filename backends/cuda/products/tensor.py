@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cuda.gpus import Gpu, gpu_of
+from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
+from atc.backends.cuda.products.constants import pack_rows, packed_rows, pitch_of
 from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
@@ -19,7 +20,7 @@ from atc.backends.cuda.products.tiles import (
     sharing_ns,
     tiles_of,
 )
-from atc.backends.kernel import Launch, Workload
+from atc.backends.kernel import Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
@@ -53,6 +54,11 @@ class Form:
         return len(self.numbers)
 
     @property
+    def packed(self) -> int:
+        """The bfloat16 of a packed value; 0: it is packed as it is stored."""
+        return 0 if self.stored else self.planes
+
+    @property
     def chunk(self) -> int:
         """Numbers of 16 bytes."""
         return 16 // self.bytes
@@ -73,7 +79,8 @@ class Side:
     extent: int
     first: str
     operand: Operand
-    is_copied: bool
+    copies: tuple[tuple[str, str], ...]
+    """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
     numbers: tuple[str, ...]
 
     @property
@@ -95,13 +102,16 @@ _STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
 _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
 
 
-def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form: Form) -> Side:
-    stored = form.stored and not operand.computed
-    copied = stored and operand.chunks >= form.chunk
+def _side(
+    name: str, index: str, rows: int, extent: int, operand: Operand, form: Form,
+    packed: tuple[tuple[str, str], ...] = (),
+) -> Side:  # fmt: skip
+    stored = form.stored and not operand.computed and operand.chunks >= form.chunk
+    copies = packed or (((operand.source, operand.place),) if stored else ())
     kind = f"uint{8 * form.bytes}_t"
     words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
     return Side(
-        name, index, rows, extent, f"tile_{index} * {rows}", operand, copied,
+        name, index, rows, extent, f"tile_{index} * {rows}", operand, copies,
         tuple(f"({kind}){word}" for word in words),
     )  # fmt: skip
 
@@ -167,10 +177,50 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         found += [each for own in found for each in self._sharing(largest, own, target)]
         return sorted(found, key=lambda params: self.cost(largest, params, target))
 
+    def packs(self, w: Workload, params: TileParams, target: Target) -> Mapping[int, Pack]:
+        """Pack constants whose rows can't be copied as they are."""
+        op, product = w.op, product_of(w)
+        if not isinstance(op, MatMul | Conv) or not self._is_packed(w):
+            return {}
+        form = self._form(product)
+        return {1: lambda b: pack_rows(op, product, form.depth, form.packed, b)}
+
+    def _is_packed(self, w: Workload) -> bool:
+        product = product_of(w)
+        form, own = self._form(product), product.b if isinstance(w.op, MatMul) else product.a
+        copied = form.stored and own.chunks >= form.chunk
+        return isinstance(w.op, MatMul | Conv) and w.constant[1] and not copied
+
+    def packing(self, w: Workload, params: TileParams, target: Target) -> str:
+        """Return one name for all tiles and kernels of a form, which read the same layout."""
+        form = self._form(product_of(w))
+        own = f"rows of {form.depth}, {form.packed} planes"
+        return own if self.packs(w, params, target) else ""
+
+    def packing_overhead(self, w: Workload, params: TileParams, target: Target) -> int:
+        """Return the bytes of the zeros at the ends of rows."""
+        if not self.packs(w, params, target):
+            return 0
+        product, constant = product_of(w), w.input(1)
+        rows = constant.size // product.k
+        pitch = pitch_of(product, self._form(product).depth)
+        size = 2 * self._form(product).packed or constant.dtype.itemsize
+        return rows * pitch * size - constant.nbytes
+
+    def _packed(self, w: Workload) -> tuple[Product, tuple[tuple[str, str], ...]]:
+        """Return the product with a packed constant, and where its chunks are."""
+        op, product = w.op, product_of(w)
+        if not isinstance(op, MatMul | Conv) or not self._is_packed(w):
+            return product, ()
+        form = self._form(product)
+        own, copies = packed_rows(op, product, form.depth, form.packed, w.input(1).size)
+        is_matmul = isinstance(op, MatMul)
+        return (replace(product, b=own) if is_matmul else replace(product, a=own)), copies
+
     def _sharing(self, w: Workload, params: TileParams, target: Target) -> Iterator[TileParams]:
         """Yield the same tiles with blocks that share their steps, where estimated to be faster."""
         gpu, steps = gpu_of(target.device), self._steps(product_of(w))
-        room = gpu.multiprocessors * self._resident(params, gpu, self._form(product_of(w)))
+        room = gpu.multiprocessors * self.resident(w, params, target)
         least = self.cost(w, params, target)
         for blocks in sharing_blocks(_tiles(w, params), steps, room, _size(params)):
             shared = replace(params, blocks=blocks)
@@ -180,11 +230,13 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     def _steps(self, product: Product) -> int:
         return -(-product.k // self._form(product).depth)
 
-    @staticmethod
-    def _resident(params: TileParams, gpu: Gpu, form: Form) -> int:
+    def resident(self, w: Workload, params: TileParams, target: Target) -> int:
         """Return the number of blocks that a multiprocessor runs at a time."""
-        shared = params.stages * form.planes * (params.m + params.n) * ROW
-        return max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
+        gpu, planes = gpu_of(target.device), self._form(product_of(w)).planes
+        shared = params.stages * planes * (params.m + params.n) * ROW + 1024
+        registers = params.m * params.n // (32 * params.warps) + 32 + 32 * planes
+        most = (1 << 16) // (32 * params.warps * registers)
+        return max(1, min(gpu.shared // shared, gpu.blocks, most))
 
     def launch(self, w: Workload, params: TileParams, target: Target) -> Launch:
         """Return a block for each tile, up to a limit, or as many as share all steps."""
@@ -200,11 +252,11 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
 
     def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
         """Tiles, how operands are loaded, and the epilogue of a sum."""
-        product = product_of(w)
+        product, packed = self._packed(w)
         form, rows, columns = self._form(product), params.m, params.n
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
-        floats = product.accumulator.is_float
+        floats, is_matmul = product.accumulator.is_float, isinstance(w.op, MatMul)
         return {
             "product": product, "form": form, "type": product.accumulator.c,
             "tile_m": rows, "tile_n": columns, "warps_m": params.warps_m,
@@ -212,8 +264,11 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
             "tiles": _tiles(w, params), "indices": unravel("at", tiles_of(product, rows, columns)),
             "steps": self._steps(product), "blocks": params.blocks,
             "join": accumulate("Sum", product.accumulator, "other"), "after": after, "value": value,
-            "sides": [_side("a", "i", rows, product.m, a, form),
-                      _side("b", "j", columns, product.n, b, form)],
+            "sides": [
+                _side("a", "i", rows, product.m, a, form, () if is_matmul else packed),
+                _side("b", "j", columns, product.n, b, form, packed if is_matmul else ()),
+            ],
+            "resident": self.resident(w, params, target),
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
             "used": " ".join((a.text, b.text, product.text, *after, value, "tile_i", "tile_j")),
         }  # fmt: skip
@@ -228,7 +283,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         read = form.planes * ROW * params.warps * (warp_m + warp_n)  # bytes, 128 of them in a clock
         filled = form.planes * ROW * (m + n)
         step = max(products * m * n * form.depth / rate, (read + 2 * filled) / 128)
-        resident = self._resident(params, gpu, form)
+        resident = self.resident(w, params, target)
         if params.blocks:
             own = _tiles(w, params) * steps / params.blocks
             clocks = step * (own + (1 + own / steps) * params.stages) + 1000

@@ -95,7 +95,7 @@ def test_tensor_cores_multiply_blocks_without_zero_point() -> None:
     graph, w, found = blocked("spatial", "nchw32c")
     (tensor,) = (c for c in found if c.kernel.tensor_cores)
     sides: Any = tensor.kernel.values(w, tensor.params, TARGET)["sides"]
-    assert all(side.is_copied for side in sides)
+    assert all(side.copies for side in sides)
 
 
 @pytest.mark.parametrize(("layout", "block"), GPU_BLOCKS.items())

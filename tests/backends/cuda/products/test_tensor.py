@@ -28,6 +28,7 @@ from product_cases import (
 )
 
 from atc.backends.cuda.targets import ARCHITECTURES
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.passes import run_passes
 from atc.runtime.network import Network
@@ -80,6 +81,22 @@ CASES = {
                            ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
 }  # fmt: skip
 CASES |= {
+    "packed float16": Case("cuda_matmul_tensor", "MatMul", (F16, F16),
+                           ((3, 65, 72), (3, 72, 67)), constant=(1,)),
+    "packed bytes": Case("cuda_matmul_tensor", "MatMulInteger", (np.uint8, np.int8),
+                         ((33, 50), (50, 24)), constant=(1,)),
+    "packed halves": Case("cuda_matmul_bf16x3", "MatMul", (F32, F32), ((70, 100), (100, 40)),
+                          constant=(1,)),
+    "packed halves, batches": Case("cuda_matmul_bf16x3", "MatMul", (F32, F32),
+                                   ((2, 3, 33, 40), (3, 40, 24)), constant=(1,)),
+    "packed and rounded": Case("cuda_matmul_bf16", "MatMul", (F32, F32), ((70, 100), (100, 40)),
+                               constant=(1,)),
+    "packed and short": Case("cuda_matmul_tf32", "MatMul", (F32, F32), ((70, 100), (100, 40)),
+                             constant=(1,)),
+    "packed filters": Case("cuda_conv_bf16x3", "Conv", (F32, F32), ((1, 16, 12), (16, 8, 3)),
+                           (("group", 2), ("dilations", [2])), constant=(1,)),
+    "packed filters of float16": Case("cuda_conv_tensor", "Conv", (F16, F16, F16),
+                                      ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV, constant=(1,)),
     "wgmma of float16": Case("cuda_matmul_wgmma", "MatMul", (F16, F16), ((70, 104), (104, 40))),
     "wgmma of bfloat16, batches": Case("cuda_matmul_wgmma", "MatMul", (BF16, BF16),
                                        ((2, 3, 34, 40), (3, 40, 72))),
@@ -114,7 +131,7 @@ CASES |= {
 }  # fmt: skip
 QUICK = (
     "float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short",
-    "wgmma of float16", "wgmma of halves",
+    "wgmma of float16", "wgmma of halves", "packed halves",
 )  # fmt: skip
 
 
@@ -261,6 +278,17 @@ def test_tiles_are_chosen_by_what_they_cost() -> None:
                  for c in lowered(name).candidates(CASES[name].kernel)]  # fmt: skip
         assert costs == sorted(costs)
         assert 0 < costs[0] < 1  # seconds: less than any cycles of the host
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("packed")])
+def test_packed_constants_are_copied_beside_products(name: str) -> None:
+    own = lowered(name)
+    for each in own.candidates(CASES[name].kernel):
+        assert list(each.kernel.packs(own.workload, each.params, TARGET)) == [1]
+        side = "a" if CASES[name].op == "Conv" else "b"
+        text = render_kernel(each, own.workload, TARGET).text
+        assert f"t_copy({side}_tile[stage][0]" in text
+        assert f"t_store({side}_tile" not in text
 
 
 def test_devices_without_such_cores_do_without() -> None:
