@@ -556,6 +556,12 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
     v_store(dst + 3 * dst_stride, columns.val[3]);
     return;
   }
+  if (dst_stride == V_LANES) {
+    const float32x4x4_t rows = {{v_load(src), v_load(src + src_stride),
+                                 v_load(src + 2 * src_stride), v_load(src + 3 * src_stride)}};
+    vst4q_f32(dst, rows);
+    return;
+  }
   const float32x4x2_t r01 = vtrnq_f32(v_load(src), v_load(src + src_stride));
   const float32x4x2_t r23 = vtrnq_f32(v_load(src + 2 * src_stride), v_load(src + 3 * src_stride));
   v_store(dst, vcombine_f32(vget_low_f32(r01.val[0]), vget_low_f32(r23.val[0])));

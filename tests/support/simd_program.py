@@ -341,6 +341,8 @@ int main(int count, char **arguments) {
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
+  if (strcmp(name, "transpose_dense") == 0) v_transpose(y, V_LANES + 1, a, V_LANES);
+  if (strcmp(name, "transpose_to_dense") == 0) v_transpose(y, V_LANES, a, V_LANES + 3);
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
     y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;

@@ -393,11 +393,15 @@ def test_permute(program: Program) -> None:
     np.testing.assert_array_equal(y.reshape(-1, lanes), rows)
 
 
-def test_transpose(program: Program) -> None:
+@pytest.mark.parametrize(
+    ("name", "gap", "left"),
+    [("v_transpose", 3, 1), ("transpose_dense", 0, 1), ("transpose_to_dense", 3, 0)],
+)
+def test_transpose(program: Program, name: str, gap: int, left: int) -> None:
     lanes = program.table.lanes
     a = np.arange(1, COUNT + 1, dtype=np.float32)
-    y = program.run("v_transpose", (a, a, a))
-    source = a[: lanes * (lanes + 3)].reshape(lanes, lanes + 3)[:, :lanes]
-    target = y[: lanes * (lanes + 1)].reshape(lanes, lanes + 1)
+    y = program.run(name, (a, a, a))
+    source = a[: lanes * (lanes + gap)].reshape(lanes, lanes + gap)[:, :lanes]
+    target = y[: lanes * (lanes + left)].reshape(lanes, lanes + left)
     np.testing.assert_array_equal(target[:, :lanes], source.T)
-    assert not target[:, lanes].any()
+    assert not target[:, lanes:].any()
