@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shlex
 import shutil
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_libraries import environ, network, write
 
 from atc.backends.compiler import Compiler, compile_flags
 from atc.backends.cpu.targets import TARGETS
@@ -22,64 +21,12 @@ from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import Job, compile_many, compile_object, run_binary
 from atc.errors import OptionError, ToolchainError
 
-HELPER = "int twice(int x);\nint twice(int x) { return x * FACTOR; }\n"
-PUBLIC = """\
-int twice(int x);
-__attribute__((visibility("default"))) int API(int x);
-int API(int x) { return twice(x); }
-"""
-
-
-def environ(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "CC"}
-    return {**kept, **changes}
-
-
-def first_of(*names: str) -> str | None:
-    return next((name for name in names if shutil.which(name)), None)
-
-
-@pytest.fixture(
-    params=["gcc", "clang", pytest.param("zig", marks=pytest.mark.slow)], scope="module"
-)
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    if request.param == "zig":
-        pytest.importorskip("ziglang", reason="the package ziglang isn't installed")
-        return find_compiler(get_target("c99"), {"PATH": "/nonexistent"})
-    name = first_of("gcc") if request.param == "gcc" else first_of("clang", "clang-19", "clang-14")
-    if name is None:
-        pytest.skip(f"{request.param} isn't installed")
-    return find_compiler(get_target("c99"), environ(CC=name))
-
-
-@pytest.fixture(scope="module")
-def host() -> Compiler:
-    return find_compiler(get_target("c99"), environ())
-
-
-def write(folder: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
 
 def script(path: Path, body: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
-
-
-def network(folder: Path, api: str, factor: int) -> Path:
-    """Write a library's two sources: a public function and a hidden one it calls."""
-    public = PUBLIC.replace("API", api)
-    return write(folder, {"src/a.c": public, "src/b.c": HELPER.replace("FACTOR", str(factor))})
-
-
-def objects_of(compiler: Compiler, flags: tuple[str, ...], folder: Path, workers: int = 2) -> None:
-    compile_many([Job(compiler, flags, f"src/{name}.c", folder) for name in "ab"], workers)
 
 
 # ------------------------------------------------------------------------ finding a compiler
@@ -326,52 +273,6 @@ def test_a_sanitizer_is_compiled_and_linked_in(host: Compiler, tmp_path: Path) -
         assert (done.status != 0, b"signed integer overflow" in done.stderr) == (failed, failed)
 
 
-# ------------------------------------------------------------------------------- linking
-
-
-def test_a_shared_library_exports_the_public_names_only(compiler: Compiler, tmp_path: Path) -> None:
-    flags = compile_flags(compiler, get_target("c99"))
-    objects_of(compiler, flags, network(tmp_path, "entry", 2))
-    path = link_shared(compiler, flags, ["src/a.c.o", "src/b.c.o"], "libnet.so", tmp_path)
-    library = ctypes.CDLL(str(path))
-    assert library.entry(21) == 42
-    assert not hasattr(library, "twice")
-
-
-def test_an_undefined_symbol_fails_the_link(host: Compiler, tmp_path: Path) -> None:
-    flags = compile_flags(host, get_target("c99"))
-    compile_object(host, flags, "src/a.c", network(tmp_path, "entry", 2))
-    with pytest.raises(ToolchainError, match="twice") as caught:
-        link_shared(host, flags, ["src/a.c.o"], "libnet.so", tmp_path)
-    assert caught.value.where == "libnet.so"
-
-
-@pytest.mark.few(1)
-@pytest.mark.skipif(shutil.which("objcopy") is None, reason="needs objcopy")
-def test_two_static_libraries_with_the_same_kernel_live_in_one_program(
-    compiler: Compiler, tmp_path: Path
-) -> None:
-    flags = compile_flags(compiler, get_target("c99"))
-    for name, factor in (("one", 2), ("two", 5)):
-        place = network(tmp_path / name, name, factor)
-        objects_of(compiler, flags, place)
-        archive_static(compiler, ["src/a.c.o", "src/b.c.o"], f"lib{name}.a", place)
-    text = "int one(int x);\nint two(int x);\nint main(void) { return one(10) + two(3); }\n"
-    write(tmp_path, {"main.c": text})
-    compile_object(compiler, flags, "main.c", tmp_path)
-    libraries = ["one/libone.a", "two/libtwo.a"]
-    program = link_program(compiler, flags, ["main.c.o", *libraries], "main", tmp_path)
-    assert run_binary([str(program)], 60).status == 35
-
-
-def test_an_archive_is_made_anew(host: Compiler, tmp_path: Path) -> None:
-    flags = compile_flags(host, get_target("c99"))
-    objects_of(host, flags, network(tmp_path, "entry", 2))
-    names = ["src/a.c.o", "src/b.c.o"]
-    first = archive_static(host, names, "libnet.a", tmp_path).read_bytes()
-    assert archive_static(host, names, "libnet.a", tmp_path).read_bytes() == first
-
-
 def test_a_foreign_program_runs_under_the_targets_emulator(tmp_path: Path) -> None:
     target = get_target("aarch64-neon")
     if target.runner and (not shutil.which(target.compiler) or not shutil.which(target.runner[0])):
@@ -500,38 +401,3 @@ def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
         signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - begin < 20
     assert are_gone(tmp_path / "children")
-
-
-def test_a_link_by_the_linker_itself_is_the_compilers(
-    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = compile_flags(compiler, get_target("c99"))
-    made, commands = [], list[tuple[str, ...]]()
-    for direct in (True, False):
-        if not direct:
-            monkeypatch.setattr("atc.backends.linking.own_command", lambda *_: ())
-        place = network(tmp_path / str(direct), "entry", 2)
-        compile_many([Job(compiler, flags, f"src/{name}.c", place) for name in "ab"], 1)
-        names = ["src/a.c.o", "src/b.c.o"]
-        shared = link_shared(compiler, flags, names, "libnet.so", place, log=commands.append)
-        static = archive_static(compiler, names, "libnet.a", place, log=commands.append)
-        made.append((shared.read_bytes(), static.read_bytes()))
-    assert made[0] == made[1]
-    linked = [Path(c[0]).name for c in commands if "-o" in c and "-###" not in c]
-    if compiler.kind == "gcc" and compiler.elf:
-        assert [name.endswith("ld") for name in linked] == [True, True, False, False]
-
-
-def test_objects_that_are_optimised_when_linked_are_the_compilers_to_link(
-    host: Compiler, tmp_path: Path
-) -> None:
-    if host.kind != "gcc":
-        pytest.skip("only GCC's linker is started without it")
-    place = network(tmp_path, "entry", 2)
-    flags = (*compile_flags(host, get_target("c99")), "-flto")
-    compile_many([Job(host, flags, f"src/{name}.c", place) for name in "ab"], 1)
-    names = ["src/a.c.o", "src/b.c.o"]
-    shared = link_shared(host, flags, names, "libnet.so", place)
-    assert ctypes.CDLL(str(shared)).entry
-    archive = archive_static(host, names, "libnet.a", place)
-    assert b"entry\0" in archive.read_bytes()
