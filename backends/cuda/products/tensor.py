@@ -81,6 +81,9 @@ class Side:
     operand: Operand
     copies: tuple[tuple[str, str], ...]
     """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
+    type: str
+    found: str
+    """The C type and value of an element that is loaded, from which numbers are made."""
     numbers: tuple[str, ...]
 
     @property
@@ -108,10 +111,15 @@ def _side(
 ) -> Side:  # fmt: skip
     stored = form.stored and not operand.computed and operand.chunks >= form.chunk
     copies = packed or (((operand.source, operand.place),) if stored else ())
-    kind = f"uint{8 * form.bytes}_t"
-    words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
+    kind, held = f"uint{8 * form.bytes}_t", f"{name}_held[turn][e]"
+    words = (n.format(element=held, value=held) for n in form.numbers)
+    as_stored = "{element}" in form.numbers
+    if operand.inside and not copies:
+        operand = replace(operand, place=f"inside ? {operand.place} : 0")
     return Side(
         name, index, rows, extent, f"tile_{index} * {rows}", operand, copies,
+        operand.dtype.c if as_stored else "float",
+        operand.element if as_stored else operand.value,
         tuple(f"({kind}){word}" for word in words),
     )  # fmt: skip
 
