@@ -11,6 +11,7 @@ from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
     from atc.entry import compile, training_step
+    from atc.errors import AtcError
     from atc.pytorch import compile_module
     from atc.runtime.load import load
     from atc.tracing import (
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
-    "array_api", "compile", "compile_module", "exclude_from_trace", "functional", "gradcheck",
-    "is_tracing", "load", "optim", "trace", "training_step",
+    "AtcError", "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor",
+    "__version__", "array_api", "compile", "compile_module", "exclude_from_trace", "functional",
+    "gradcheck", "is_tracing", "load", "optim", "trace", "training_step",
 ]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
@@ -43,8 +44,8 @@ _TRACING = (
     "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
-    "compile": "atc.entry", "training_step": "atc.entry", "load": "atc.runtime.load",
-    "compile_module": "atc.pytorch",
+    "AtcError": "atc.errors", "compile": "atc.entry", "training_step": "atc.entry",
+    "load": "atc.runtime.load", "compile_module": "atc.pytorch",
     **dict.fromkeys(_TRACING, "atc.tracing"),
 }  # fmt: skip
 

@@ -434,9 +434,10 @@ def _tensor_type(builder: Builder, name: str) -> TensorType | None:
 
 def _not_covered(node: onnx_ir.Node, opset: int, where: str) -> UnsupportedError:
     of = f"of domain '{node.domain}' " if node.domain else ""
-    return UnsupportedError(
-        f"operator {node.op_type} {of}(opset {opset}) is not covered", where=where
-    )
+    message = f"operator {node.op_type} {of}(opset {opset}) is not covered"
+    laid_out = "onnxruntime laid it out for one machine; save with ORT_ENABLE_EXTENDED at most"
+    nchwc = node.domain == "com.microsoft.nchwc"
+    return UnsupportedError(message, where=where, hint=laid_out if nchwc else "")
 
 
 def _shown(b: Builder, name: str) -> str:

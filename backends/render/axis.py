@@ -52,9 +52,10 @@ class Axis:
 
     @property
     def covered(self) -> bool:
-        """Whether it is known that every window overlaps the input."""
+        """Whether it is known that every window has a tap inside the input."""
         last = (self.out - 1) * self.stride - self.pad
-        return self.pad <= self.reach and low(self.size - last) > 0
+        overlaps = self.pad <= self.reach and low(self.size - last) > 0
+        return overlaps and self.dilation <= low(self.size)  # taps don't jump over it
 
     def tap_range(self, tap: int) -> tuple[int, int]:
         """Return the outputs [first, last) for which a tap lies inside the input."""

@@ -252,7 +252,7 @@ class TileEpilogue:
 
     def held(self, value: str) -> str:
         """Return the C expression of a value that `store_four` takes."""
-        return f"v_select(v_isnan({value}), v_zero(), {value})" if self.out is DType.INT8 else value
+        return f"v_without_nan({value})" if self.out is DType.INT8 else value
 
     def store_four(self, place: str) -> str:
         """Return the statement that stores the vectors r0 to r3 as bytes in a row."""

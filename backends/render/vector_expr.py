@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import isclose, isnan, sqrt
 
+import numpy as np
+
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import address, behind, literal
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, inputs_of, walk
+from atc.ir.expr import Call, Const, Expr, Extent, Input, call, cast, inputs_of, walk
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue
 from atc.ir.view import View
@@ -83,8 +85,8 @@ def integral(expr: Expr) -> bool:
 def stored(expr: Expr) -> Expr | None:
     """Return the float expression whose vector is stored for a value; None where there is none.
 
-    Storing bytes saturates: an integer that is to be saturated is stored as it is. Storing 16-bit
-    floats rounds.
+    Storing bytes saturates: an integer that is to be saturated is stored as it is, and so is one
+    that was clamped where that does the same. Storing 16-bit floats rounds.
     """
     match expr:
         case Input() if expr.dtype in ROUNDED:
@@ -92,9 +94,34 @@ def stored(expr: Expr) -> Expr | None:
         case Call(fn="Cast", args=(x,)) if expr.dtype in ROUNDED:
             return x if x.dtype is DType.FLOAT else None
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
-            return x
+            return _unclamped(x, expr.dtype)
         case _:
             return expr if expr.dtype is DType.FLOAT else None
+
+
+def _unclamped(e: Expr, dtype: DType) -> Expr:
+    """Return a whole number that is stored as bytes, less clamps beyond which storing saturates.
+
+    It is round(clamp(x)) or that plus a zero point.
+    """
+    match e:
+        case Call(fn="Add", args=(Call(fn="Round", args=(a,)), Const() as zero)):
+            return call("Add", call("Round", _without_clamps(a, dtype, float(zero.value))), zero)
+        case Call(fn="Round", args=(a,)):
+            return call("Round", _without_clamps(a, dtype, 0.0))
+        case _:
+            return e
+
+
+def _without_clamps(e: Expr, dtype: DType, zero: float) -> Expr:
+    low, high = (0, 255) if dtype is DType.UINT8 else (-128, 127)
+    match e:
+        case Call(fn="Max", args=(x, Const(value=bound))) if np.rint(float(bound)) + zero <= low:
+            return _without_clamps(x, dtype, zero)
+        case Call(fn="Min", args=(x, Const(value=bound))) if np.rint(float(bound)) + zero >= high:
+            return _without_clamps(x, dtype, zero)
+        case _:
+            return e
 
 
 def _whole(e: Expr) -> bool:
@@ -114,7 +141,7 @@ def _whole(e: Expr) -> bool:
 def store_vector(dtype: DType, place: str, value: str, count: str = "") -> str:
     """Return the C statement that stores a vector, or `count` lanes of it; NaN as the byte 0."""
     if dtype is DType.INT8:
-        value = f"v_select(v_isnan({value}), v_zero(), {value})"
+        value = f"v_without_nan({value})"
     if count:
         return f"{STORES[dtype]}_n({place}, {value}, {count});"
     return f"{STORES[dtype]}({place}, {value});"

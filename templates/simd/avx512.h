@@ -343,6 +343,8 @@ static inline bool v_mask_any(vmask a) { return a != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return _mm512_mask_mov_ps(b, mask, a);
 }
+/* What v_store_i8 is to store for a: 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return v_select(v_isnan(a), v_zero(), a); }
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 

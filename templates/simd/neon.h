@@ -196,7 +196,7 @@ static inline vf32 v_load_f16(const uint16_t *p) { return from_f16(vld1_u16(p));
 static inline vf32 v_load_bf16(const uint16_t *p) {
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
-/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as 0. */
 static inline vf32 v_load_u8(const uint8_t *p) {
   uint32_t bytes;
   memcpy(&bytes, p, sizeof bytes);
@@ -210,35 +210,41 @@ static inline vf32 v_load_i8(const int8_t *p) {
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 static inline void v_store_u8(uint8_t *p, vf32 a) {
-  const vf32 held = vmaxnmq_f32(a, v_zero());
-  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(held));
+  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(a));
   const uint8x8_t narrow = vqmovn_u16(vcombine_u16(half, half));
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
 static inline void v_store_i8(int8_t *p, vf32 a) {
-  const vf32 held = vmaxnmq_f32(a, v_set1(-128.0f));
-  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(held));
+  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(a));
   const int8x8_t narrow = vqmovn_s16(vcombine_s16(half, half));
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
 /* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
 static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const vf32 low = v_zero();
-  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(a, low))),
-                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(b, low))));
-  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(c, low))),
-                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(d, low))));
+  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(a)), vqmovn_u32(vcvtnq_u32_f32(b)));
+  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(c)), vqmovn_u32(vcvtnq_u32_f32(d)));
   vst1q_u8(p, vcombine_u8(vqmovn_u16(ab), vqmovn_u16(cd)));
 }
 static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const vf32 low = v_set1(-128.0f);
-  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(a, low))),
-                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(b, low))));
-  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(c, low))),
-                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(d, low))));
+  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
+  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(c)), vqmovn_s32(vcvtnq_s32_f32(d)));
   vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
+}
+/* Four rows of 16 bytes, `stride` apart, as 16 words of a byte of each, and back; only the first
+ * `rows` of them have memory, the others are zero. */
+static inline void neon_interleave(uint8_t *words, const uint8_t *x, ptrdiff_t stride, int rows) {
+  uint8x16x4_t r;
+  for (int i = 0; i < 4; i++) r.val[i] = i < rows ? vld1q_u8(x + i * stride) : vdupq_n_u8(0);
+  vst4q_u8(words, r);
+}
+static inline void neon_deinterleave(uint8_t *y, ptrdiff_t stride, const uint8_t *words, int rows) {
+  const uint8x16x4_t r = vld4q_u8(words);
+  vst1q_u8(y, r.val[0]);
+  if (rows > 1) vst1q_u8(y + stride, r.val[1]);
+  if (rows > 2) vst1q_u8(y + 2 * stride, r.val[2]);
+  if (rows > 3) vst1q_u8(y + 3 * stride, r.val[3]);
 }
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
@@ -335,11 +341,51 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
-#if defined(__ARM_FEATURE_DOTPROD)
-/* The same for signed bytes of a. */
-static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
-  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+/* The products of signed bytes: of the lower halves of a and b, two sums of two for each lane there,
+ * and of the upper halves. */
+static inline vi32 neon_dot4_low(vi32 acc, vi32 a, vi32 b) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+  return vpadalq_s16(acc, vmull_s8(vget_low_s8(s), vget_low_s8(t)));
 }
+static inline vi32 neon_dot4_high(vi32 acc, vi32 a, vi32 b) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+#if defined(__aarch64__)
+  return vpadalq_s16(acc, vmull_high_s8(s, t));
+#else
+  return vpadalq_s16(acc, vmull_s8(vget_high_s8(s), vget_high_s8(t)));
+#endif
+}
+/* acc + the sum of four products in each lane, as v_dot4, for signed bytes of a. */
+static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+#else
+  const vi32 zero = vdupq_n_s32(0);
+  return vaddq_s32(acc, vpaddq_s32(neon_dot4_low(zero, a, b), neon_dot4_high(zero, a, b)));
+#endif
+}
+/* A lane of a in every lane. */
+#if defined(__aarch64__)
+#define neon_word(a, lane) vdupq_laneq_s32(a, lane)
+#else
+#define neon_word(a, lane) \
+  vdupq_lane_s32((lane) < 2 ? vget_low_s32(a) : vget_high_s32(a), (lane) % 2)
+#endif
+/* Words in lanes of a vector, four or two; and acc + the sums of four products in each lane, exact
+ * but for wrapping: the bytes of one lane of a times those of b. */
+#define neon_words4(p) v_i32_load((const int32_t *)(const void *)(p))
+static inline vi32 neon_words2(const void *p) {
+  int32x2_t words;
+  memcpy(&words, p, sizeof words);
+  return vcombine_s32(words, vdup_n_s32(0));
+}
+#if defined(__ARM_FEATURE_DOTPROD) /* signed bytes of a */
+#define neon_dot4_lane(acc, a, b, lane) \
+  vdotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_s8_s32(a), lane)
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8) /* unsigned ones */
+#define neon_usdot4_lane(acc, a, b, lane) \
+  vsudotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_u8_s32(a), lane)
 #endif
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
@@ -348,12 +394,44 @@ static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
   const vi32 high = vmull_s16(vget_high_s16(s), vget_high_s16(t));
   return vaddq_s32(acc, vpaddq_s32(low, high));
 }
-/* acc + the two numbers of 16 bits in the first lane of a, times those of b: the first times those
- * in the lower half, the second times those in the upper. Exact but for wrapping. */
-static inline vi32 neon_dot2(vi32 acc, vi32 a, vi32 b) {
-  const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);
-  acc = vmlal_lane_s16(acc, vget_low_s16(t), vget_low_s16(s), 0);
-  return vmlal_lane_s16(acc, vget_high_s16(t), vget_low_s16(s), 1);
+/* acc + the two numbers of 16 bits in a lane of a, times those of b: the first times those in the
+ * lower half, the second times those in the upper. Exact but for wrapping. */
+#define neon_dot2_lane(acc, a, b, lane) \
+  neon_mla2(acc, vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b), lane)
+#if defined(__aarch64__)
+#define neon_mla2(acc, a, b, lane) \
+  vmlal_high_laneq_s16(vmlal_laneq_s16(acc, vget_low_s16(b), a, 2 * (lane)), b, a, 2 * (lane) + 1)
+#else
+#define neon_half(a, lane) ((lane) < 2 ? vget_low_s16(a) : vget_high_s16(a))
+#define neon_mla2(acc, a, b, lane) \
+  vmlal_lane_s16(vmlal_lane_s16(acc, vget_low_s16(b), neon_half(a, lane), 2 * (lane) % 4), \
+                 vget_high_s16(b), neon_half(a, lane), 2 * (lane) % 4 + 1)
+#endif
+/* The bytes of a, the first eight or the last eight, less those of b: integers of 16 bits. */
+static inline int16x8_t neon_first_i8(vi32 a, vi32 b) {
+  return vsubl_s8(vget_low_s8(vreinterpretq_s8_s32(a)), vget_low_s8(vreinterpretq_s8_s32(b)));
+}
+static inline int16x8_t neon_first_u8(vi32 a, vi32 b) {
+  const uint8x16_t u = vreinterpretq_u8_s32(a), z = vreinterpretq_u8_s32(b);
+  return vreinterpretq_s16_u16(vsubl_u8(vget_low_u8(u), vget_low_u8(z)));
+}
+static inline int16x8_t neon_last_i8(vi32 a, vi32 b) {
+  return vsubl_s8(vget_high_s8(vreinterpretq_s8_s32(a)), vget_high_s8(vreinterpretq_s8_s32(b)));
+}
+static inline int16x8_t neon_last_u8(vi32 a, vi32 b) {
+  const uint8x16_t u = vreinterpretq_u8_s32(a), z = vreinterpretq_u8_s32(b);
+  return vreinterpretq_s16_u16(vsubl_u8(vget_high_u8(u), vget_high_u8(z)));
+}
+/* acc + the products of the lower halves of a and b, and of the upper ones. */
+static inline vi32 neon_mla_low(vi32 acc, int16x8_t a, int16x8_t b) {
+  return vmlal_s16(acc, vget_low_s16(a), vget_low_s16(b));
+}
+static inline vi32 neon_mla_high(vi32 acc, int16x8_t a, int16x8_t b) {
+#if defined(__aarch64__)
+  return vmlal_high_s16(acc, a, b);
+#else
+  return vmlal_s16(acc, vget_high_s16(a), vget_high_s16(b));
+#endif
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return vandq_s32(a, vdupq_n_s32(0x00ff00ff)); }
@@ -382,6 +460,9 @@ static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
 static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
+#if defined(__aarch64__) /* acc + a times a lane of b */
+#define neon_fma_lane(acc, a, b, lane) vfmaq_laneq_f32(acc, a, b, lane)
+#endif
 static inline vf32 v_sqrt(vf32 a) { return vsqrtq_f32(a); }
 static inline vf32 v_abs(vf32 a) { return vabsq_f32(a); }
 static inline vf32 v_neg(vf32 a) { return vnegq_f32(a); }
@@ -430,6 +511,8 @@ static inline bool v_mask_any(vmask a) { return vmaxvq_u32(a) != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return vbslq_f32(mask, a, b);
 }
+/* What v_store_i8 is to store for a: it stores 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return a; }
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 
@@ -465,6 +548,14 @@ static inline vf32 v_permute(vf32 a, vi32 at) {
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
                                size_t src_stride) {
+  if (src_stride == V_LANES) {
+    const float32x4x4_t columns = vld4q_f32(src);
+    v_store(dst, columns.val[0]);
+    v_store(dst + dst_stride, columns.val[1]);
+    v_store(dst + 2 * dst_stride, columns.val[2]);
+    v_store(dst + 3 * dst_stride, columns.val[3]);
+    return;
+  }
   const float32x4x2_t r01 = vtrnq_f32(v_load(src), v_load(src + src_stride));
   const float32x4x2_t r23 = vtrnq_f32(v_load(src + 2 * src_stride), v_load(src + 3 * src_stride));
   v_store(dst, vcombine_f32(vget_low_f32(r01.val[0]), vget_low_f32(r23.val[0])));

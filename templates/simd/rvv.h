@@ -275,6 +275,8 @@ static inline bool v_mask_any(vmask a) { return __riscv_vfirst_m_b16(a, V_LANES)
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return __riscv_vmerge_vvm_f32m2(b, a, mask, V_LANES);
 }
+/* What v_store_i8 is to store for a: 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return v_select(v_isnan(a), v_zero(), a); }
 
 /* --- Arithmetic --- */
 

@@ -285,6 +285,8 @@ static inline vmask v_mask_or(vmask a, vmask b) { return a || b; }
 static inline vmask v_mask_not(vmask a) { return !a; }
 static inline bool v_mask_any(vmask a) { return a; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { return mask ? a : b; } /* a where set */
+/* What v_store_i8 is to store for a: 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return v_select(v_isnan(a), v_zero(), a); }
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 

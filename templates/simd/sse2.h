@@ -217,6 +217,8 @@ static inline bool v_mask_any(vmask a) { return _mm_movemask_ps(a) != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return _mm_or_ps(_mm_and_ps(mask, a), _mm_andnot_ps(mask, b));
 }
+/* What v_store_i8 is to store for a: 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return v_select(v_isnan(a), v_zero(), a); }
 
 /* --- Arithmetic --- */
 

@@ -185,6 +185,8 @@ static inline bool v_mask_any(vmask a) { return wasm_v128_any_true(a); }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return wasm_v128_bitselect(a, b, mask);
 }
+/* What v_store_i8 is to store for a: 0 where that is NaN. */
+static inline vf32 v_without_nan(vf32 a) { return v_select(v_isnan(a), v_zero(), a); }
 
 /* --- Arithmetic --- */
 

@@ -107,9 +107,9 @@ def call(
 
 
 def saturate(a: Array, dtype: type) -> Array:
-    """Return a to the nearest integer of the type, NaN as the lowest, as bytes."""
+    """Return a to the nearest integer of the type, NaN as 0, as bytes."""
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    held: Array = np.rint(np.clip(np.where(np.isnan(a), low, a), low, high)).astype(dtype)
+    held: Array = np.rint(np.clip(np.where(np.isnan(a), 0, a), low, high)).astype(dtype)
     return held.view(np.uint8)
 
 
@@ -131,7 +131,7 @@ def gathered(i: Array) -> Array:
 
 
 FOUR = "(at - at % (4 * V_LANES))"
-AT_FOUR = ", ".join(f"v_load(a + {FOUR} + {k} * V_LANES)" for k in range(4))
+AT_FOUR = ", ".join(f"v_without_nan(v_load(a + {FOUR} + {k} * V_LANES))" for k in range(4))
 """Where four vectors in a row begin, and the four."""
 
 OPS = (
@@ -151,7 +151,8 @@ OPS = (
        lambda a: (a.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8), "bytes"),
     call("v_round_f16", "{a}", lambda a: a.astype(np.float16).astype(np.float32)),
     call("v_store_u8", "bytes + at, {a}", lambda a: saturate(a, np.uint8), "bytes"),
-    call("v_store_i8", "(int8_t *)bytes + at, {a}", lambda a: saturate(a, np.int8), "bytes"),
+    call("v_store_i8", "(int8_t *)bytes + at, v_without_nan({a})",
+       lambda a: saturate(a, np.int8), "bytes"),
     call("v_store4_u8", f"bytes + {FOUR}, {AT_FOUR}",
        lambda: saturate(pairs()[0], np.uint8), "bytes"),
     call("v_store4_i8", f"(int8_t *)bytes + {FOUR}, {AT_FOUR}",

@@ -86,6 +86,7 @@ def test_wrong_keywords_are_the_command_lines_errors(tmp_path: Path) -> None:
     model = conv_net(tmp_path / "net.onnx")
     with pytest.raises(OptionError, match="E10013"):
         atc.compile(model, tmp_path / "net", op_debug_level=7)
+    assert issubclass(OptionError, atc.AtcError)
     with pytest.raises(OptionError, match=r"E10002.*--input_shape"):
         atc.compile(model, tmp_path / "net", input_shape="x")
     with pytest.raises(TypeError):

@@ -8,6 +8,7 @@ from atc.backends.cpu.conv import (
     bf16,
     blocked,
     depthwise,
+    depthwise_int8,
     depthwise_looped,
     depthwise_nhwc,
     dynamic_shape,
@@ -29,8 +30,8 @@ from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS, *bf16.KERNELS,
-    *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS,
-    *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS, *small_group.KERNELS,
-    *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS, *depthwise_nhwc.KERNELS,
-    *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS,
+    *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
+    *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
+    *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
+    *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS,
 )  # fmt: skip

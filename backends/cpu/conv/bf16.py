@@ -13,6 +13,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
+from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
@@ -124,7 +125,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         g, rest, axes = words.g, _odd_rest(w), geometry(w, 1)
         return {
             **pair_values(w, words, target),
-            "broadcast": "v_broadcast((const float *)(const void *)({}))",
+            "reads": WordReads("v_broadcast((const float *)(const void *)({}))"),
             "source": "x0" if is_rounded(w) else "pairs", "converted": not is_rounded(w),
             "image": g.supers * g.icb * g.in_plane, "rest": rest,
             "axes": axes if sampled(w) != w else None,

@@ -38,6 +38,10 @@ LINES = 4000
 """Taps times outputs that all the tile functions of a kernel may have."""
 
 
+Step = tuple[list[str], list[tuple[str, str]]]
+"""C statements that read inputs, and the accumulators that these concern: (name, new value)."""
+
+
 @dataclass(frozen=True)
 class Tap:
     """An input vector, by its place from the tile's first, and whom it concerns."""
@@ -239,10 +243,10 @@ class DepthwiseTiles(Depthwise[WindowParams], WindowTiles):
         down, across, tiles = tiles_of(g, params.r, params.c)
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
-            "combine": "v_fmadd_acc({0}, s, w{1})", "averaged": False,
-            "start": "v_zero()" if is_bytes(w) else None,
+            "averaged": False, "start": "v_zero()" if is_bytes(w) else None,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
-            **element_values(w, op.zero, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
+            **element_values(w, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
+            **step_values(w, op.zero, "v_fmadd_acc({0}, s, w{1})", g),
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: WindowParams, target: Target) -> float:
@@ -255,19 +259,50 @@ def is_bytes(w: Workload[Windowed]) -> bool:
     return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
 
 
-def element_values(w: Workload[Windowed], zero: int, result: str) -> dict[str, object]:
-    """Return what the template needs to read and write elements: C types, loads, results."""
-    element = w.input(0).dtype
-    load = f"{LOADS[element]}({{0}})"
+def element_values(w: Workload[Windowed], result: str) -> dict[str, object]:
+    """Return what the template needs to name elements: C types, results, weights."""
 
     def outputs(tile: Tile) -> list[tuple[str, int, int, int, int]]:
         return [(result.format(c), row, col, v, at) for c, row, col, v, at in tile.outputs()]
 
     return {
-        "element": element.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
-        "load": f"v_sub({load}, v_set1({literal(zero, DType.FLOAT)}))" if zero else load,
+        "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
         "weights": "(const float *)(const void *)x1" if is_bytes(w) else "x1",
     }  # fmt: skip
+
+
+def step_values(
+    w: Workload[Windowed], zero: int, combine: str, g: Geometry
+) -> dict[str, object]:
+    """Return how tiles of floats take their inputs one by one: each becomes the vector s.
+
+    `combine` is the C expression of accumulator {0} with `s` and the weights of tap {1}.
+    """
+    load = _load(w, zero)
+
+    def steps(tile: Tile) -> list[Step]:
+        return [
+            (
+                [f"s = {load.format(input_place(tap.place))};"],
+                [(c, combine.format(c, k)) for c, k in tap.users],
+            )
+            for tap in tile.taps()
+        ]
+
+    return {
+        "steps": steps, "variables": "vf32 s;", "sums": "vf32", "weight": "float", "tap": "vf32",
+        "tap_load": "v_load", "tap_size": g.block,
+    }  # fmt: skip
+
+
+def input_place(place: int) -> str:
+    """Return the C expression of where an input of a tile lies, so far from the first one."""
+    return f"x + (at + {place})" if place else "x + at"
+
+
+def _load(w: Workload[Windowed], zero: int) -> str:
+    load = f"{LOADS[w.input(0).dtype]}({{0}})"
+    return f"v_sub({load}, v_set1({literal(zero, DType.FLOAT)}))" if zero else load
 
 
 def pack_lanes(w: Array, block: int) -> Array:
@@ -328,11 +363,11 @@ class PoolTiles(Pooling[WindowParams], WindowTiles):
 
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": False,
-            "combine": "v_max({0}, s)" if largest else "v_add({0}, s)",
             "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
             "scale": scale,
             "epilogue": TileEpilogue(as_stored(y.dtype), w, g, target),
-            **element_values(w, 0, "{0}"),
+            **element_values(w, "{0}"),
+            **step_values(w, 0, "v_max({0}, s)" if largest else "v_add({0}, s)", g),
         }  # fmt: skip
 
     def cost(self, w: Workload[Pool], params: WindowParams, target: Target) -> float:

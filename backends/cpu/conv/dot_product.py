@@ -100,7 +100,7 @@ class Words:
             "tile_of": lambda r, n, c: tiles[r, n, c].name, "interior": g.rows.interior,
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "step": 1 if g.plain else g.block,
-            "as_int16": False, "bytewise": False, "paired": False,
+            "as_int16": False, "bytewise": False, "paired": False, "in_lanes": False,
             "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
         }  # fmt: skip
 

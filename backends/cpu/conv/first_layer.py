@@ -26,6 +26,7 @@ from atc.backends.cpu.conv.int8 import (
     packed_int8x4,
     zero_point,
 )
+from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import Geometry, geometry, panels
@@ -261,7 +262,7 @@ class ConvFirstBf16(FirstLayer):
         image = self.image(g)
         return {
             **pair_values(w, self.words(w, params, target), target),
-            "broadcast": "v_cast_f32(v_i32_broadcast({}))",
+            "reads": WordReads("v_cast_f32(v_i32_broadcast({}))"),
             "source": f"pairs + {image.skip}" if image.skip else "pairs",
             "converted": True, "image": image, "axes": g,
         }  # fmt: skip

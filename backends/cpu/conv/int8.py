@@ -20,6 +20,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
+from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, Reading, bytewise, reading
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
@@ -43,6 +44,8 @@ def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
     As signed ones in words only where taps that meet padding, which are left out, are zero then.
     """
     read = reading(target)
+    if splits(target):
+        return replace(read, signed=False)
     kept = w.op.zero + replace(read, signed=True).shift(w.input(0).dtype) == 0 or not _padded(w)
     return read if kept else replace(read, signed=False)
 
@@ -182,26 +185,49 @@ def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
     op = w.op
     g, single = words.g, bytewise(target)
     flipped = shift(w, target) != 0
-    byte = "(int16_t)(a[{}] + 128)" if flipped else "a[{}]"
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
     started, as_int16 = zero_point(w, target) != 0, words.size > WORD
-    read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
+    starts = g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
-    of_words = "neon_dot2" if deinterleaved(target) else "v_dot2"
-    dot = of_words if as_int16 else reading_of(w, target).dot
+    by_lane = _lane_dot(w, words, target)
+    dot = by_lane or ("v_dot2" if as_int16 else reading_of(w, target).dot)
     load = "v_i32_load((const int32_t *)(const void *)({}))"
     return {
         **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,
-        "bytewise": single, "byte": byte, "weight": "int16_t" if as_int16 else "int8_t",
-        "dot": "rvv_add_products" if single else dot,
+        "bytewise": single, "weight": "int16_t" if as_int16 else "int8_t",
+        "dot": "rvv_add_products" if single else dot, "in_lanes": by_lane != "",
         "result": w.outputs[0].dtype.c, "sums": "vi32",
-        "broadcast": f"v_i32_xor({read}, flip)" if flipped else read,
+        "reads": _reads(w, target, by_lane != ""),
         "load": "rvv_load_i16({})" if single else load,
         "flip": "v_i32_set1((int32_t)0x80808080u)" if flipped and not single else "",
         "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
         "starts": 0 if as_int16 else starts, "source": "x0", "packed": packed,
         "converted": False, "epilogue": epilogue,
     }  # fmt: skip
+
+
+def word_of(w: Workload[ConvBlocked], target: Target, read: str) -> str:
+    """Return the C expression of words of x as they are multiplied, from that which reads them."""
+    return f"v_i32_xor({read}, flip)" if shift(w, target) else read
+
+
+def _reads(w: Workload[ConvBlocked], target: Target, in_lanes: bool) -> WordReads:
+    if bytewise(target):
+        return WordReads("(int16_t)(a[{1}] + 128)" if shift(w, target) else "a[{1}]")
+    one = word_of(w, target, "v_i32_broadcast({})")
+    if not in_lanes:
+        return WordReads(one)
+    two, four = word_of(w, target, "neon_words2({})"), word_of(w, target, "neon_words4({})")
+    return WordReads(one, two, four, WORD)
+
+
+def _lane_dot(w: Workload[ConvBlocked], words: Words, target: Target) -> str:
+    """Return the function that multiplies by a lane of words of x; empty where none does."""
+    if deinterleaved(target) and words.size > WORD:
+        return "neon_dot2_lane"
+    if reading_of(w, target).signed:
+        return "neon_dot4_lane"
+    return "neon_usdot4_lane" if "i8mm" in target.features else ""
 
 
 def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> str:

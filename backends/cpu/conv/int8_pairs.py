@@ -24,8 +24,10 @@ from atc.backends.cpu.conv.int8 import (
     behind_starts,
     byte_values,
     splits,
+    word_of,
     zero_point,
 )
+from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.tile_geometry import geometry, panels
 from atc.backends.target import Target
@@ -94,8 +96,9 @@ class ConvBytesPairs(ConvBytes):
         orders = g.supers * g.mb * g.block * (STARTS + words.depth * WORD)
         index = orders + g.supers * count * words.iterations * g.block
         return {
-            **common, "paired": True, "panel_count": count, "word": common["broadcast"],
-            "broadcast": f"v_i32_xor({shuffled}, flip)" if common["flip"] else shuffled,
+            **common, "paired": True, "panel_count": count,
+            "word": word_of(w, target, "v_i32_broadcast({})"),
+            "reads": WordReads(word_of(w, target, shuffled)),
             "orders": orders, "index": index, "entry": PLACE + g.block * WORD,
             "clipped": index + (g.supers * g.mb * g.taps + 1) * PLACE,
         }  # fmt: skip

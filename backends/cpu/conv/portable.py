@@ -11,6 +11,7 @@ from atc.backends.kernel import Kernel, OpT, Params, StripedParams, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import finish
+from atc.backends.render.reduction import neutral
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum
@@ -227,9 +228,11 @@ class PoolWindows(_InStripes[Pool]):
         inputs, outputs = [a.input for a in axes], [a.output for a in axes]
         s = stripes(params, x.shape[2], y.shape[2])
         held, made = _held(x, s.x_rows).shape[2:], _held(y, s.y_rows).shape[2:]
+        alone = len(w.outputs) == 1 and all(a.covered for a in axes)
         return {
             "op": op, "axes": axes, "s": s, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
             "type": value_type(x.dtype), "load": partial(load, x.dtype),
+            "least": neutral("Max", x.dtype.computed) if alone else "",
             "store": partial(store, y.dtype),
             "plane": prod(held), "outputs": prod(made), "indices": len(w.outputs) > 1,
             "place": address(dense(held), _from(inputs, s.x_first)),

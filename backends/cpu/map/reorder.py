@@ -15,6 +15,8 @@ from atc.ir.ops import Block, Unblock
 
 WORD = 4
 """Bytes in a word."""
+AT_ONCE, INTERLEAVING = 16, 8.0
+"""Words that NEON's instructions take apart into vectors of bytes, or put together; cycles."""
 
 
 Relayout = Block | Unblock
@@ -90,16 +92,22 @@ class _Bytes(Kernel[Relayout]):
         full, rest = divmod(channels, block)
         pixels = prod(plain.shape[2:])
         parts = [(0, full, block), (full, full + 1, rest)]
+        at_once = AT_ONCE if interleaves(target) else 0
+        whole = pixels // (at_once or block) * (at_once or block)
         return {
             "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
             "lanes": block, "blocks": blocked.shape[1], "pixels": pixels, "word": WORD,
-            "whole": pixels // block * block, "parts": [p for p in parts if p[1] > p[0] and p[2]],
+            "whole": whole, "parts": [p for p in parts if p[1] > p[0] and p[2]],
+            "at_once": at_once,
+            "again": isinstance(pixels, int) and 0 < at_once < pixels and pixels != whole,
         }  # fmt: skip
 
     def cost(self, w: Workload[Relayout], params: Params, target: Target) -> float:
         """Cycles of every pixel of a block and of its bytes, as they were measured."""
         plain, blocked = _sides(w)
         pixels = plain.shape[0] * prod(plain.shape[2:])
+        if interleaves(target):
+            return pixels / AT_ONCE * blocked.shape[1] * INTERLEAVING
         return pixels * (self.pixel * blocked.shape[1] + self.byte * plain.shape[1])
 
 
@@ -119,6 +127,11 @@ class UnblockBytes(_Bytes):
 
     name = "unblock_bytes"
     op = Unblock
+
+
+def interleaves(target: Target) -> bool:
+    """Return whether instructions take bytes of words apart, and put them together."""
+    return target.simd == "neon"
 
 
 def _sides(w: Workload[Relayout]) -> tuple[TensorType, TensorType]:

@@ -16,6 +16,8 @@ AWAITED = 2.0
 """Cycles beyond the L2 cache's latency until a row of A that isn't in the L1 cache arrives."""
 
 
+BESIDE = 0.2
+"""Cycles that a load takes from the products beside it, where rows of A are read in vectors."""
 CACHE_LINE = 64
 """Bytes."""
 NEAR_STEP, FAR_STEP = 2.0, 15.0
@@ -133,18 +135,22 @@ def step_wait(machine: Machine, depth: int, stride: int) -> float:
 
 def tile_cycles(
     machine: Machine, rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0,
-    size: int = 4, widening: float = 0.0,
+    size: int = 4, widening: float = 0.0, at_once: int = 1, streams: bool = False,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products for each of its elements.
 
     `far` is how many matrices of that many rows it meets for the first time. Numbers of B have
-    `size` bytes; making floats of a vector of them takes `widening` cycles.
+    `size` bytes; making floats of a vector of them takes `widening` cycles. Of a row of A
+    `at_once` numbers are read. A panel of B is met again in the L1 cache, if that holds it, unless
+    the tile `streams` it.
     """
     arithmetic = rows * vectors / machine.fma_rate(lanes * 4) + vectors * widening
-    loads = rows / machine.loads + vectors / machine.load_rate(lanes * 4)
+    loads = rows / at_once / machine.loads + vectors / machine.load_rate(lanes * 4)
     row = vectors * lanes * size
-    memory = row / machine.l2.rate if row * depth > machine.l1_kept else 0
+    memory = row / machine.l2.rate if streams or row * depth > machine.l1_kept else 0
     waiting = machine.fma_latency * FMA_WAIT / phases
     step = max(arithmetic, loads, memory, waiting) + memory * 0.07
+    if at_once > 1:
+        step += (rows / at_once + vectors) * BESIDE
     enter = CALL + far * rows * (machine.l2.latency + AWAITED)
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

@@ -10,6 +10,8 @@ larger, unsigned B as signed ones 128 less: with p and q the zero points so move
 so that sums start with what depends on the column and what depends on the row.
 
 NEON without I8MM multiplies signed bytes alone: there unsigned A is read as signed bytes 128 less.
+It reads four words of a row at once and multiplies by lanes; without dot products, by the lower and
+the upper half of a vector of B, with sums of their own.
 On RISC-V a step broadcasts nothing: a byte of A, with its sign, multiplies vectors of B's bytes.
 """
 
@@ -43,6 +45,8 @@ from atc.ir.view import View, dense, gather_view
 WORD = 4
 """Bytes of a word: products that a step sums."""
 WIDTHS = (2, 3, 4, 1)
+LANE_WIDTHS = (2, 3, 1)
+"""Those of products by lanes: with more GCC moves sums from register to register."""
 STREAMING_WIDTHS = (8, 6, 4, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 BYTES = frozenset({DType.UINT8, DType.INT8})
@@ -105,7 +109,34 @@ def reading(target: Target) -> Reading:
 
 def multiplies_signed(target: Target) -> bool:
     """Return whether only bytes that are both signed have an instruction: NEON without I8MM."""
-    return "asimddp" in target.features and "i8mm" not in target.features
+    return in_lanes(target) and "i8mm" not in target.features
+
+
+def in_lanes(target: Target) -> bool:
+    """Return whether instructions multiply by a lane of a vector."""
+    return target.simd == "neon"
+
+
+def lane_dot(target: Target) -> str:
+    """Return the C function of four products with a lane, empty where there is none."""
+    if not in_lanes(target) or not target.features & DOT_FEATURES:
+        return ""
+    return "neon_usdot4_lane" if "i8mm" in target.features else "neon_dot4_lane"
+
+
+def _largest_tile(nv: int, target: Target) -> tuple[int, int]:
+    """Return how many rows of nv vectors the registers hold, and how many registers sums get."""
+    registers = target.vector_registers
+    if bytewise(target):  # vectors of B are half as long
+        room = registers - (1 + -(-nv // 2))
+        return room // nv, room
+    if in_lanes(target):  # rows have a register each, and without dot products sums have two
+        room = registers - 1 - nv
+        halves = 1 if lane_dot(target) else 2
+        return room // (halves * nv + 1), room
+    lean = LEAN_FEATURES & target.features
+    room = registers - (SPARE + nv if lean else SPARE_SPLIT + 2 * nv)
+    return room // nv, room
 
 
 def zeros(w: Workload[MatMul], read: Reading = Reading()) -> tuple[int, int]:  # noqa: B008, a value
@@ -168,16 +199,14 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         op, width = w.op, lanes(target)
         native = bool(DOT_FEATURES & target.features)
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
-        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
-            lean = LEAN_FEATURES & target.features or multiplies_signed(target)
-            spare = SPARE + nv if lean else SPARE_SPLIT + 2 * nv
-            if bytewise(target):  # vectors of B are half as long
-                spare = 1 + -(-nv // 2)
-            high = min((target.vector_registers - spare) // nv, op.m)
+        widths = LANE_WIDTHS if in_lanes(target) else WIDTHS
+        for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
+            most, registers = _largest_tile(nv, target)
+            high = min(most, op.m)
             if high < 1 or nv > -(-op.n // width):
                 continue
             mr = row_tiles(op.m, high)[0].rows
-            room = (target.vector_registers - spare) // (mr * nv)
+            room = (registers - mr * in_lanes(target)) // (mr * nv)
             phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // WORD))
             found.append(PhasedParams(mr=mr, nv=nv, phases=phases if native else 1))
         return found
@@ -221,6 +250,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
             "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,
+            "by_lane": lane_dot(target), "halves": in_lanes(target) and not lane_dot(target),
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "b_base": self._b_base(w, outer, width, read),
@@ -253,7 +283,10 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         cycles = 0.0
         for panel in panels:
             for t in row_tiles(op.m, mr):
-                each = tile_cycles(machine, t.rows, panel.vectors, width, depth, phases, far)
+                each = tile_cycles(
+                    machine, t.rows, panel.vectors, width, depth, phases, far,
+                    at_once=WORD if in_lanes(target) else 1,
+                )
                 if not native:
                     each += depth * t.rows * panel.vectors / rate * (SPLIT - 1)
                 each += t.rows * panel.vectors * 3.0  # bytes out take more than floats

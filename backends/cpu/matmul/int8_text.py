@@ -150,6 +150,7 @@ class TileText:
         own = f"v_i32_set1(rows[{row}])"
         if self.rows:
             start = f"v_i32_add({start}, {own})" if self.started else own
-        return {"name": name, "start": start, "store": store}
+        started = self.started or self.rows
+        return {"name": name, "start": start, "store": store, "started": started}
 
 

@@ -112,11 +112,12 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         busy, found = target.machine.sums(target.vector_bytes), list[TiledParams]()
         for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
-            high = min(free // nv, most(op.m))
+            high = min(free // (nv + _in_lanes(w, target)), most(op.m))
             if high < 1 or nv > -(-most(op.n) // width):
                 continue
             for mr in _heights(op.m, high):
-                phases = _phases(busy, mr * nv, free // (mr * nv))
+                phases = _phases(busy, mr * nv, (free - mr * _in_lanes(w, target)) // (mr * nv))
+                phases -= _in_lanes(w, target) and phases == 3  # lanes are shared evenly
                 found.append(TiledParams(mr=mr, nv=nv, phases=phases))
         if is_dynamic((op.m, op.k)):
             return found
@@ -177,6 +178,9 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         packed = mode == "packed"
         prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
+        in_lanes = _in_lanes(w, target) and not params.interleave
+        if shared and prefetch is not None and in_lanes:
+            in_lanes = prefetch.every % lanes(target) == 0
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
         text = _TileText(
@@ -199,7 +203,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
-            "weights": weights,
+            "weights": weights, "in_lanes": in_lanes,
             "copies_open": is_dynamic((depth, bk, bn)),
         }  # fmt: skip
 
@@ -217,7 +221,8 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         cycles = sum(
             p.count * t.count
             * tile_cycles(
-                machine, t.rows, p.vectors, width, depth, phases, far, size, widening
+                machine, t.rows, p.vectors, width, depth, phases, far, size, widening,
+                *((width, mr >= op.m) if _in_lanes(w, target) else ()),
             )
             for p in panels
             for t in row_tiles(op.m, mr)
@@ -278,6 +283,14 @@ def _prefetch(
     lines = max(1.0, width / line)  # of a step
     every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
     return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
+
+
+def _in_lanes(w: Workload[MatMul], target: Target) -> bool:
+    """Return whether instructions multiply by a lane of a vector of a row of A: 64-bit NEON's."""
+    op = w.op
+    rows = op.a_view.strides[-2:]
+    known = not is_dynamic((op.m, op.k, *rows)) and rows[1] == 1 and op.k >= lanes(target)
+    return known and target.simd == "neon" and target.arch == "aarch64"
 
 
 def _heights(m: int, high: int) -> Sequence[int]:

@@ -50,3 +50,4 @@ def test_windows_that_meet_nothing_are_not_covered() -> None:
     assert Axis(3, 3, 2, 1, 3, 3).covered
     assert not Axis(3, 3, 2, 1, 1, 2).covered
     assert not Axis(5, 3, 2, 1, 1, 1).covered
+    assert not Axis(1, 1, 2, 1, 5, 1).covered

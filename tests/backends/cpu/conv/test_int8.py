@@ -15,6 +15,7 @@ from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
+from atc.backends.cpu.conv.depthwise_int8 import DepthwiseBytes
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
@@ -66,7 +67,7 @@ ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 KERNELS: tuple[Kernel, ...] = (
     *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvFirstBytes(), DepthwiseTiles()),
-    ConvTilesBytes(),
+    *(DepthwiseBytes(), ConvTilesBytes()),
 )
 
 

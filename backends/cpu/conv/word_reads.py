@@ -1,0 +1,64 @@
+"""How a step of a tile reads its pixels' words: each broadcast, or a vector of them at a time.
+
+NEON multiplies by a lane of a vector: where words of pixels follow each other, as in blocks of four
+channels of a byte, one load reads four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+Pixels = Sequence[tuple[str, int]]
+"""Accumulators, and the places of their inputs."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A C expression of words, and the accumulators that meet them: (name, lane)."""
+
+    words: str
+    users: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class WordReads:
+    """Formats of C expressions of the word at {0} in every lane, and of two and of four words from
+    {0} on; without those each is broadcast. {1} is the number of the element at {0}."""
+
+    broadcast: str
+    two: str = ""
+    four: str = ""
+    word: int = 1
+    """The elements of a word."""
+    place: Callable[[int], str] = lambda at: f"a + {at}" if at else "a"
+    """The C expression of a place."""
+
+    def reads(self, pixels: Pixels, more: int = 0) -> list[Read]:
+        """Return the reads of the pixels' words `more` elements on, none outside of them all."""
+        if not self.four:
+            return [Read(self._at(self.broadcast, at + more), ((name, 0),)) for name, at in pixels]
+        found = []
+        left = list(pixels)
+        while left:
+            begin, count = self._cover([at for _, at in left], [at for _, at in pixels])
+            lanes = {begin + k * self.word: k for k in range(count)}
+            users = tuple((name, lanes[at]) for name, at in left if at in lanes)
+            left = [(name, at) for name, at in left if at not in lanes]
+            form = {1: self.broadcast, 2: self.two, 4: self.four}[count]
+            found.append(Read(self._at(form, begin + more), users))
+        return found
+
+    def _cover(self, left: Sequence[int], places: Iterable[int]) -> tuple[int, int]:
+        """Return begin and words of the widest load with the first place left that has company."""
+        at, first, end = min(left), min(places), max(places) + self.word
+        for count in (4, 2):
+            over = at + count * self.word - end
+            begin = at - max(0, -(-over // self.word)) * self.word
+            lanes = {begin + k * self.word for k in range(count)}
+            if begin >= first and len(lanes & set(left)) > 1:
+                return begin, count
+        return at, 1
+
+    def _at(self, form: str, at: int) -> str:
+        return form.format(self.place(at), at)

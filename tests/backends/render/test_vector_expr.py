@@ -1,0 +1,39 @@
+"""What vectors store of a value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atc.backends.render.vector_expr import stored
+from atc.ir.expr import Call, Const, Expr, Input, call, const, walk
+from atc.ir.graph import DType
+
+FUNCTIONS = {"Max": np.maximum, "Min": np.minimum, "Add": np.add, "Round": np.rint}
+
+
+def evaluate(e: Expr, x: np.ndarray) -> np.ndarray:
+    """Compute an expression of one operand in float32."""
+    if isinstance(e, Const):
+        return np.float32(e.value)
+    assert isinstance(e, Call) or e == Input(DType.FLOAT, 0)
+    return FUNCTIONS[e.fn](*(evaluate(a, x) for a in e.args)) if isinstance(e, Call) else x
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8])
+@pytest.mark.parametrize("fn", ["Max", "Min"])
+@pytest.mark.parametrize("zero", [0, -128, 127, 255, 5])
+@pytest.mark.parametrize("bound", [0, -0.5, 254.5, np.inf, -np.inf, 122.4])
+def test_a_clamp_is_left_out_where_storing_does_the_same(
+    dtype: DType, fn: str, zero: int, bound: float
+) -> None:
+    x = np.array([*np.arange(-300, 300, 0.25), np.inf, -np.inf, np.nan], np.float32)
+    clamped = call(fn, Input(DType.FLOAT, 0), const(bound, DType.FLOAT))
+    whole = call("Add", call("Round", clamped), const(zero, DType.FLOAT))
+    found = stored(Call(dtype, "CastSaturate", (whole,)))
+    assert found is not None
+    limits = np.iinfo(dtype.numpy)
+    want, got = (np.clip(evaluate(e, x), limits.min, limits.max) for e in (whole, found))
+    np.testing.assert_array_equal(got, want)
+    unclamped = np.clip(np.rint(x) + np.float32(zero), limits.min, limits.max)
+    assert (clamped in walk(found)) == (not np.array_equal(unclamped, want, equal_nan=True))
