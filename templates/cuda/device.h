@@ -31,18 +31,24 @@ K_INLINE float k_load_f16(uint16_t bits)
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define K_STORES_BF16
+/* Instructions for pairs are faster than those for one. */
+#define K_STORE(NAME, TYPE)                                                                        \
+  K_INLINE uint16_t NAME(float value)                                                              \
+  {                                                                                                \
+    uint32_t both;                                                                                 \
+    asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(value));                 \
+    return (uint16_t)both;                                                                         \
+  }
+K_STORE(k_store_bf16, "bf16")
+K_STORE(k_store_f16, "f16")
+#undef K_STORE
+#else
 K_INLINE uint16_t k_store_f16(float value)
 {
   uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define K_STORES_BF16
-K_INLINE uint16_t k_store_bf16(float value)
-{
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
 #endif

@@ -1,7 +1,7 @@
 """Compare compiled networks on a GPU with PyTorch, and with what the GPU can do at best.
 
-usage: python tests/benchmarks/gpu.py [NETWORK...] [--precisions=fp32,bf16x3,bf16,fp16] [--rounds=N]
-           [--runs=N] [--json]
+usage: python tests/benchmarks/gpu.py [NETWORK...] [--precisions=fp32,bf16x3,tf32,bf16,fp16]
+           [--rounds=N] [--runs=N] [--json]
 
 NETWORK is a name of NETWORKS, with a batch or length behind a colon where it has several
 (resnet50:8); without one all are taken. They have random weights, need torchvision or transformers,
@@ -10,10 +10,11 @@ one graph; torch eager, which is cuDNN and cuBLAS; torch.compile(mode="max-autot
 turns, `rounds` of `runs` runs each, of which the median counts.
 
 `ratio` is the faster peer's time over ours at the same precision: above 1 ours is faster. Peers
-compute fp32 without TF32, with which bf16x3 is compared, too. `error` is the largest difference
-from PyTorch in double precision as a part of the largest magnitude. `peak` is the share of the rate
-that a product of 4096 cubed in bfloat16 reaches beside it, in floats for fp32. The last lines are
-the geometric means; both peaks and the memory's rate come first.
+compute fp32 without TF32, with which bf16x3 is compared, too; in tf32 all may round to it. `error`
+is the largest difference from PyTorch in double precision as a part of the largest magnitude.
+`peak` is the share of the rate that a product of 4096 cubed in bfloat16 reaches beside it, in
+floats for fp32. The last lines are the geometric means; both peaks and the memory's rate come
+first.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from atc.backends.cuda.device import compute_capabilities
 from atc.errors import AtcError
 from atc.runtime.load import load
 
-PRECISIONS = ("fp32", "bf16x3", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16x3", "tf32", "bf16", "fp16")
 
 MODES = {
     "fp32": {"precision_mode": "must_keep_origin_dtype"},
     "bf16x3": {},
+    "tf32": {"allow_hf32": True},
     "bf16": {"precision_mode": "allow_mix_precision_bf16"},
     "fp16": {},
 }  # fmt: skip
@@ -159,8 +161,7 @@ def measured(
     """Yield a row for each network and precision; what fails says why."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    _allow_tf32(torch, False)
     peaks = {p: _peak(torch, p) for p in ("fp32", "bf16")}
     print(
         f"{torch.cuda.get_device_name()}: {peaks['fp32']:.1f} TFLOP/s in fp32, "
@@ -186,6 +187,7 @@ def _row(
 ) -> Row:
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
     inputs = tuple(i.cuda() for i in built.inputs)
+    _allow_tf32(torch, precision == "tf32")
     with torch.inference_mode():
         exact = built.module.double().cuda()(*_as(inputs, torch.float64)).float()
         own_type = torch.float16 if precision == "fp16" else torch.float32
@@ -201,6 +203,12 @@ def _row(
         operations = _operations(torch, module, given)
     share = operations / (times["ours"] * 1e-3) / (peak * 1e12)
     return Row(name, precision, **times, error=error, peak=share)
+
+
+def _allow_tf32(torch: Any, allowed: bool) -> None:
+    """Say whether PyTorch may round floats to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _ours(

@@ -24,7 +24,6 @@ from joined_sources import compile_joined
 from atc.backends.cuda.conv.im2col import WindowProduct
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.products.boxes import ATOM
-from atc.backends.cuda.products.tensor import TensorProduct
 from atc.backends.cuda.products.warpgroup import SHARES, WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
@@ -248,10 +247,8 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
         assert "serialized" not in said, candidate.label  # products that could overlap
         registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
         threads = source.launch.threads if source.launch else 0
-        resident = 1  # blocks, where the cost model says so
-        if isinstance(candidate.kernel, WarpgroupProduct | TensorProduct):
-            target = get_target(f"cuda-{device.replace('_', '')}")
-            resident = candidate.kernel.resident(workload, candidate.params, target)
+        bounds = re.search(r"__launch_bounds__\(\d+, (\d+)\)", source.text)
+        resident = int(bounds[1]) if bounds else 1
         if isinstance(candidate.kernel, WarpgroupProduct):
             asked = source.launch.shared if source.launch else 0
             assert asked <= 227 << 10, candidate.label

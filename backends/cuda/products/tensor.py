@@ -81,6 +81,9 @@ class Side:
     operand: Operand
     copies: tuple[tuple[str, str], ...]
     """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
+    type: str
+    found: str
+    """The C type and value of an element that is loaded, from which numbers are made."""
     numbers: tuple[str, ...]
 
     @property
@@ -108,10 +111,15 @@ def _side(
 ) -> Side:  # fmt: skip
     stored = form.stored and not operand.computed and operand.chunks >= form.chunk
     copies = packed or (((operand.source, operand.place),) if stored else ())
-    kind = f"uint{8 * form.bytes}_t"
-    words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
+    kind, held = f"uint{8 * form.bytes}_t", f"{name}_held[turn][e]"
+    words = (n.format(element=held, value=held) for n in form.numbers)
+    as_stored = "{element}" in form.numbers
+    if operand.inside and not copies:
+        operand = replace(operand, place=f"inside ? {operand.place} : 0")
     return Side(
         name, index, rows, extent, f"tile_{index} * {rows}", operand, copies,
+        operand.dtype.c if as_stored else "float",
+        operand.element if as_stored else operand.value,
         tuple(f"({kind}){word}" for word in words),
     )  # fmt: skip
 
@@ -191,6 +199,12 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         copied = form.stored and own.chunks >= form.chunk
         return isinstance(w.op, MatMul | Conv) and w.constant[1] and not copied
 
+    def _is_copied(self, w: Workload) -> bool:
+        """Whether both operands are copied to shared memory, through no thread's registers."""
+        product, _ = self._packed(w)
+        form, chunks = self._form(product), min(product.a.chunks, product.b.chunks)
+        return form.stored and chunks >= form.chunk
+
     def packing(self, w: Workload, params: TileParams, target: Target) -> str:
         """Return one name for all tiles and kernels of a form, which read the same layout."""
         form = self._form(product_of(w))
@@ -231,10 +245,11 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return -(-product.k // self._form(product).depth)
 
     def resident(self, w: Workload, params: TileParams, target: Target) -> int:
-        """Return the number of blocks that a multiprocessor runs at a time."""
+        """Return the estimated number of blocks that a multiprocessor runs at a time."""
         gpu, planes = gpu_of(target.device), self._form(product_of(w)).planes
         shared = params.stages * planes * (params.m + params.n) * ROW + 1024
-        registers = params.m * params.n // (32 * params.warps) + 32 + 32 * planes
+        sums, held = params.m * params.n // (32 * params.warps), 0 if self._is_copied(w) else 16
+        registers = sums + 32 + 32 * planes + held
         most = (1 << 16) // (32 * params.warps * registers)
         return max(1, min(gpu.shared // shared, gpu.blocks, most))
 
@@ -268,7 +283,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
                 _side("a", "i", rows, product.m, a, form, () if is_matmul else packed),
                 _side("b", "j", columns, product.n, b, form, packed if is_matmul else ()),
             ],
-            "resident": self.resident(w, params, target),
+            "resident": self.resident(w, params, target) if self._is_copied(w) else 1,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
             "used": " ".join((a.text, b.text, product.text, *after, value, "tile_i", "tile_j")),
         }  # fmt: skip

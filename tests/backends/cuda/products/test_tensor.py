@@ -287,7 +287,7 @@ def test_packed_constants_are_copied_beside_products(name: str) -> None:
         assert list(each.kernel.packs(own.workload, each.params, TARGET)) == [1]
         side = "a" if CASES[name].op == "Conv" else "b"
         text = render_kernel(each, own.workload, TARGET).text
-        assert f"t_copy({side}_tile[stage][0]" in text
+        assert f"t_copy({side}_tile[filled][0]" in text
         assert f"t_store({side}_tile" not in text
 
 
