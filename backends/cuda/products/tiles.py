@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu, gpu_of
@@ -124,6 +125,7 @@ def index_type(w: Workload) -> str:
     return "int" if max(sizes) < 1 << 30 else "ptrdiff_t"
 
 
+@lru_cache(1 << 8)  # estimates of all tiles ask for it
 def product_of(w: Workload) -> Product:
     """Return a MatMul, a MatMulPacked, a Conv or a ConvBlocked as a product of matrices."""
     return replace(_matrices(w), index=index_type(w))
