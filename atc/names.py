@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 LIMIT = 48
 """Characters of an identifier: C99 promises 63, and the network's name becomes a prefix."""
@@ -31,9 +31,21 @@ RESERVED = frozenset({
 can be called."""
 
 LOCALS = re.compile(
-    r"[AB]\d+|ctx|arena|weights|budget|difference|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
+    r"[AB]\d+|[tw]\d+|add_time|advance|arena|begin|budget|compute|ctx|difference|log_status"
+    r"|nanoseconds|observe|run_pieces|seen|status|watched_value|weights|write_log"
+    r"|atc_.*|.*_t|[A-Z][A-Z0-9]*_[A-Z0-9_]*|EOF|INFINITY|NAN"
 )
-"""What the generated run function uses beside its tensors: locals, kernels, types, limits."""
+"""What the generated run function uses beside its tensors: locals, kernels, types, macros."""
+
+OF_RANGES = re.compile(r"at|d")
+"""What it uses, too, where extents are known only when it runs."""
+
+OF_DEVICES = re.compile(
+    r"add_device_time|at|count|CU[a-z]\w*|enter_there|given|gpu|gpu_.*|host_in|host_out|hosted|in"
+    r"|is_shaped|leave_there|looked_at|network|out|outputs|run_on_gpu|run_there|shaped|shared|stream"
+    r"|took|values"
+)
+"""What it uses, too, where kernels run on a GPU."""
 
 FILES = frozenset({
     "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits",
@@ -69,15 +81,21 @@ def module_name(network: str) -> str:
     return f"net_{network}" if network in taken | sys.stdlib_module_names else network
 
 
-def tensor_identifiers(names: Iterable[str], network: str) -> list[str]:
-    """Return distinct names for the parameters of a network's functions, in order."""
+def tensor_identifiers(
+    names: Iterable[str], network: str, more: Collection[re.Pattern[str]] = ()
+) -> list[str]:  # fmt: skip
+    """Return distinct names for the parameters of a network's functions, in order.
+
+    These use names of `LOCALS` and of `more`.
+    """
     own = f"{network}_".casefold()
     taken: set[str] = set()
     count: dict[str, int] = {}
     result = []
     for name in names:
         base = identifier(name, "t")
-        if LOCALS.fullmatch(base) or f"{base}_".casefold().startswith(own):
+        used = any(each.fullmatch(base) for each in (LOCALS, *more))
+        if used or f"{base}_".casefold().startswith(own):
             base = f"t_{base}"
         text = base
         while text in taken:

@@ -13,7 +13,8 @@ from atc.codegen.uses import Uses, extent_text
 from atc.dims import concrete, is_data_dependent
 from atc.ir.graph import model_name
 from atc.memory.arena import Arena
-from atc.names import comment, tensor_identifiers
+from atc.names import OF_DEVICES, OF_RANGES, comment, tensor_identifiers
+from atc.program.placement import uses_device
 from atc.program.steps import Program, touched, walk
 
 
@@ -57,7 +58,8 @@ def make_schedule(
     observer is called, around those of a `checked` one the checks are made; a `logged` one logs
     each before it runs. `writer` replaces the default writer of steps.
     """
-    names = tensor_identifiers([*program.inputs, *program.outputs], network)
+    used = [*([OF_RANGES] if program.dims else []), *([OF_DEVICES] if uses_device(program) else [])]
+    names = tensor_identifiers([*program.inputs, *program.outputs], network, used)
     split = len(program.inputs)
     spans = spans_of(program)
     inputs = tuple(

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
-from atc.dims import concrete, high, most
+from atc.dims import concrete, high, is_dynamic, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
@@ -302,9 +302,11 @@ def choose(
     found = considered.found
     if not found:
         types = ", ".join(str(t) for t in w.inputs)
+        open_ = is_dynamic(tuple(t.shape for t in w.inputs if t is not None))
         raise UnsupportedError(
             f"no kernel for {w.op.kind} of ({types}) on target {target.name}",
             where=f"node '{node.origin[0] if node.origin else ''}'",
+            hint="pin the shapes with --input_shape" if open_ else "",
         )
     labels = [c.label for c in found]
     price = limits.weight_price

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from atc.backends.kernel import Params, Workload
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.render.expr import literal, load, store
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType, row_major
 from atc.ir.ops.data import source_index
 from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
@@ -26,17 +28,21 @@ MARGIN = 4
 class GridAxis:
     """One spatial axis: its extent, and for each index from -MARGIN on the offset that it reads.
 
-    An offset of -1 reads zero.
+    An offset of -1 reads zero. Where extents are known only when running there are none.
     """
 
     size: int
+    stride: int
     offsets: list[int]
 
 
 def grid_axes(op: GridSample) -> list[GridAxis]:
-    """Return the axes of a grid, the padding resolved into tables."""
+    """Return the axes of a grid, the padding resolved into tables where extents are known."""
     axes = []
     for n, stride in zip(op.shape, row_major(op.shape), strict=True):
+        if is_dynamic(op.shape):
+            axes.append(GridAxis(n, stride, []))
+            continue
         inside: Array = np.arange(-MARGIN, n + MARGIN)
         if op.padding == "border":
             inside = np.clip(inside, 0, n - 1)
@@ -46,7 +52,7 @@ def grid_axes(op: GridSample) -> list[GridAxis]:
             around = np.arange(-MARGIN, n + MARGIN) % (2 * n)
             inside = np.minimum(around, 2 * n - 1 - around)
         table = [int(i) * stride if 0 <= i < n else -1 for i in inside.tolist()]
-        axes.append(GridAxis(n, table))
+        axes.append(GridAxis(n, stride, table))
     return axes
 
 
@@ -56,6 +62,7 @@ class GridSampleTaps(ParallelFor[GridSample]):
     name = "grid_sample"
     op = GridSample
     template = "parallel_for/grid_sample.j2"
+    dynamic = True
 
     def iterations(self, w: Workload[GridSample]) -> int:
         """Return the number of points."""
@@ -78,7 +85,8 @@ class GridSampleTaps(ParallelFor[GridSample]):
             "margin": MARGIN,
             "element": x.c,
             "grid": grid.c,
-            "plane": int(np.prod(op.shape)),
+            "plane": prod(op.shape),
+            "open": is_dynamic(op.shape),
             "combinations": taps**rank,
             "coordinates": [load(grid, f"grid[{rank - 1 - d}]") for d in range(rank)],
             "value": load(x, "from[offset[t]]"),

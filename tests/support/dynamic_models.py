@@ -559,6 +559,20 @@ def masked_sums() -> Case:
     )  # fmt: skip
 
 
+def sampled() -> Case:
+    """GridSample of each kind over images of several sizes, for any number of places."""
+    n = Net()
+    kinds = [(m, p, a) for m in ("bilinear", "bicubic", "nearest")
+             for p, a in (("zeros", 0), ("border", 1), ("reflection", 0), ("reflection", 1))]
+    parts = [n("GridSample", "x", "at", mode=m, padding_mode=p, align_corners=a)
+             for m, p, a in kinds]  # fmt: skip
+    y = n("Concat", *parts, axis=1)
+    model = n.model({"x": ("f", ["n", 2, "h", "w"]), "at": ("f", ["n", "k", 3, 2])}, {y: "f"})
+    feeds = [{"x": floats(b, 2, h, w), "at": 1.2 * floats(b, k, 3, 2)}
+             for b, h, w, k in ((1, 4, 7, 2), (3, 9, 1, 1), (2, 1, 5, 4))]  # fmt: skip
+    return Case(model, "x:1~3,2,1~9,1~7;at:1~3,1~4,3,2", feeds)
+
+
 def nucleus() -> Case:
     """Top-p: words in order until their probabilities sum up to p."""
     n = Net()
@@ -645,7 +659,7 @@ def conditional_rows() -> Case:
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, pyramid, segmentation, windows, grid, shuffle, cached_attention,
-        relative_positions, pooled_sentences, beam_step, greedy_decode, growing_state,
+        relative_positions, sampled, pooled_sentences, beam_step, greedy_decode, growing_state,
         masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
         masked_sums, nucleus, rows_one_by_one, until_close, branches, conditional_rows,
     )

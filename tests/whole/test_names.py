@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from networks import save
+from onnx import helper, numpy_helper
 from projects import require
 
+from atc.cli.main import main
 from atc.names import (
     FILES,
     LIMIT,
@@ -83,3 +88,41 @@ def test_c_strings_hold_the_bytes_of_the_text(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True)
     said = subprocess.run([tmp_path / "a.out"], capture_output=True, check=True).stdout
     assert said.decode() == "".join(f"{text}\n" for text in texts)
+
+
+def sum_of(path: Path, names: list[str], first: str = "4") -> Path:
+    """Write a model of some steps on the sum of its inputs [first, 3]."""
+    rows: int | str = int(first) if first.isdigit() else first
+    weights = numpy_helper.from_array(np.ones((3, 3), np.float32), "q_weights")
+    axis = numpy_helper.from_array(np.array(0), "q_axis")
+    nodes = [
+        helper.make_node("Sum", names, ["q_sum"]),
+        helper.make_node("MatMul", ["q_sum", "q_weights"], ["q_product"]),
+        helper.make_node("CumSum", ["q_product", "q_axis"], ["q_total"]),
+        *(helper.make_node(op, ["q_total"], [f"q_{op}"]) for op in ("Relu", "Tanh")),
+    ]
+    shapes: dict[str, list[int | str]] = {name: [rows, 3] for name in names}
+    outputs: dict[str, list[int | str]] = {f"q_{op}": [rows, 3] for op in ("Relu", "Tanh")}
+    return save(nodes, shapes, outputs, path, [weights, axis])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    ["4~9 --profile", "--sanity_check", "--runtime_log --parallel_branches=2", "--selftest --hooks",
+     "4~9 --target=cuda-emulated --profile", "--target=cuda-emulated --sanity_check"],
+)  # fmt: skip
+def test_inputs_may_be_called_what_anything_in_the_sources_is(options: str, tmp_path: Path) -> None:
+    ranges, more = options.startswith("4"), [o for o in options.split() if o.startswith("-")]
+
+    def compiles(names: list[str]) -> bool:
+        model = sum_of(tmp_path / "given.onnx", names, "n" if ranges else "4")
+        shapes = ";".join(f"{name}:4~9,3" for name in names)
+        given = [f"--input_shape={shapes}"] if ranges else []
+        return main([f"--model={model}", f"--output={tmp_path / 'net'}", *more, *given]) == 0
+
+    assert compiles(["q_a", "q_b"])
+    sources = [f for f in (tmp_path / "net").rglob("*") if f.suffix in (".c", ".h", ".cu")]
+    texts = [re.sub(r"/\*.*?\*/", "", f.read_text(), flags=re.DOTALL) for f in sources]
+    words = {w for text in texts for w in re.findall(r"[A-Za-z_]\w*", text)}
+    assert compiles(sorted(w for w in words if not w.startswith("q_")))
