@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir
@@ -21,9 +22,12 @@ from atc.lower.registry import LOWERINGS, lowers
 MICROSOFT = "com.microsoft"
 
 
-def standard(ctx: LoweringContext, op_type: str, *inputs: str, opset: int = 22) -> str:
+def standard(
+    ctx: LoweringContext, op_type: str, *inputs: str, opset: int = 22, **changed: Any
+) -> str:
     """Lower one of the standard's operators with the node's attributes, on other inputs."""
-    attributes = list(ctx.node.attributes.values())
+    own = {k: onnx_ir.convenience.convert_attribute(k, v) for k, v in changed.items()}
+    attributes = list({**ctx.node.attributes, **own}.values())
     node = onnx_ir.Node("", op_type, [], attributes, num_outputs=1, name=ctx.name)
     node.outputs[0].name = ctx.name
     result = LOWERINGS["", op_type](replace(ctx, node=node, inputs=inputs, opset=opset))

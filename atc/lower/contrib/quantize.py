@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from atc.ir.view import View
 from atc.lower.concat_pad import join
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT, standard
+from atc.lower.conv import output_extents, window_of
 from atc.lower.elementwise import like, prelu
 from atc.lower.indexed_access import gather_axis
 from atc.lower.normalize import softmax
@@ -159,14 +161,30 @@ def qlinear_softmax(ctx: LoweringContext) -> str:
 
 @lowers("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(ctx: LoweringContext) -> str:
-    """com.microsoft QLinearAveragePool, with channels first or last."""
+    """com.microsoft QLinearAveragePool, with channels first or last.
+
+    Where padding counts, so does what is beyond it: onnxruntime divides by whole windows.
+    """
     b, rank = ctx.b, len(ctx.shape(0))
     last = bool(ctx.int("channels_last"))
     x = dequantize(ctx, quantity(ctx, 0, 1))
     x = b.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
-    y = standard(ctx, "AveragePool", x)
+    beyond = ctx.int("ceil_mode") and ctx.int("count_include_pad")
+    y = standard(ctx, "AveragePool", x, **_padded_to_the_end(ctx, b.shape(x)) if beyond else {})
     y = b.transpose(y, (0, *range(2, rank), 1)) if last else y
     return quantize(ctx, y, quantity(ctx, None, 3), ctx.type(0).dtype)
+
+
+def _padded_to_the_end(ctx: LoweringContext, shape: Sequence[int]) -> dict[str, Any]:
+    """Return attributes of the same windows with pads as far as the last one reaches."""
+    spatial, kernel = shape[2:], ctx.ints("kernel_shape") or []
+    ctx.require(len(kernel) == len(spatial), f"kernel {kernel} for {ctx.type(0)}")
+    window, end = window_of(ctx, spatial, kernel)
+    out = output_extents(spatial, window, end, ceil=True)
+    last = [(n - 1) * s + (k - 1) * d + 1 for n, k, s, d in
+            zip(out, kernel, window.strides, window.dilations, strict=True)]  # fmt: skip
+    ends = [max(0, e - p - n) for e, p, n in zip(last, window.pads, spatial, strict=True)]
+    return {"pads": [*window.pads, *ends], "auto_pad": "NOTSET", "ceil_mode": 0}
 
 
 @lowers("QLinearGlobalAveragePool", domain=MICROSOFT)

@@ -64,6 +64,18 @@ def _near() -> dict[str, Case]:
                 strides=[2, 1],
                 pads=[1, 0, 1, 1],
             ),
+            "AveragePool of whole windows": case(
+                "QLinearAveragePool",
+                image,
+                *p,
+                *q,
+                result=t,
+                kernel_shape=[3, 3],
+                strides=[2, 3],
+                ceil_mode=1,
+                count_include_pad=1,
+                pads=[1, 0, 0, 1],
+            ),
             "AveragePool last": case(
                 "QLinearAveragePool",
                 image,
