@@ -154,12 +154,12 @@ def test_a_state_that_both_sides_use_is_where_it_is_read(target: str, tmp_path: 
     np.testing.assert_array_equal(net.run({"x": x})["y"], -4 * x)
 
 
-def rows_model() -> Case:
+def rows_model(depth: int = 48, columns: int = 40) -> Case:
     """Return a network that fills many blocks, or a part of one."""
     n = Net()
-    y = n("Softmax", n("MatMul", n("Exp", "x"), n.weight(48, 40, scale=0.05)))
-    model = n.model({"x": ("f", ["rows", 48])}, {y: "f"})
-    return Case(model, "x:1~300,48", [{"x": floats(rows, 48)} for rows in (1, 300, 65)])
+    y = n("Softmax", n("MatMul", n("Exp", "x"), n.weight(depth, columns, scale=0.05)))
+    model = n.model({"x": ("f", ["rows", depth])}, {y: "f"})
+    return Case(model, f"x:1~300,{depth}", [{"x": floats(rows, depth)} for rows in (1, 300, 65)])
 
 
 CACHE = """<ir_version: 8, opset_import: ["" : 17]>
@@ -248,12 +248,12 @@ def test_kernels_of_any_extents_are_timed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
 def test_products_of_any_rows_compile_for_a_gpu(tmp_path: Path) -> None:
-    case = rows_model()
+    case = rows_model(192, 160)
     report = network_of(case, tmp_path, target="cuda-sm90").report
     kernels = {node["kernel"].partition("(")[0] for node in report["nodes"]}
     assert kernels == {"cuda_map_vectors", "cuda_matmul_bf16x3", "cuda_softmax"}
     # What moves at most: the largest input and result.
-    assert report["moved"] == {"to_device": 300 * 48 * 4, "to_host": 300 * 40 * 4}
+    assert report["moved"] == {"to_device": 300 * 192 * 4, "to_host": 300 * 160 * 4}
 
 
 def test_what_no_gpu_has_room_for_is_computed_on_the_host(tmp_path: Path) -> None:
