@@ -148,7 +148,8 @@ def plan_memory(
         v: rooms[h] + most(program.shift(v))
         for v in (*values, *program.inputs) if (h := program.home(v)) in rooms
     }  # fmt: skip
-    audit_memory(program, {**offsets, **inside}, scratch, plan.size)
+    storages = {h: plan.offsets[place(h)] + guard for h in map(program.home, homes)}
+    audit_memory(program, {**storages, **offsets, **inside}, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
         return Arena(

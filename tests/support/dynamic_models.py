@@ -637,6 +637,21 @@ def branches() -> Case:
     return Case(model, "x:2~8", feeds)
 
 
+def branches_sliced() -> Case:
+    """An If of detectors: the places that a branch finds, or none; the first ones are taken."""
+    then, other = Net(), Net()
+    a = then("Reshape", then("NonZero", "x"), then.constant([-1]))
+    zero = numpy_helper.from_array(np.zeros(1, np.int64))
+    b = other("ConstantOfShape", other.constant([0]), value=zero)
+    n = Net()
+    condition = n("Greater", n("ReduceMax", "x", keepdims=0), n.constant(2.0, np.float32))
+    places = n("If", condition, then_branch=then.body("then", {}, {a: "i"}),
+               else_branch=other.body("else", {}, {b: "i"}))  # fmt: skip
+    first = n("Slice", places, n.constant([0]), n.constant([3]))
+    model = n.model({"x": ("f", ["n"])}, {n("Gather", "x", first): "f"})
+    return Case(model, "x:2~8", [{"x": np.arange(k, dtype=np.float32)} for k in (2, 3, 4, 8)])
+
+
 def conditional_rows() -> Case:
     """An If inside a Loop, each with values from outside, and a scan of a dynamic length."""
     then, other = Net(), Net()
@@ -661,6 +676,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
         detector, rois, pyramid, segmentation, windows, grid, shuffle, cached_attention,
         relative_positions, sampled, pooled_sentences, beam_step, greedy_decode, growing_state,
         masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
-        masked_sums, nucleus, rows_one_by_one, until_close, branches, conditional_rows,
+        masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
+        conditional_rows,
     )
 }  # fmt: skip

@@ -25,8 +25,8 @@ from atc.runtime.load import load
 REFUSED = ("voxels",)
 """Cases whose smallest shapes no network computes."""
 ON_THE_HOST = {
-    "greedy_decode", "recurrent", "until_close", "branches", "conditional_rows", "growing_state",
-    "rows_one_by_one", "nucleus",
+    "greedy_decode", "recurrent", "until_close", "branches", "branches_sliced", "conditional_rows",
+    "growing_state", "rows_one_by_one", "nucleus",
 }  # fmt: skip
 """Cases most of which are control flow, or count."""
 

@@ -19,7 +19,7 @@ from atc.options.values import shapes, value_ranges
 from atc.runtime.network import Network
 from support import runnable
 
-QUICK = ("greedy_decode", "branches", "masked_sums")
+QUICK = ("greedy_decode", "branches_sliced", "masked_sums")
 """What the default run takes: loops, growth, counts, branches, and sums over coordinates."""
 TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
 
