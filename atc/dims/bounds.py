@@ -10,7 +10,8 @@ from math import prod
 from atc.dims import algebra
 from atc.dims.dim import Atom, Dim, Function, Monomial, Symbol, Terms, high, low
 
-_DEPTH = 3  # relaxations tried one inside the other when a bound is looked for
+_DEPTHS = ((8, 3), (24, 2), (96, 1))
+"""How many relaxations are tried one inside the other for a bound of up to so many atoms."""
 _CORNERS = 3  # atoms of a polynomial whose corners are all tried
 _ONE_OF_THEM = ("min", "max", "broadcast")  # functions whose value is one of their arguments
 _TERMS = 64  # a polynomial with more terms isn't expanded for a bound
@@ -51,18 +52,44 @@ def atom_bounds(atom: Atom) -> tuple[int, int]:
             return min(values), max(values)
 
 
-def _highest(terms: Terms, depth: int = 0) -> int:
-    """Return an upper bound of a polynomial."""
+def _highest(terms: Terms, depth: int = 3) -> int:
+    """Return an upper bound of a polynomial, with at most `depth` relaxations in one another."""
+    return sum(_highest_of(part, min(depth, _depth(part))) for part in _independent(terms))
+
+
+def _independent(terms: Terms) -> list[Terms]:
+    """Return sums of which no two depend on one symbol: each has its bound by itself."""
+    found: list[tuple[set[Symbol], dict[Monomial, int]]] = []
+    for monomial, factor in terms.items():
+        symbols, own = {s for atom, _ in monomial for s in atom.symbols}, {monomial: factor}
+        apart = []
+        for others, part in found:
+            if symbols.isdisjoint(others):
+                apart.append((others, part))
+            else:
+                symbols, own = symbols | others, part | own
+        found = [*apart, (symbols, own)]
+    return [part for _, part in found]
+
+
+def _depth(terms: Terms) -> int:
+    """Return how many relaxations are tried one inside the other."""
+    atoms = len({atom for monomial in terms for atom, _ in monomial})
+    return next((depth for most, depth in _DEPTHS if atoms <= most), 0)
+
+
+def _highest_of(terms: Terms, depth: int) -> int:
+    """Return an upper bound of a polynomial of which no part is independent of the rest."""
     best = min(_highest_by_intervals(terms), _highest_from_corners(terms))
-    if depth < _DEPTH:
+    if depth:
         shorter = without_quotients(terms)
         if shorter is not None:
-            best = min(best, _highest(shorter, depth + 1))
+            best = min(best, _highest(shorter, depth - 1))
         for atom in dict.fromkeys(a for m in terms for a, _ in m):
             for relaxed, divisor in _relaxed(terms, atom):
-                best = min(best, _highest(relaxed, depth + 1) // divisor)
+                best = min(best, _highest(relaxed, depth - 1) // divisor)
             if isinstance(atom, Function) and atom.fn in _ONE_OF_THEM:
-                cases = [_highest(_replaced(terms, atom, a), depth + 1) for a in atom.args]
+                cases = [_highest(_replaced(terms, atom, a), depth - 1) for a in atom.args]
                 best = min(best, max(cases))
     return best
 
@@ -142,11 +169,12 @@ def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
 
 def _replaced(terms: Terms, atom: Atom, value: int) -> Terms:
     """Return a polynomial with a value in the place of an atom."""
-    total = 0
-    for monomial, factor in terms.items():
-        power = dict(monomial).get(atom, 0)
+    own = [m for m in terms if any(a == atom for a, _ in m)]
+    total = algebra.made({m: c for m, c in terms.items() if m not in own})
+    for monomial in own:
         others = tuple((a, p) for a, p in monomial if a != atom)
-        total = total + algebra.made({others: factor}) * prod([value] * power)
+        power = dict(monomial)[atom]
+        total = total + algebra.made({others: terms[monomial]}) * prod([value] * power)
     return algebra.terms_of(total)
 
 

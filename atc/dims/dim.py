@@ -11,7 +11,7 @@ raises `Undecided` where the range holds both answers; two unlike extents count 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -64,6 +64,11 @@ class Symbol:
         """The symbol in C."""
         return f"d[{self.index}]"
 
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbol and those that its highest value depends on."""
+        return _symbols((self.high,)) | {self}
+
 
 @dataclass(frozen=True)
 class Function:
@@ -87,6 +92,11 @@ class Function:
         if self.fn == "unlike":
             return f"({text.wrapped(args[0])} != {text.wrapped(args[1])})"
         return f"atc_{self.fn}({', '.join(args)})"
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that the arguments depend on."""
+        return _symbols(self.args)
 
 
 Atom = Symbol | Function
@@ -198,6 +208,11 @@ class Dim:
 
     def __ge__(self, other: int) -> bool:
         return algebra.below(other, as_int(self) + 1)
+
+
+def _symbols(extents: Iterable[int]) -> frozenset[Symbol]:
+    monomials = [m for e in extents if isinstance(e, Dim) for m, _ in e.terms]
+    return frozenset().union(*(atom.symbols for m in monomials for atom, _ in m))
 
 
 def as_int(value: Dim | int) -> int:

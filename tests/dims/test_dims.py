@@ -213,3 +213,14 @@ def test_what_is_broadcast_may_be_nothing() -> None:
         else:
             with pytest.raises(ValueError, match="broadcast"):
                 np.broadcast_shapes((x,), (y,))
+
+
+def test_many_counts_have_their_bounds_soon() -> None:
+    """A detector keeps some boxes of each of its classes, and the best of them all."""
+    counts = [dim(Symbol(k, f"class{k}", 0, 3000, given=False)) for k in range(90)]
+    kept = sum(minimum(300, each) for each in counts)
+    assert (low(kept), high(kept)) == (0, 90 * 300)
+    best = minimum(100, kept)
+    assert (low(best), high(best)) == (0, 100)
+    assert high(minimum(kept, kept - best + 7)) == 90 * 300 - 93
+    assert low(kept - best) == 0
