@@ -51,8 +51,14 @@ def non_zero(ctx: LoweringContext) -> str:
 
 
 def indices_of(ctx: LoweringContext, x: str) -> str:
-    """Return the indices [rank, count] of what isn't zero."""
+    """Return the indices [rank, count] of what isn't zero.
+
+    Those of one value are found once: detectors ask again, and rely on the same count.
+    """
     shape = ctx.b.shape(x)
+    for node in ctx.b.nodes:
+        if isinstance(node.op, NonZero) and node.inputs == (x,):
+            return node.outputs[0]
     count = ctx.b.symbol(f"elements that {ctx.name} finds", 0, prod(shape))
     type_ = TensorType(DType.INT64, (len(shape), count))
     if not isinstance(count, Dim):

@@ -652,6 +652,20 @@ def branches_sliced() -> Case:
     return Case(model, "x:2~8", [{"x": np.arange(k, dtype=np.float32)} for k in (2, 3, 4, 8)])
 
 
+def best_of_found() -> Case:
+    """The best of the scores above a threshold; where those are is asked twice, as RetinaNet does.
+    """
+    n = Net()
+    keep = n("Greater", "x", n.constant(0.0, np.float32))
+    scores = n("GatherND", "x", n("Transpose", n("NonZero", keep)))
+    found = n("Reshape", n("NonZero", keep), n.constant([-1]))
+    count = n("Min", n.constant([3]), n("Shape", found))
+    best = n("TopK", scores, count, outputs=2)
+    at = n("Gather", found, f"{best}_1")
+    model = n.model({"x": ("f", ["n"])}, {best: "f", at: "i"})
+    return Case(model, "x:2~8", [{"x": floats(k)} for k in (2, 5, 8)])
+
+
 def conditional_rows() -> Case:
     """An If inside a Loop, each with values from outside, and a scan of a dynamic length."""
     then, other = Net(), Net()
@@ -677,6 +691,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
         relative_positions, sampled, pooled_sentences, beam_step, greedy_decode, growing_state,
         masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
         masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
-        conditional_rows,
+        best_of_found, conditional_rows,
     )
 }  # fmt: skip
