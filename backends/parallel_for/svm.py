@@ -14,6 +14,7 @@ class CouplePairsIteration(ParallelFor[CouplePairs]):
     name = "couple_pairs"
     op = CouplePairs
     template = "parallel_for/couple_pairs.j2"
+    dynamic = True
 
     def values(self, w: Workload[CouplePairs], params: Params, target: Target) -> dict[str, object]:
         """Return the op."""
