@@ -52,7 +52,7 @@ def atom_bounds(atom: Atom) -> tuple[int, int]:
             return min(values), max(values)
 
 
-def _highest(terms: Terms, depth: int = 3) -> int:
+def _highest(terms: Terms, depth: int = _DEPTHS[0][1]) -> int:
     """Return an upper bound of a polynomial, with at most `depth` relaxations in one another."""
     return sum(_highest_of(part, min(depth, _depth(part))) for part in _independent(terms))
 
@@ -169,13 +169,19 @@ def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
 
 def _replaced(terms: Terms, atom: Atom, value: int) -> Terms:
     """Return a polynomial with a value in the place of an atom."""
-    own = [m for m in terms if any(a == atom for a, _ in m)]
-    total = algebra.made({m: c for m, c in terms.items() if m not in own})
-    for monomial in own:
+    own, rest = _split(terms, atom)
+    total = algebra.made(rest)
+    for monomial, factor in own.items():
         others = tuple((a, p) for a, p in monomial if a != atom)
         power = dict(monomial)[atom]
-        total = total + algebra.made({others: terms[monomial]}) * prod([value] * power)
+        total = total + algebra.made({others: factor}) * prod([value] * power)
     return algebra.terms_of(total)
+
+
+def _split(terms: Terms, atom: Atom) -> tuple[Terms, Terms]:
+    """Return the terms that hold an atom, and the others."""
+    own = {m: c for m, c in terms.items() if any(a == atom for a, _ in m)}
+    return own, {m: c for m, c in terms.items() if m not in own}
 
 
 def _width(atom: Atom) -> int:
@@ -190,15 +196,14 @@ def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[dict[Monomial, int], in
     (n - q + 1) / q and n / q, a minimum is below each of its arguments, a count below its bound.
     """
     ups, downs = _neighbours(atom)
-    own = [(m, c) for m, c in terms.items() if any(a == atom for a, _ in m)]
-    rest = {m: c for m, c in terms.items() if all(a != atom for a, _ in m)}
-    rises = [c > 0 for _, c in own]
+    own, rest = _split(terms, atom)
+    rises = [c > 0 for c in own.values()]
     if (any(rises) and not ups) or (not all(rises) and not downs) or not (ups or downs):
         return
     for up, down in zip(ups or downs, downs or ups, strict=False):
         divisor = up[1]
         total = algebra.made({m: c * divisor for m, c in rest.items()})
-        for monomial, factor in own:
+        for monomial, factor in own.items():
             others = algebra.without(monomial, ((atom, 1),))
             if others is None or any(a == atom or atom_bounds(a)[0] < 0 for a, _ in others):
                 return

@@ -11,7 +11,7 @@ raises `Undecided` where the range holds both answers; two unlike extents count 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -67,7 +67,7 @@ class Symbol:
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
         """The symbol and those that its highest value depends on."""
-        return _symbols((self.high,)) | {self}
+        return (self.high.symbols if isinstance(self.high, Dim) else frozenset()) | {self}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Function:
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
         """The symbols that the arguments depend on."""
-        return _symbols(self.args)
+        return frozenset().union(*(a.symbols for a in self.args if isinstance(a, Dim)))
 
 
 Atom = Symbol | Function
@@ -139,6 +139,11 @@ class Dim:
     def bounds(self) -> tuple[int, int]:
         """The lowest and highest values that can be proven."""
         return bounds.bounds_of(self.terms)
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that it depends on."""
+        return frozenset().union(*(atom.symbols for m, _ in self.terms for atom, _ in m))
 
     # ---- arithmetic ---------------------------------------------------------------------------
 
@@ -208,11 +213,6 @@ class Dim:
 
     def __ge__(self, other: int) -> bool:
         return algebra.below(other, as_int(self) + 1)
-
-
-def _symbols(extents: Iterable[int]) -> frozenset[Symbol]:
-    monomials = [m for e in extents if isinstance(e, Dim) for m, _ in e.terms]
-    return frozenset().union(*(atom.symbols for m in monomials for atom, _ in m))
 
 
 def as_int(value: Dim | int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -120,20 +120,15 @@ def concrete(value: T) -> T:
     return cast(T, largest(value))
 
 
-def symbols_of(value: object) -> Iterator[Symbol]:
-    """Yield the symbols on which extents depend, some more than once."""
+def symbols_of(value: object) -> frozenset[Symbol]:
+    """Return the symbols on which an extent, an atom, or what is in a tuple depends."""
     match value:
-        case Dim():
-            for monomial, _ in value.terms:
-                yield from symbols_of(tuple(atom for atom, _ in monomial))
-        case Symbol():
-            yield value
-            yield from symbols_of(value.high)
-        case Function():
-            yield from symbols_of(value.args)
+        case Dim() | Symbol() | Function():
+            return value.symbols
         case tuple():
-            for each in value:
-                yield from symbols_of(each)
+            return frozenset().union(*map(symbols_of, value))
+        case _:
+            return frozenset()
 
 
 def evaluate(value: int, at: Mapping[Symbol, int]) -> int:

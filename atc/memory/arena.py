@@ -148,7 +148,8 @@ def plan_memory(
         v: rooms[h] + most(program.shift(v))
         for v in (*values, *program.inputs) if (h := program.home(v)) in rooms
     }  # fmt: skip
-    storages = {h: plan.offsets[place(h)] + guard for h in map(program.home, homes)}
+    # Branches may write parts of a result that no call names.
+    storages = {program.home(v): plan.offsets[h] + guard for v, h in homes.items()}
     audit_memory(program, {**storages, **offsets, **inside}, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
