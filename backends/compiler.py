@@ -104,7 +104,15 @@ def compile_flags(
     if sanitize:
         flags += [f"-fsanitize={','.join(sanitize)}", "-fno-omit-frame-pointer"]
         flags.append("-fno-sanitize-recover=all")
-    return (*flags, *target.cflags)
+    return (*flags, *machine_flags(compiler, target))
+
+
+def machine_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
+    """Return the flags that name the processor, in the words of GCC and clang or in zig's."""
+    if compiler.kind != "zig" or not target.zig_cpu:
+        return target.cflags
+    kept = (f for f in target.cflags if not f.startswith(("-march=", "-mcpu=", "-mfpu=")))
+    return (f"-mcpu={target.zig_cpu}", *kept)
 
 
 def _placement(target: Target) -> tuple[str, ...]:

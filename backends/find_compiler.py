@@ -127,6 +127,8 @@ def _split_cc(text: str) -> tuple[str, ...]:
 
 
 def _builds_for(compiler: Compiler, target: Target) -> bool:
+    if target.bare and compiler.kind == "zig" and compiler.machine == target.zig:
+        return True
     arch, _, system = compiler.machine.partition("-")
     served = {normal_arch(arch)}
     if arch == "riscv64" and "elf" in system:
@@ -152,8 +154,8 @@ def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
     if not _is_zig(words) or "-target" in words[:-1]:
         return words
     if target.zig:
-        linux = "-linux-" in target.zig
-        return (*words, "-target", f"{target.zig}.{GLIBC}" if linux else target.zig)
+        glibc = "-linux-gnu" in target.zig
+        return (*words, "-target", f"{target.zig}.{GLIBC}" if glibc else target.zig)
     arch = target.arch or host_arch()
     mac = sys.platform == "darwin" and arch == host_arch()
     return (*words, "-target", f"{arch}-macos" if mac else f"{arch}-linux-gnu.{GLIBC}")

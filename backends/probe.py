@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import PATIENCE, Compiler, compile_flags
+from atc.backends.compiler import PATIENCE, Compiler, compile_flags, machine_flags
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.find_compiler import compiler_advice, find_compiler
 from atc.backends.linking import link_program, link_wasm
@@ -132,7 +132,7 @@ def _build_lines(compiler: Compiler, target: Target, log: Log) -> None:
             link_wasm(compiler, ["atc_probe"], "probe.c.o", "probe", cwd, log=log)
         elif target.bare:
             Path(cwd, "probe.ld").write_text(_SCRIPT)
-            bare = [*target.cflags, *target.link_flags, "-T", "probe.ld"]
+            bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "probe.ld"]
             link_program(compiler, (), [*bare, *objects], "probe", cwd, log=log)
         else:
             link_program(compiler, flags, objects, "probe", cwd, log=log)

@@ -19,7 +19,7 @@ _SEMIHOSTING = (
 
 
 def _cortex_m(
-    name: str, machine: str, flags: tuple[str, ...], board: str, zig: str, *features: str,
+    name: str, machine: str, flags: tuple[str, ...], board: str, zig_cpu: str, *features: str,
     float_bits: int = 0,
 ) -> Target:  # fmt: skip
     return Target(
@@ -33,7 +33,8 @@ def _cortex_m(
         cflags=("-mthumb", *flags),
         compiler="arm-none-eabi-gcc",
         runner=("qemu-system-arm", "-M", board, *_SEMIHOSTING),
-        zig=zig,
+        zig=f"thumb-linux-musleabi{'hf' if 'fpu' in features else ''}",
+        zig_cpu=zig_cpu,
         bare=True,
         own_math=True,
         float_bits=float_bits,
@@ -43,25 +44,24 @@ def _cortex_m(
 
 
 _WASI = Path(__file__).parents[1] / "templates/starter/wasi.mjs"
-_SOFT, _HARD = "thumb-freestanding-eabi", "thumb-freestanding-eabihf"
 
 SMALL_TARGETS: tuple[Target, ...] = (
-    _cortex_m("m0plus", "cortex_m0plus", ("-mcpu=cortex-m0plus",), "mps2-an385", _SOFT),
-    _cortex_m("m3", "cortex_m3", ("-mcpu=cortex-m3",), "mps2-an385", _SOFT),
+    _cortex_m("m0plus", "cortex_m0plus", ("-mcpu=cortex-m0plus",), "mps2-an385", "cortex_m0plus"),
+    _cortex_m("m3", "cortex_m3", ("-mcpu=cortex-m3",), "mps2-an385", "cortex_m3"),
     _cortex_m("m4f", "cortex_m4",
               ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
-              "mps2-an386", _HARD, "dsp", "fpu", float_bits=32),
+              "mps2-an386", "cortex_m4+vfp4d16sp", "dsp", "fpu", float_bits=32),
     _cortex_m("m7", "cortex_m7", ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
-              "mps2-an500", _HARD, "dsp", "fpu", float_bits=64),
+              "mps2-an500", "cortex_m7+fp_armv8d16", "dsp", "fpu", float_bits=64),
     _cortex_m("m33", "cortex_m33",
               ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
-              "mps2-an505", _HARD, "dsp", "fpu", float_bits=32),
+              "mps2-an505", "cortex_m33+fp_armv8d16sp+dsp", "dsp", "fpu", float_bits=32),
     _cortex_m("m55", "cortex_m55", ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
-              "mps3-an547", _HARD, "dsp", "mve", "fpu", float_bits=64),
+              "mps3-an547", "cortex_m55+mve_fp+fp_armv8d16", "dsp", "mve", "fpu", float_bits=64),
     # By its architecture: GCC 12 doesn't know the name.
     _cortex_m("m85", "cortex_m85",
               ("-march=armv8.1-m.main+mve.fp+fp.dp", "-mfloat-abi=hard"),
-              "mps3-an547", _HARD, "dsp", "mve", "fpu", float_bits=64),
+              "mps3-an547", "cortex_m85+mve_fp+fp_armv8d16", "dsp", "mve", "fpu", float_bits=64),
     Target(
         name="riscv32",
         arch="riscv32",
@@ -73,7 +73,8 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler="riscv64-unknown-elf-gcc",  # which serves both widths
         compiler_words=("--specs=picolibc.specs",),  # Debian's, which has no other C library for it
         runner=("qemu-system-riscv32", "-M", "virt", "-bios", "none", *_SEMIHOSTING),
-        zig="riscv32-freestanding",
+        zig="riscv32-linux-musl",
+        zig_cpu="generic_rv32+m+a+c",
         bare=True,
         own_math=True,
         float_bits=0,
@@ -92,6 +93,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler="arm-linux-gnueabihf-gcc",
         runner=("qemu-arm-static",),
         zig="arm-linux-gnueabihf",
+        zig_cpu="generic+v7a+neon+vfp4",
         alignment=16,
     ),
     Target(
@@ -107,6 +109,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler_words=("--target=riscv64-linux-gnu",),
         runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
         zig="riscv64-linux-gnu",
+        zig_cpu="generic_rv64+m+a+f+d+c+v",
     ),
     Target(
         name="wasm32-simd128",

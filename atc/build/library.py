@@ -12,7 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from atc.backends.assembler import assemble
-from atc.backends.compiler import Compiler, compile_flags, shared_library, source_flags
+from atc.backends.compiler import (
+    Compiler,
+    compile_flags,
+    machine_flags,
+    shared_library,
+    source_flags,
+)
 from atc.backends.kernel_source import KernelSource
 from atc.backends.linking import archive_static, link_shared
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
@@ -197,7 +203,7 @@ def _assemble(
         sources = {unit.path: files[unit.path] for unit in units}
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
-    own = context.target.cflags if context.target.bare else ()  # the linker compares cores
+    own = _core_flags(context)
     folder, compiler = cwd / place, context.compiler
     for unit in units:
         if unit.plain:
@@ -207,6 +213,11 @@ def _assemble(
         else:
             compile_object(compiler, own, unit.path, folder, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
+
+
+def _core_flags(context: BuildContext) -> tuple[str, ...]:
+    """Return the flags of files without code: linkers of microcontrollers compare cores."""
+    return machine_flags(context.compiler, context.target) if context.target.bare else ()
 
 
 def _link(
@@ -222,7 +233,7 @@ def _link(
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
     shared, static = shared_library(context.compiler, name), f"lib{name}.a"
-    own = context.target.cflags if context.target.bare else ()
+    own = _core_flags(context)
 
     def share(*more: str) -> Path:
         return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)

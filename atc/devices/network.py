@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.backends.compiler import compile_flags
+from atc.backends.compiler import compile_flags, machine_flags
 from atc.backends.find_compiler import find_compiler
 from atc.backends.linking import link_program
 from atc.backends.probe import install_runner
@@ -205,7 +205,7 @@ class DeviceNetwork:
         compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
         objects = [*(f"{path}.o" for path in sources), str(library)]
         if target.scarce_memory:
-            bare = [*target.cflags, *target.link_flags, "-T", "board.ld"]
+            bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "board.ld"]
             objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
         objects.append("-pthread") if not target.bare else None
         static = not target.bare and not self._device.is_native

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
+from atc.backends.compiler import Compiler, machine_flags
 from atc.backends.linking import link_program, section_sizes
 from atc.backends.target import Target
 from atc.backends.toolchain import Job, Log, compile_many, no_log
@@ -75,7 +75,7 @@ def measure_sizes(
         (cwd / "sections.ld").write_text(verbatim("starter/sections.ld"))
         placed = ("-T", "board.ld") if target.arch == "riscv32" else ()  # picolibc's wants its crt0
         linked = (*target.link_flags, *placed, "-Wl,-e,main", "-Wl,--gc-sections")
-        kept = (*target.cflags, *linked, "-Wl,-z,noexecstack")
+        kept = (*machine_flags(compiler, target), *linked, "-Wl,-z,noexecstack")
         objects = [*kept, "probe.c.o", static]
         parts = [link_program(compiler, (), objects, "probe.elf", cwd, log=log)]
     else:
