@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atc.backends.toolchain import Log, no_log
+from atc.backends.toolchain.processes import Log, no_log
 from atc.ir.graph import Graph
 
 

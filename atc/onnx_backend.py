@@ -16,15 +16,15 @@ import onnx
 import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from atc.backends.compiler import compile_flags, source_flags
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.cuda.targets import EMULATED, name_of
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_shared
-from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.toolchain.compiler import compile_flags, source_flags
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_shared
+from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights

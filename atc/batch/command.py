@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from atc import __version__
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, folder_name, read_matrix
 from atc.batch.run import Event, run_matrix

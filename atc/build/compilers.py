@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atc.backends.compiler import Compiler
-from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Log, no_log
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.processes import Log, no_log
 from atc.options.options import Options
 
 

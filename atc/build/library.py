@@ -11,28 +11,27 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from atc.backends.assembler import assemble
-from atc.backends.compiler import (
+from atc.backends.kernel_source import KernelSource
+from atc.backends.target import Target
+from atc.backends.toolchain.assembler import assemble
+from atc.backends.toolchain.compiler import (
     Compiler,
     compile_flags,
     machine_flags,
     shared_library,
     source_flags,
 )
-from atc.backends.kernel_source import KernelSource
-from atc.backends.linking import archive_static, link_shared
-from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarge_object
-from atc.backends.target import Target
-from atc.backends.toolchain import (
+from atc.backends.toolchain.compiling import (
     PARSED,
     Job,
-    Log,
     compile_many,
     compile_object,
     compiling_threads,
-    no_log,
     parse_header,
 )
+from atc.backends.toolchain.linking import archive_static, link_shared
+from atc.backends.toolchain.object_file import STAND_IN, enlarge_last_member, enlarge_object
+from atc.backends.toolchain.processes import Log, no_log
 from atc.build.output_folder import Content, write_files
 from atc.cache import Key, make_key
 from atc.codegen.weights import Blob

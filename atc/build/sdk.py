@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import LOADS, STRIP, THREADS, Compiler, shared_library
 from atc.backends.target import Target
-from atc.backends.toolchain import Log, no_log
+from atc.backends.toolchain.compiler import LOADS, STRIP, THREADS, Compiler, shared_library
+from atc.backends.toolchain.processes import Log, no_log
 from atc.build.library import (
     BuildContext,
     ObjectCache,

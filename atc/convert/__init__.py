@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx_ir
 
-from atc.backends.toolchain import TimedOut, run_binary
+from atc.backends.toolchain.processes import TimedOut, run_binary
 from atc.errors import AtcError, ModelError, OptionError, ToolchainError, one_line
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model as load_known

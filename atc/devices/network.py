@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from atc.backends.compiler import compile_flags, machine_flags
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_program
-from atc.backends.probe import install_runner
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Finished, Job, Log, compile_many, no_log, run_binary
+from atc.backends.toolchain.compiler import compile_flags, machine_flags
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.probe import install_runner
+from atc.backends.toolchain.processes import Finished, Log, no_log, run_binary
 from atc.codegen.interface import Port
 from atc.devices.serial_line import Span, line_of, open_line, run_over
 from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason_of

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import archspec.cpu
 
-from atc.backends.toolchain import Finished, Log, TimedOut, no_log, run_binary
+from atc.backends.toolchain.processes import Finished, Log, TimedOut, no_log, run_binary
 from atc.build.output_folder import write_files
 from atc.errors import OptionError, ToolchainError, one_line
 from atc.files.temporary import temporary_folder

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from atc.backends.toolchain import Finished
+from atc.backends.toolchain.processes import Finished
 from atc.build.library import RemoteJob
 from atc.errors import AtcError, OptionError, one_line
 from atc.farm.runners import RemoteRun, Unreachable, perform

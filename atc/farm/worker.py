@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Event, Thread
 
 from atc import __version__
-from atc.backends.compiler import Compiler, Kind
-from atc.backends.running import Running
-from atc.backends.toolchain import compile_object
+from atc.backends.toolchain.compiler import Compiler, Kind
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.running import Running
 from atc.build.library import RemoteJob
 from atc.build.output_folder import write_files
 from atc.errors import ToolchainError

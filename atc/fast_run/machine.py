@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc.backends.compiler import compile_flags
 from atc.backends.cpu.targets import TARGETS
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_program
 from atc.backends.machine import Cache, Machine
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Job, compile_many, run_binary
+from atc.backends.toolchain.compiler import compile_flags
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.processes import run_binary
 from atc.errors import ToolchainError
 from atc.files.temporary import temporary_folder
 from atc.templates import render, verbatim

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
 from atc.backends.cuda.device import device_name, runs_code
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import render_kernel
-from atc.backends.linking import link_program
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import Finished, TimedOut
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.processes import Finished, TimedOut
 from atc.build.gpu import compile_cubins, gpu_units, headers_of
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.build.output_folder import write_files

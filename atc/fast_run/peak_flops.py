@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from atc.backends.compiler import compile_flags
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_program
 from atc.backends.target import Target
-from atc.backends.toolchain import Job, compile_many, run_binary
+from atc.backends.toolchain.compiler import compile_flags
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.processes import run_binary
 from atc.errors import AtcError
 from atc.fast_run.measure import runs_here
 from atc.files.temporary import temporary_folder

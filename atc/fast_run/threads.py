@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from atc.backends.compiler import THREADS
 from atc.backends.kernel import Candidate, Workload
-from atc.backends.linking import link_program
 from atc.backends.target import Target
-from atc.backends.toolchain import TimedOut
+from atc.backends.toolchain.compiler import THREADS
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.processes import TimedOut
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.errors import AtcError

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
-from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.nvcc import find_nvcc
 from atc.build.library import BuildContext
 from atc.cache import RemoteTier, find_root, open_remote
 from atc.cache.algo import AlgoCache, open_algo_cache

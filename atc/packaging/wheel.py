@@ -12,8 +12,8 @@ import re
 import zipfile
 from collections.abc import Mapping
 
-from atc.backends.compiler import Compiler, shared_library
 from atc.backends.target import Target, host_arch, normal_arch
+from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.errors import OptionError
 from atc.names import module_name
 

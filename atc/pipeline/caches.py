@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from atc import __version__
-from atc.backends.compiler import Compiler
+from atc.backends.toolchain.compiler import Compiler
 from atc.build.library import BuildContext, library_flags
 from atc.cache import (
     Cache,

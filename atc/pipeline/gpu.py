@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
-from atc.backends.toolchain import Log
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.nvcc import find_nvcc
+from atc.backends.toolchain.processes import Log
 from atc.build.gpu import compile_cubins
 from atc.build.library import BuildContext, Unit
 from atc.codegen.emit import Emission

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc.backends.compiler import STRIP, THREADS, shared_library
-from atc.backends.linking import archive_static, extract_archive, link_shared
 from atc.backends.target import Target
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.toolchain.compiler import STRIP, THREADS, shared_library
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.linking import archive_static, extract_archive, link_shared
 from atc.build.library import library_flags, work_folder
 from atc.build.output_folder import MANIFEST, Content, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atc.backends.compiler import Compiler, shared_library
 from atc.backends.flops import operations
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
+from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.build.compilers import compiler_of
 from atc.build.library import BuildResult, work_folder
 from atc.build.output_folder import check_folder, network_name, write_tree

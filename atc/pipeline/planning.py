@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from atc.backends.compiler import Compiler
 from atc.backends.target import Target
+from atc.backends.toolchain.compiler import Compiler
 from atc.codegen.sanity import GUARD
 from atc.diagnostics import Diagnostics
 from atc.fast_run.timings import counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
+from atc.backends.toolchain.compiler import Compiler
 from atc.build.output_folder import write_files
 from atc.codegen.emit import Emission
 from atc.diagnostics import Diagnostics

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir
 
-from atc.backends.compiler import Compiler
 from atc.backends.kernel import Workload
+from atc.backends.toolchain.compiler import Compiler
 from atc.diagnostics import Diagnostics
 from atc.fast_run.export import FOLDER
 from atc.fast_run.task import workloads

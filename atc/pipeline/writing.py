@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS, Compiler, shared_library
-from atc.backends.linking import link_wasm
+from atc.backends.toolchain.compiler import OPEN_ENDED, STRIP, THREADS, Compiler, shared_library
+from atc.backends.toolchain.linking import link_wasm
 from atc.build.gpu import gpu_units, headers_of
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc.backends.compiler import Compiler, machine_flags
-from atc.backends.linking import link_program, section_sizes
 from atc.backends.target import Target
-from atc.backends.toolchain import Job, Log, compile_many, no_log
+from atc.backends.toolchain.compiler import Compiler, machine_flags
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.linking import link_program, section_sizes
+from atc.backends.toolchain.processes import Log, no_log
 from atc.errors import ToolchainError
 from atc.starter.boards import Board
 from atc.starter.texts import board_text

@@ -19,12 +19,12 @@ from atc import __version__, cache
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.cuda.targets import CUDA_TARGETS, EMULATED, name_of
-from atc.backends.find_compiler import compiler_advice
-from atc.backends.nvcc import HOW, find_nvcc
-from atc.backends.probe import EMULATORS, Tools, probe_all
 from atc.backends.target import Target
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import run_binary
+from atc.backends.toolchain.find_compiler import compiler_advice
+from atc.backends.toolchain.nvcc import HOW, find_nvcc
+from atc.backends.toolchain.probe import EMULATORS, Tools, probe_all
+from atc.backends.toolchain.processes import run_binary
 from atc.errors import AtcError, one_line
 from atc.options.machine import kept_path, processor
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atc.backends.compiler import library_in
+from atc.backends.toolchain.compiler import library_in
 from atc.cache import Listings
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics

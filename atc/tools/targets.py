@@ -10,10 +10,10 @@ from pathlib import Path
 from atc.backends.cpu.targets import ALIASES, TARGETS
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.cuda.targets import CUDA_TARGETS, EMULATED, PORTABLE
-from atc.backends.probe import find_runner, target_compiler
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import Log, no_log
+from atc.backends.toolchain.probe import find_runner, target_compiler
+from atc.backends.toolchain.processes import Log, no_log
 from atc.devices.network import Device
 from atc.errors import AtcError
 from atc.starter.boards import BOARDS

@@ -10,7 +10,7 @@ from threading import Lock
 
 import onnx
 
-from atc.backends.compiler import Compiler, shared_library
+from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.build.sdk import make_sdk
 from atc.codegen.weights import NO_WEIGHTS
 from atc.errors import AtcError, one_line

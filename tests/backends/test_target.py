@@ -15,9 +15,9 @@ import pytest
 
 import atc.templates
 from atc.backends.cpu.targets import ALIASES, TARGETS
-from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import best_target, get_target, host_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.errors import OptionError, ToolchainError
 from atc.templates import render
 

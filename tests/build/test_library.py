@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from atc.backends.compiler import Compiler, compile_flags
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import Job, Log
+from atc.backends.toolchain.compiler import Compiler, compile_flags
+from atc.backends.toolchain.compiling import Job
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.processes import Log
 from atc.build.library import (
     BuildContext,
     BuildResult,

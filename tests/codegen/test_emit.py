@@ -385,8 +385,8 @@ def test_a_thousand_calls_are_one_kernel_and_compile(tmp_path: Path) -> None:
 
 
 def test_strict_flags_are_those_of_the_build() -> None:
-    from atc.backends.compiler import compile_flags
-    from atc.backends.find_compiler import find_compiler
+    from atc.backends.toolchain.compiler import compile_flags
+    from atc.backends.toolchain.find_compiler import find_compiler
 
     target = get_target("c99")
     assert set(STRICT) <= set(compile_flags(find_compiler(target, os.environ), target))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atc.backends.compiler import compile_flags
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_shared
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object
+from atc.backends.toolchain.compiler import compile_flags
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_shared
 from atc.codegen.weights import included_weights
 from atc.errors import InternalError
 

@@ -19,8 +19,8 @@ from projects import F32, make_model, require
 from tiny_networks import keyword_spotting
 
 import atc
-from atc.backends.probe import probe
 from atc.backends.targets import get_target
+from atc.backends.toolchain.probe import probe
 from atc.devices.network import Device, DeviceNetwork
 
 Array = NDArray[Any]

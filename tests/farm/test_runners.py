@@ -14,7 +14,7 @@ from networks import pooled_net
 from stores import free_port, need, running
 
 import atc
-from atc.backends.toolchain import TimedOut
+from atc.backends.toolchain.processes import TimedOut
 from atc.errors import AtcError, OptionError
 from atc.farm.runners import Board, Unreachable, open_runner
 from atc.options.farm import parse_runner

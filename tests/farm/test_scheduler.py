@@ -20,8 +20,8 @@ from networks import pooled_net
 from stores import free_port, running
 
 import atc
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build.library import RemoteJob
 from atc.errors import AtcError
 from atc.farm import scheduler as module

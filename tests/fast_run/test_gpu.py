@@ -19,11 +19,11 @@ from atc.backends.cuda.conv.blocked import BlockedElements, BlockedTiles
 from atc.backends.cuda.map.elementwise import MapElements
 from atc.backends.cuda.products.tiles import MatMulTiles
 from atc.backends.cuda.products.warpgroup import MatMulWarpgroupSplit, WarpgroupParams
-from atc.backends.find_compiler import find_compiler
 from atc.backends.kernel import AnyKernel, Kernel, Params, Workload
-from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.nvcc import find_nvcc
 from atc.build.library import BuildContext, library_flags
 from atc.cache.algo import open_algo_cache
 from atc.diagnostics import Diagnostics

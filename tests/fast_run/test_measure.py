@@ -17,11 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 import atc.select
 from atc.backends.cpu.catalogue import KERNELS
 from atc.backends.cpu.map.portable import MapLoops
-from atc.backends.find_compiler import find_compiler
 from atc.backends.kernel import Candidate, Kernel, Params, Workload
 from atc.backends.kernel_source import render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build.library import BuildContext, compile_units, kernel_unit, library_flags
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache

@@ -23,9 +23,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tile_emulation import emulating
 
 from atc.api import compile as compile_network
-from atc.backends.find_compiler import find_compiler
 from atc.backends.target import host_arch, host_features
 from atc.backends.targets import get_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build.library import BuildContext, library_flags
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache

@@ -21,8 +21,8 @@ from onnx import helper
 from projects import F32, affine_model, make_model, reference, require, typed_model
 
 import atc
-from atc.backends.probe import probe
 from atc.backends.targets import get_target
+from atc.backends.toolchain.probe import probe
 from atc.errors import OptionError
 
 ROOT = Path(__file__).parents[2]

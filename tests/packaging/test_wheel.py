@@ -19,8 +19,8 @@ import pytest
 from projects import affine_model, reference, require
 
 import atc
-from atc.backends.compiler import Compiler
 from atc.backends.target import host_arch
+from atc.backends.toolchain.compiler import Compiler
 from atc.errors import OptionError
 from atc.packaging.wheel import distribution_name, platform_tag
 

@@ -14,10 +14,10 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
 from atc.backends.kernel_source import KernelSource
-from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.sources import kernel_tree
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from atc.backends.elf import ARCHIVE
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.toolchain.compiling import Job, compile_many
+from atc.backends.toolchain.elf import ARCHIVE
 from support import static_names
 
 SOURCES = 32

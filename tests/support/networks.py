@@ -15,8 +15,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import host_target
+from atc.backends.toolchain.find_compiler import find_compiler
 
 
 def conv_net(path: Path, seed: int = 0, batch: int | str = 1) -> Path:

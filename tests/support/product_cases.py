@@ -27,9 +27,9 @@ from atc.backends.cuda.products.boxes import ATOM
 from atc.backends.cuda.products.warpgroup import SHARES, WarpgroupProduct
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
-from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
-from atc.backends.toolchain import Job, compile_many
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.compiling import Job, compile_many
 
 HELPER = "int twice(int x);\nint twice(int x) { return x * FACTOR; }\n"
 PUBLIC = """\

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from atc.backends.compiler import compile_flags
 from atc.backends.cpu.targets import TARGETS
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import link_program
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object, run_binary
+from atc.backends.toolchain.compiler import compile_flags
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import link_program
+from atc.backends.toolchain.processes import run_binary
 from atc.templates import TemplateRuleError, render
 
 CHECKED = [t for t in TARGETS if t.cpu_checks and t.arch == "x86_64"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from atc.backends.probe import find_runner, probe
 from atc.backends.target import host_arch
 from atc.backends.targets import get_target, host_target
+from atc.backends.toolchain.probe import find_runner, probe
 from atc.cli.main import main
 from atc.errors import OptionError
 from atc.tools.doctor import NEEDED, OPTIONAL, Diagnosis, Finding, diagnose, doctor_text

@@ -12,8 +12,8 @@ from projects import require
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
 from atc.backends.cuda.targets import CUDA_TARGETS
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.cli.main import main
 from atc.starter.boards import BOARDS
 from atc.tools.targets import target_rows, targets_text

@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 from simd_program import ulp_error
 
-from atc.backends.compiler import compile_flags
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
+from atc.backends.toolchain.compiler import compile_flags
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.templates import verbatim
 from support import compile_models
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from atc.backends.find_compiler import PACKAGES
-from atc.backends.probe import EMULATORS
+from atc.backends.toolchain.find_compiler import PACKAGES
+from atc.backends.toolchain.probe import EMULATORS
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("atc", "backends", "cache", "templates", "pyproject.toml", "README.md", "LICENSE")

@@ -13,8 +13,8 @@ import pytest
 from projects import STRICT, affine_model, cmake, reference, require, run_example
 
 import atc
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build.place_in import place_in
 from atc.build.sdk import make_sdk, weights_of
 from atc.cli.main import main

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atc.backends import elf
-from atc.backends.elf import Elf, Section
+from atc.backends.toolchain import elf
+from atc.backends.toolchain.elf import Elf, Section
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atc.backends.compiler import library_in
+from atc.backends.toolchain.compiler import library_in
 from atc.errors import OptionError, one_line
 from atc.tools.explain import Report, read_report
 from atc.tools.profile import Profile

@@ -9,7 +9,7 @@ import pytest
 from cuda_cases import CASES, compile_all, kernels_of
 
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.nvcc import find_nvcc
+from atc.backends.toolchain.nvcc import find_nvcc
 from atc.errors import AtcError, ToolchainError
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from atc.backends.compiler import compile_flags, source_flags
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
+from atc.backends.toolchain.compiler import compile_flags, source_flags
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.templates import verbatim
 
 SUPPORT = Path(__file__).parents[2] / "support"

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 from stages import graph_of, project_of
 
-from atc.backends.nvcc import find_nvcc
+from atc.backends.toolchain.nvcc import find_nvcc
 from atc.cli.main import main
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import PATIENCE, Compiler, compile_flags, machine_flags
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.find_compiler import compiler_advice, find_compiler
-from atc.backends.linking import link_program, link_wasm
-from atc.backends.nvcc import find_nvcc
 from atc.backends.target import Target
-from atc.backends.toolchain import Log, compile_object, no_log
+from atc.backends.toolchain.compiler import PATIENCE, Compiler, compile_flags, machine_flags
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.find_compiler import compiler_advice, find_compiler
+from atc.backends.toolchain.linking import link_program, link_wasm
+from atc.backends.toolchain.nvcc import find_nvcc
+from atc.backends.toolchain.processes import Log, no_log
 from atc.errors import AtcError
 
 EMULATORS = {

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from small_libraries import environ, network, write
 
-from atc.backends.compiler import Compiler, compile_flags
 from atc.backends.cpu.targets import TARGETS
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import archive_static, link_program, link_shared
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target, host_target
-from atc.backends.toolchain import Job, compile_many, compile_object, run_binary
+from atc.backends.toolchain.compiler import Compiler, compile_flags
+from atc.backends.toolchain.compiling import Job, compile_many, compile_object
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import archive_static, link_program, link_shared
+from atc.backends.toolchain.processes import run_binary
 from atc.errors import OptionError, ToolchainError
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from atc.backends.running import Running
 from atc.backends.target import Target
+from atc.backends.toolchain.running import Running
 from atc.errors import OptionError
 
 Kind: TypeAlias = Literal["gcc", "clang", "zig", "nvcc"]

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atc.backends.compiler import Compiler
-from atc.backends.find_compiler import find_compiler
-from atc.backends.linking import archive_static
-from atc.backends.object_file import (
+from atc.backends.targets import get_target
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import archive_static
+from atc.backends.toolchain.object_file import (
     STAND_IN,
     enlarge_last_member,
     enlarge_object,
     enlarged_object,
 )
-from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object
 from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from atc.backends.compiler import LOADS, OPEN_ENDED, Compiler, link_flags, linker_words
-from atc.backends.toolchain import (
+from atc.backends.toolchain.compiler import LOADS, OPEN_ENDED, Compiler, link_flags, linker_words
+from atc.backends.toolchain.processes import (
     ANSWER,
     Log,
     ask_program,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from atc.backends.elf import LENGTH, MAGIC, MEMBER, PROGRAM_DATA, SYMBOLS, Elf
+from atc.backends.toolchain.elf import LENGTH, MAGIC, MEMBER, PROGRAM_DATA, SYMBOLS, Elf
 from atc.errors import ToolchainError
 
 STAND_IN = bytes(range(64))

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from atc.backends.compiler import PATIENCE, Compiler, Kind
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, timeout_error
+from atc.backends.toolchain.compiler import PATIENCE, Compiler, Kind
+from atc.backends.toolchain.processes import Log, TimedOut, ask_program, no_log, timeout_error
 from atc.errors import OptionError, ToolchainError
 
 PACKAGES = {

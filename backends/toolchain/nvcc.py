@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
 from atc.backends.cuda.targets import PORTABLE
-from atc.backends.toolchain import Log, TimedOut, no_log, run_binary, timeout_error
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.processes import Log, TimedOut, no_log, run_binary, timeout_error
 from atc.errors import OptionError, ToolchainError
 
 _ANSWER = 60.0  # seconds that nvcc may take to say who it is

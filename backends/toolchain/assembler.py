@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atc.backends.compiler import Compiler, assembler_words
-from atc.backends.toolchain import Log, no_log, own_command, ran, run_tool
+from atc.backends.toolchain.compiler import Compiler, assembler_words
+from atc.backends.toolchain.processes import Log, no_log, own_command, ran, run_tool
 
 _SOURCE, _OBJECT = "source.s", "object.o"  # names in the question how GCC assembles
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from small_libraries import network, objects_of, write
 
-from atc.backends.compiler import Compiler, compile_flags
-from atc.backends.linking import archive_static, link_program, link_shared
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object, run_binary
+from atc.backends.toolchain.compiler import Compiler, compile_flags
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.linking import archive_static, link_program, link_shared
+from atc.backends.toolchain.processes import run_binary
 from atc.errors import ToolchainError
 
 
@@ -64,7 +65,7 @@ def test_a_link_by_the_linker_itself_is_the_compilers(
     made, commands = [], list[tuple[str, ...]]()
     for direct in (True, False):
         if not direct:
-            monkeypatch.setattr("atc.backends.linking.own_command", lambda *_: ())
+            monkeypatch.setattr("atc.backends.toolchain.linking.own_command", lambda *_: ())
         place = network(tmp_path / str(direct), "entry", 2)
         objects_of(compiler, flags, place, workers=1)
         names = ["src/a.c.o", "src/b.c.o"]

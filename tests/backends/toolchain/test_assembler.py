@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from atc.backends.assembler import assemble
-from atc.backends.compiler import Compiler, assembler_words
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
-from atc.backends.toolchain import compile_object
+from atc.backends.toolchain.assembler import assemble
+from atc.backends.toolchain.compiler import Compiler, assembler_words
+from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.find_compiler import find_compiler
 from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
 

@@ -1,8 +1,7 @@
-"""Processes and compilers: the only module that starts any; `linking` takes what they make.
+"""Processes, and the tools of compilers among them: the only module that starts any.
 
 Every call is an argument list (never a shell), runs with LC_ALL=C in a given folder and under a
-time limit, and its output depends on nothing but the compiler, the flags and the files: sources
-are named relative to that folder, so that the same input gives the same bytes anywhere.
+time limit.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from atc.backends.compiler import PATIENCE, Compiler
-from atc.backends.running import Running, crashed, end_group
 from atc.backends.target import host_arch
+from atc.backends.toolchain.compiler import PATIENCE, Compiler
+from atc.backends.toolchain.running import Running, crashed, end_group
 from atc.errors import CompilerCrash, ToolchainError, one_line, reason_of, way_out
 
 Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
@@ -45,9 +42,6 @@ class Finished:
     status: int
     stdout: bytes
     stderr: bytes
-
-
-# ---------------------------------------------------------------------------------- processes
 
 
 def run_binary(
@@ -183,97 +177,3 @@ def companion(compiler: Compiler, name: str, log: Log) -> str | None:
         return shutil.which(name) if at_home else None
     done = ask_program((*compiler.argv, f"-print-prog-name={name}"), ANSWER, log=log)
     return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None
-
-
-@contextmanager
-def compiling_threads(running: Running, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Return threads that run compilers; an interrupt ends those, so that nobody waits for them."""
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            yield pool
-        except Exception:
-            raise
-        except BaseException:
-            running.end()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-# ------------------------------------------------------------------------------- compiling
-
-
-@dataclass(frozen=True)
-class Job:
-    """One source to compile: its path inside `cwd`, where `<source>.o` is written too."""
-
-    compiler: Compiler
-    flags: tuple[str, ...]
-    source: str
-    cwd: Path
-
-
-def compile_object(
-    compiler: Compiler,
-    flags: tuple[str, ...],
-    source_path: str,
-    cwd: Path,
-    *,
-    log: Log = no_log,
-) -> bytes:
-    """Compile one source, named relative to `cwd`, and return the object file's bytes."""
-    return _compile(Job(compiler, flags, source_path, cwd), log).read_bytes()
-
-
-def compile_many(
-    jobs: Sequence[Job],
-    workers: int,
-    *,
-    progress: Callable[[int], None] = lambda done: None,
-    log: Log = no_log,
-) -> tuple[Path, ...]:
-    """Compile all jobs, `workers` at a time, and return the object files in the jobs' order.
-
-    `progress` is called in this thread with the number done. The first job (in order) that
-    fails is the one whose error is raised; those not yet begun are then dropped.
-    """
-    running = jobs[0].compiler.running if jobs else Running()
-    with compiling_threads(running, max(1, min(workers, len(jobs)))) as pool:
-        futures = [pool.submit(_compile, job, log) for job in jobs]
-        objects = []
-        try:
-            for future in futures:
-                objects.append(future.result())
-                progress(len(objects))
-        except Exception:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return tuple(objects)
-
-
-def _compile(job: Job, log: Log) -> Path:
-    cwd = job.cwd.resolve()
-    own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
-    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
-    run_tool(job.compiler, command, cwd, job.source, log)
-    return cwd / f"{job.source}.o"
-
-
-def _no_path(cwd: Path) -> tuple[str, ...]:
-    """Return what takes the folder's name out of objects; not in the flags, so in no cache key."""
-    return (f"-ffile-prefix-map={cwd}=.",)
-
-
-PARSED = {"gcc": "gch", "clang": "pch"}
-"""The file name's end of parsed headers, by the compilers that look for them."""
-
-
-def parse_header(job: Job, *, log: Log = no_log) -> Path:
-    """Parse a C header once for all sources that get it, and the same flags, by `-include`.
-
-    The objects are the same as without. Returns the file that the compiler finds beside the header.
-    """
-    cwd, parsed = job.cwd.resolve(), f"{job.source}.{PARSED[job.compiler.kind]}"
-    own = (*_no_path(cwd), "-x", "c-header")
-    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
-    run_tool(job.compiler, command, cwd, job.source, log)
-    return cwd / parsed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from small_libraries import environ, first_of
 
-from atc.backends.compiler import Compiler
-from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
+from atc.backends.toolchain.compiler import Compiler
+from atc.backends.toolchain.find_compiler import find_compiler
 
 
 @pytest.fixture(
