@@ -14,7 +14,7 @@ from pathlib import Path
 from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler, machine_flags
 from atc.backends.toolchain.compiling import Job, compile_many
-from atc.backends.toolchain.linking import link_program, section_sizes
+from atc.backends.toolchain.linking import link_program, link_uncalled, section_sizes
 from atc.backends.toolchain.processes import Log, no_log
 from atc.errors import ToolchainError
 from atc.starter.boards import Board
@@ -71,7 +71,9 @@ def measure_sizes(
     """
     (cwd / "probe.c").write_text(render("starter/probe.c.j2", {**interface}))
     compile_many([Job(compiler, flags, "probe.c", cwd)], 1, log=log)
-    if target.bare and not interface["external"]:
+    if target.bare and not interface["external"] and compiler.kind == "zig" and compiler.elf:
+        parts = [link_uncalled(compiler, ["probe.c.o", static], "probe.elf", cwd, log=log)]
+    elif target.bare and not interface["external"]:
         (cwd / "board.ld").write_text(board_text(_ANY))
         (cwd / "sections.ld").write_text(verbatim("starter/sections.ld"))
         placed = ("-T", "board.ld") if target.arch == "riscv32" else ()  # picolibc's wants its crt0

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 MAGIC = b"\x7fELF"
 ARCHIVE = b"!<arch>\n"
 PROGRAM_DATA, SYMBOLS = 1, 2  # sh_type
-ALLOCATED, EXECUTABLE = 2, 4  # sh_flags
+NO_BITS = 8  # another sh_type
+WRITABLE, ALLOCATED, EXECUTABLE = 1, 2, 4  # sh_flags
 FUNCTION, FILE = 2, 4  # types of symbols
 LOCAL = 0  # their binding
 
@@ -100,3 +101,25 @@ def members(archive: bytes) -> Iterator[bytes]:
         size = int(archive[at : at + MEMBER][LENGTH])
         yield archive[at + MEMBER : at + MEMBER + size]
         at += MEMBER + size + size % 2
+
+
+def section_sizes(file: bytes) -> tuple[int, int, int]:
+    """Return the bytes of code and constants, of data, and of zeroed data that are loaded.
+
+    Counted as the tool `size` does; of an archive they are the sums over its members.
+    """
+    parts = members(file) if file.startswith(ARCHIVE) else [file]
+    code = data = zeroed = 0
+    for part in parts:
+        if not part.startswith(MAGIC):
+            continue
+        for section in Elf(part).sections():
+            if not section.flags & ALLOCATED:
+                continue
+            if section.flags & EXECUTABLE or not section.flags & WRITABLE:
+                code += section.size
+            elif section.kind == NO_BITS:
+                zeroed += section.size
+            else:
+                data += section.size
+    return code, data, zeroed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from atc.backends.toolchain import elf
 from atc.backends.toolchain.compiler import LOADS, OPEN_ENDED, Compiler, link_flags, linker_words
 from atc.backends.toolchain.processes import (
     ANSWER,
@@ -141,12 +142,27 @@ def archive_static(
     return cwd / output
 
 
+def link_uncalled(
+    compiler: Compiler, objects: Sequence[str], output: str, cwd: Path, *, log: Log = no_log
+) -> Path:  # fmt: skip
+    """Link what `main` needs of objects and archives by zig's own linker, without a C library.
+
+    zig would compile one first, which takes minutes. The program is there to be measured alone.
+    """
+    words = ("ld.lld", "--gc-sections", "--entry=main", "--unresolved-symbols=ignore-all")
+    zig = compiler.argv[: compiler.argv.index("cc")]
+    run_tool(compiler, (*zig, *words, "-o", output, *objects), cwd.resolve(), output, log)
+    return cwd.resolve() / output
+
+
 def section_sizes(
     compiler: Compiler, file: Path, *, log: Log = no_log
 ) -> tuple[int, int, int]:
     """Return the bytes of code and constants, of data, and of zeroed data in an object, archive or
-    program, as the tool `size` counts them.
+    program, as the tool `size` counts them; it is asked itself where the file isn't ELF.
     """
+    if compiler.elf:
+        return elf.section_sizes(file.read_bytes())
     tool = companion(compiler, "size", log)
     if tool is None:
         raise ToolchainError("the tool size isn't there", hint="install binutils")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,13 @@ from small_libraries import network, objects_of, write
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import Compiler, compile_flags
 from atc.backends.toolchain.compiling import compile_object
-from atc.backends.toolchain.linking import archive_static, link_program, link_shared
+from atc.backends.toolchain.find_compiler import find_compiler
+from atc.backends.toolchain.linking import (
+    archive_static,
+    link_program,
+    link_shared,
+    section_sizes,
+)
 from atc.backends.toolchain.processes import run_binary
 from atc.errors import ToolchainError
 
@@ -91,3 +99,25 @@ def test_objects_that_are_optimised_when_linked_are_the_compilers_to_link(
     assert ctypes.CDLL(str(shared)).entry
     archive = archive_static(host, names, "libnet.a", place)
     assert b"entry\0" in archive.read_bytes()
+
+
+@pytest.mark.parametrize("target", ["c99", "cortex-m4f"])
+def test_sections_are_as_the_tool_size_counts_them(target: str, tmp_path: Path) -> None:
+    record = get_target(target)
+    try:
+        compiler = find_compiler(record, {"PATH": os.environ["PATH"]})
+    except ToolchainError as error:
+        pytest.skip(error.message)
+    text = 'const char words[] = "text"; int set = 3; int zeroed[64]; int f(void) { return set; }\n'
+    write(tmp_path, {"a.c": text, "b.c": "int main(void) { return 0; }\n"})
+    flags = compile_flags(compiler, record)
+    for name in ("a.c", "b.c"):
+        compile_object(compiler, flags, name, tmp_path)
+    archive_static(compiler, ["a.c.o", "b.c.o"], "lib.a", tmp_path)
+    for name in ("a.c.o", "lib.a"):
+        size = compiler.argv[0].removesuffix("gcc") + "size"
+        rows = subprocess.run([size, name], cwd=tmp_path, capture_output=True, check=True)
+        counted = [line.split()[:3] for line in rows.stdout.decode().splitlines()[1:]]
+        expected = tuple(sum(int(row[k]) for row in counted) for k in range(3))
+        assert section_sizes(compiler, tmp_path / name) == expected
+        assert expected[2] >= 256
