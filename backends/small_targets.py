@@ -12,6 +12,9 @@ from pathlib import Path
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target
 
+_AS_NEWLIB = ("-fshort-enums", "-fno-pic", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables")
+"""What makes zig's objects for musl such as link with those of arm-none-eabi-gcc."""
+
 _SEMIHOSTING = (
     *("-display", "none", "-monitor", "none", "-serial", "none"),
     *("-semihosting-config", "enable=on,target=native", "-kernel"),
@@ -34,7 +37,7 @@ def _cortex_m(
         compiler="arm-none-eabi-gcc",
         runner=("qemu-system-arm", "-M", board, *_SEMIHOSTING),
         zig=f"thumb-linux-musleabi{'hf' if 'fpu' in features else ''}",
-        zig_cpu=zig_cpu,
+        zig_flags=(f"-mcpu={zig_cpu}", *_AS_NEWLIB),
         bare=True,
         own_math=True,
         float_bits=float_bits,
@@ -74,7 +77,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler_words=("--specs=picolibc.specs",),  # Debian's, which has no other C library for it
         runner=("qemu-system-riscv32", "-M", "virt", "-bios", "none", *_SEMIHOSTING),
         zig="riscv32-linux-musl",
-        zig_cpu="generic_rv32+m+a+c",
+        zig_flags=("-mcpu=generic_rv32+m+a+c",),
         bare=True,
         own_math=True,
         float_bits=0,
@@ -93,7 +96,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler="arm-linux-gnueabihf-gcc",
         runner=("qemu-arm-static",),
         zig="arm-linux-gnueabihf",
-        zig_cpu="generic+v7a+neon+vfp4",
+        zig_flags=("-mcpu=generic+v7a+neon+vfp4",),
         alignment=16,
     ),
     Target(
@@ -109,7 +112,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler_words=("--target=riscv64-linux-gnu",),
         runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
         zig="riscv64-linux-gnu",
-        zig_cpu="generic_rv64+m+a+f+d+c+v",
+        zig_flags=("-mcpu=generic_rv64+m+a+f+d+c+v",),
     ),
     Target(
         name="wasm32-simd128",

@@ -44,8 +44,8 @@ class Target:
     zig: str = ""
     """The triple that zig knows the processor by; '': the architecture's, with Linux. Where there
     is no operating system it is musl's, whose headers take the place of newlib's."""
-    zig_cpu: str = ""
-    """What zig takes in the place of `-march`, `-mcpu` and `-mfpu`; '': it needs none of them."""
+    zig_flags: tuple[str, ...] = ()
+    """What zig takes in the place of `-march`, `-mcpu` and `-mfpu`, if it needs anything."""
     bare: bool = False
     """Whether there is no operating system: no libraries to load, no threads, no files."""
     float_bits: int = 64

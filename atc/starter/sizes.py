@@ -100,7 +100,7 @@ def _deepest(
     workers: int, log: Log,
 ) -> int:  # fmt: skip
     """Return the stack of a run: what calls the kernels, and all of the deepest kernel's file."""
-    jobs = [Job(compiler, (*flags, "-fstack-usage"), path, cwd) for path in sources]
+    jobs = [Job(compiler, (*flags, *_reporting(compiler, path)), path, cwd) for path in sources]
     compile_many(jobs, workers, log=log)
     frames = {path: _frames(cwd / path) for path in sources}
     main = frames.pop(f"src/{name}.c", {})
@@ -110,6 +110,13 @@ def _deepest(
     )  # fmt: skip
     kernels = [sum(own.values()) for path, own in frames.items() if "_selftest" not in path]
     return above + max(kernels, default=0)
+
+
+def _reporting(compiler: Compiler, source: str) -> tuple[str, ...]:
+    """Return the flags that have the size of each function's frame written beside the object."""
+    if compiler.kind == "zig":  # which drops the option, and what it would write
+        return ("-Xclang", "-stack-usage-file", "-Xclang", f"{source}.su")
+    return ("-fstack-usage",)
 
 
 def _frames(source: Path) -> dict[str, int]:

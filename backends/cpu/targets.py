@@ -138,7 +138,7 @@ TARGETS: tuple[Target, ...] = (
         machine=MACHINES["neoverse_n1"],
         features=frozenset({"neon", "fma", "asimddp"}),
         cflags=("-march=armv8.2-a+dotprod",),
-        zig_cpu="generic+v8_2a+dotprod",
+        zig_flags=("-mcpu=generic+v8_2a+dotprod",),
         cpu_checks=("asimddp",),
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),  # whose default CPU has everything
@@ -152,7 +152,7 @@ TARGETS: tuple[Target, ...] = (
         machine=MACHINES["neoverse_v1"],
         features=frozenset({"neon", "fma", "asimddp", "i8mm"}),
         cflags=("-march=armv8.2-a+dotprod+i8mm",),
-        zig_cpu="generic+v8_2a+dotprod+i8mm",
+        zig_flags=("-mcpu=generic+v8_2a+dotprod+i8mm",),
         cpu_checks=("asimddp", "i8mm"),
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),  # whose default CPU has everything

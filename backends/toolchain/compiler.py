@@ -109,10 +109,10 @@ def compile_flags(
 
 def machine_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
     """Return the flags that name the processor, in the words of GCC and clang or in zig's."""
-    if compiler.kind != "zig" or not target.zig_cpu:
+    if compiler.kind != "zig" or not target.zig_flags:
         return target.cflags
     kept = (f for f in target.cflags if not f.startswith(("-march=", "-mcpu=", "-mfpu=")))
-    return (f"-mcpu={target.zig_cpu}", *kept)
+    return (*target.zig_flags, *kept)
 
 
 def _placement(target: Target) -> tuple[str, ...]:
