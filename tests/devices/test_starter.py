@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,22 @@ def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
     require(get_target(target).runner[0])
     folder = starter(tmp_path, target)
     assert "selftest: ok" in make(folder, "run").splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cortex-m4f", "cortex-m55", "riscv32"])
+def test_what_zig_builds_is_linked_by_the_starter(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ziglang", reason="the package ziglang isn't installed")
+    require(get_target(target).runner[0])
+    monkeypatch.setenv("CC", shlex.join([sys.executable, "-m", "ziglang", "cc"]))
+    done = atc.compile(
+        KEYWORDS, tmp_path / "net", target=target, starter=True, max_ram=2**16, max_stack=2**12
+    )
+    assert done.sizes is not None
+    assert 0 < done.sizes.stack < 2**12
+    assert make(done.folder, "run").splitlines()[-1] == "selftest: ok"
 
 
 @pytest.mark.slow

@@ -104,10 +104,8 @@ def test_a_compiler_for_a_big_endian_processor_is_refused(tmp_path: Path) -> Non
         find_compiler(get_target("c99"), env)
 
 
-def test_nothing_found_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+@pytest.mark.usefixtures("without_zig")
+def test_nothing_found_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"gcc, clang .*pip install 'atc\[zig\]'"):
         find_compiler(get_target("c99"), {"PATH": str(tmp_path)})
 
