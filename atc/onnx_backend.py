@@ -122,8 +122,9 @@ def _emit(
     own = target_for(graph, target)
     program = build_program(graph, choose(graph, own), own)
     return emit(
-        program, plan_memory(program), target, name=name, model=FILE, model_hash="", options=""
-    )
+        program, plan_memory(program), target, name=name, model=FILE, model_hash="", options="",
+        library_alone=True,
+    )  # fmt: skip
 
 
 def _write(project: Emission, folder: Path) -> Iterator[str]:

@@ -7,11 +7,14 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from c_compiler import compiler_version, keep_headers_in, keep_results_in
-from default_run import compile_quickly, repeats, select_cases
+from default_run import TemplateFolder, compile_quickly, repeats, select_cases
+
+from atc.templates import keeping_templates
 
 os.environ.pop("ATC_CACHE_KEY", None)
 os.umask(0o022)
@@ -35,19 +38,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Say how tests compile: without optimisation by default, with headers that all share.
 
     What a test keeps on disk goes to a folder of the tests' own: nothing of whoever runs them
-    is read or written. Only what default runs compile of kernels and networks stays, in pytest's
-    own cache, so that the next one takes it: --cache-clear empties that.
+    is read or written. Only what default runs compile of kernels and networks stays, and of
+    templates, in pytest's own cache, so that the next one takes it: --cache-clear empties that.
     """
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
     os.environ["ASCEND_CACHE_PATH"] = kept.name
     config.add_cleanup(kept.cleanup)
+    cache = config.cache if config.pluginmanager.has_plugin("cacheprovider") else None
+    if cache is not None:
+        templates = ExitStack()
+        templates.enter_context(keeping_templates(TemplateFolder(cache.mkdir("templates"))))
+        config.add_cleanup(templates.close)
     if not hasattr(config, "workerinput"):  # the workers share the folder of whoever started them
         folder = tempfile.TemporaryDirectory(prefix="atc-tests-")
         keep_headers_in(Path(folder.name))
         os.environ["XDG_CONFIG_HOME"] = folder.name
         os.environ["ATC_CONFIG"] = os.devnull
         if "not slow" in str(config.getoption("markexpr")):
-            cache = config.cache if config.pluginmanager.has_plugin("cacheprovider") else None
             if cache is not None:
                 keep_results_in(cache.mkdir("compiled"))
                 if config.getoption("cacheclear"):  # each worker empties the folder once more

@@ -103,8 +103,11 @@ def emit(
     max_ram: int = 0,
     max_rom: int = 0,
     once_from: int | None = None,
+    library_alone: bool = False,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
+
+    With `library_alone` it has the library's sources and nothing that a user starts from.
 
     With `profile` every kernel call is timed, with `hooks` an observer sees its values, with `log`
     it is logged on standard error, with `checks` they are made around it; without, nothing of that
@@ -214,7 +217,8 @@ def emit(
             render("project/selftest.c.j2", values)
         )
     values["sources"] = [*runs, *sources]
-    texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
+    texts = {**_library(values, kernels, target), **runs}
+    texts |= {} if library_alone else project_texts(values)
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}

@@ -126,7 +126,7 @@ def _network(choice: Choice, threads: int, target: Target) -> Emission:
     program = build_program(graph, {results[0]: choice}, target, threads=threads)
     return emit(
         program, plan_memory(program), target, name=NAME, model=NAME, model_hash="", options="",
-        external_weights=True, threads=threads,
+        external_weights=True, threads=threads, library_alone=True,
     )  # fmt: skip
 
 

@@ -80,11 +80,21 @@ def _kind(name: str) -> str:
 
 def _too_new(op_type: str, domain: str, opset: int) -> str:
     """Return since when the standard has an operator that this opset lacks, '' for any other."""
-    every: Any = onnx.defs.get_all_schemas_with_history()
-    versions = [s.since_version for s in every if (s.name, s.domain) == (op_type, domain)]
-    if not versions or min(versions) <= opset or (op_type, domain) in EARLIER:
+    first = _first_opsets().get((op_type, domain))
+    if first is None or first <= opset or (op_type, domain) in EARLIER:
         return ""
-    return f"the operator came with opset {min(versions)}, the model imports {opset}"
+    return f"the operator came with opset {first}, the model imports {opset}"
+
+
+@cache
+def _first_opsets() -> dict[tuple[str, str], int]:
+    """Return since which opset of its domain the standard has each operator."""
+    first: dict[tuple[str, str], int] = {}
+    every: Any = onnx.defs.get_all_schemas_with_history()
+    for schema in every:
+        key = (schema.name, schema.domain)
+        first[key] = min(schema.since_version, first.get(key, schema.since_version))
+    return first
 
 
 @cache

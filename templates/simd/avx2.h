@@ -26,19 +26,12 @@
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
 
 typedef __m256 vf32;  /* V_LANES floats */
 typedef __m256i vi32; /* V_LANES integers */
 typedef __m256d vf64; /* half as many doubles */
 typedef __m256 vmask; /* V_LANES booleans: all bits of the lane set, or none */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
-#else
-#define V_OPAQUE(pointer) ((void)(pointer))
-#endif
 
 /* --- Memory --- */
 
@@ -157,12 +150,6 @@ static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm256_or_si256(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm256_xor_si256(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm256_slli_epi32(a, n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm256_srai_epi32(a, n); }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) {
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return v_i32_set1(word);
-}
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVXVNNI__) && defined(__GNUC__)
@@ -228,8 +215,6 @@ static inline vf32 v_cast_f32(vi32 a) { return _mm256_castsi256_ps(a); }
 static inline vi32 v_cvt_i32(vf32 a) { return _mm256_cvttps_epi32(a); }
 static inline vi32 v_round_i32(vf32 a) { return _mm256_cvtps_epi32(a); }
 static inline vf32 v_cvt_f32(vi32 a) { return _mm256_cvtepi32_ps(a); }
-/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
-#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Arithmetic --- */
 
@@ -273,17 +258,6 @@ static inline vf32 v_ceil(vf32 a) { return _mm256_ceil_ps(a); }
 static inline vf32 v_trunc(vf32 a) { return _mm256_round_ps(a, _MM_FROUND_TRUNC); }
 static inline vf32 v_round(vf32 a) { /* ties to even */
   return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
-static inline vf32 v_pow2i(vi32 n) {
-  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
-}
-/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
- * ordinary size, underflows gradually, overflows to infinity. */
-static inline vf32 v_ldexp(vf32 a, vf32 n) {
-  const vi32 k = v_cvt_i32(n);
-  const vi32 half = v_i32_shr(k, 1);
-  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
 }
 
 /* --- Masks: comparisons with NaN are false --- */

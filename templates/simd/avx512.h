@@ -31,19 +31,12 @@
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 1 /* whether it multiplies by powers of two in its own way */
 
 typedef __m512 vf32;     /* V_LANES floats */
 typedef __m512i vi32;    /* V_LANES integers */
 typedef __m512d vf64;    /* half as many doubles */
 typedef __mmask16 vmask; /* V_LANES booleans */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
-#else
-#define V_OPAQUE(pointer) ((void)(pointer))
-#endif
 
 /* --- Memory --- */
 
@@ -201,12 +194,6 @@ static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm512_or_si512(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm512_xor_si512(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n)); }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) {
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return v_i32_set1(word);
-}
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVX512VNNI__) && defined(__GNUC__)

@@ -1,5 +1,5 @@
 /* simd_math.h - elementary functions in the vector vocabulary of simd.h, the same for every table;
- * and what of the vocabulary tables without instructions for it make of the rest.
+ * and what of the vocabulary tables make of the rest, or those without instructions for it.
  *
  * All functions hold over the whole float range: NaN gives NaN, infinities give the limit, results
  * overflow to infinity and underflow gradually, odd functions keep the sign of zero.
@@ -15,6 +15,40 @@
 #include <math.h>
 
 #include "simd.h"
+
+/* --- What tables make of the rest of the vocabulary --- */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+#if !V_SCALES
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
+ * ordinary size, underflows gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) {
+  const vi32 k = v_cvt_i32(n);
+  const vi32 half = v_i32_shr(k, 1);
+  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+#endif
+#ifndef v_cvt_nibble
+/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
+#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
+#endif
 
 /* --- Exponentials --- */
 

@@ -26,6 +26,7 @@
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
 
 /* What AArch64 has and ARMv7 (with VFPv4) hasn't, under the compilers' names for it. Its vectors of
  * floats flush denormals to zero, as operands and as results; lanes that are computed one after the
@@ -155,14 +156,6 @@ typedef float32x4_t vf32; /* V_LANES floats */
 typedef int32x4_t vi32;   /* V_LANES integers */
 typedef float64x2_t vf64; /* half as many doubles */
 typedef uint32x4_t vmask; /* V_LANES booleans: all bits of the lane set, or none */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
-#else
-#define V_OPAQUE(pointer) ((void)(pointer))
-#endif
 
 /* --- Memory --- */
 
@@ -316,12 +309,6 @@ static inline vi32 v_i32_or(vi32 a, vi32 b) { return vorrq_s32(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return veorq_s32(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) {
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return v_i32_set1(word);
-}
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
@@ -446,8 +433,6 @@ static inline vf32 v_cast_f32(vi32 a) { return vreinterpretq_f32_s32(a); }
 static inline vi32 v_cvt_i32(vf32 a) { return vcvtq_s32_f32(a); }
 static inline vi32 v_round_i32(vf32 a) { return vcvtnq_s32_f32(a); }
 static inline vf32 v_cvt_f32(vi32 a) { return vcvtq_f32_s32(a); }
-/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
-#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Arithmetic --- */
 
@@ -480,17 +465,6 @@ static inline vf32 v_floor(vf32 a) { return vrndmq_f32(a); }
 static inline vf32 v_ceil(vf32 a) { return vrndpq_f32(a); }
 static inline vf32 v_trunc(vf32 a) { return vrndq_f32(a); }
 static inline vf32 v_round(vf32 a) { return vrndnq_f32(a); } /* ties to even */
-/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
-static inline vf32 v_pow2i(vi32 n) {
-  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
-}
-/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
- * ordinary size, underflows gradually, overflows to infinity. */
-static inline vf32 v_ldexp(vf32 a, vf32 n) {
-  const vi32 k = v_cvt_i32(n);
-  const vi32 half = v_i32_shr(k, 1);
-  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
-}
 
 /* --- Masks: comparisons with NaN are false --- */
 

@@ -26,15 +26,12 @@
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
 #define V_FACTORS 1 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 1 /* whether it multiplies by powers of two in its own way */
 
 typedef vfloat32m2_t vf32; /* V_LANES floats */
 typedef vint32m2_t vi32;   /* V_LANES integers */
 typedef vfloat64m2_t vf64; /* half as many doubles */
 typedef vbool16_t vmask;   /* V_LANES booleans */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 /* --- Memory --- */
 
@@ -190,12 +187,6 @@ static inline vi32 v_i32_shl(vi32 a, int n) {
 static inline vi32 v_i32_shr(vi32 a, int n) {
   return __riscv_vsra_vx_i32m2(a, (size_t)n, V_LANES);
 }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) {
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return v_i32_set1(word);
-}
 /* acc + the sum of two neighbours in lanes of 64 bits. */
 static inline vi32 simd_add_pairs(vi32 acc, vint32m4_t pairs) {
   const vint64m4_t both = __riscv_vreinterpret_v_i32m4_i64m4(pairs);
@@ -254,8 +245,6 @@ static inline vi32 v_cvt_i32(vf32 a) {
   const vmask negative = __riscv_vmflt_vf_f32m2_b16(a, 0.0f, V_LANES);
   return __riscv_vrsub_vx_i32m2_mu(negative, found, found, 0, V_LANES);
 }
-/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
-#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Masks: comparisons with NaN are false --- */
 

@@ -22,19 +22,12 @@
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
 
 typedef __m128 vf32;  /* V_LANES floats */
 typedef __m128i vi32; /* V_LANES integers */
 typedef __m128d vf64; /* half as many doubles */
 typedef __m128 vmask; /* V_LANES booleans: all bits of the lane set, or none */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
-#else
-#define V_OPAQUE(pointer) ((void)(pointer))
-#endif
 
 /* --- Memory --- */
 
@@ -157,12 +150,6 @@ static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm_or_si128(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm_xor_si128(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm_slli_epi32(a, n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm_srai_epi32(a, n); }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) {
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return v_i32_set1(word);
-}
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
@@ -194,8 +181,6 @@ static inline vf32 v_cast_f32(vi32 a) { return _mm_castsi128_ps(a); }
 static inline vi32 v_cvt_i32(vf32 a) { return _mm_cvttps_epi32(a); }
 static inline vi32 v_round_i32(vf32 a) { return _mm_cvtps_epi32(a); }
 static inline vf32 v_cvt_f32(vi32 a) { return _mm_cvtepi32_ps(a); }
-/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
-#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Masks: comparisons with NaN are false --- */
 
@@ -261,17 +246,6 @@ static inline vf32 v_ceil(vf32 a) {
   return v_copysign(v_add(r, _mm_and_ps(v_lt(r, a), v_set1(1.0f))), a);
 }
 static inline vf32 v_trunc(vf32 a) { return v_copysign(v_floor(v_abs(a)), a); }
-/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
-static inline vf32 v_pow2i(vi32 n) {
-  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
-}
-/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
- * ordinary size, underflows gradually, overflows to infinity. */
-static inline vf32 v_ldexp(vf32 a, vf32 n) {
-  const vi32 k = v_cvt_i32(n);
-  const vi32 half = v_i32_shr(k, 1);
-  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
-}
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 

@@ -22,19 +22,12 @@
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
 
 typedef v128_t vf32;  /* V_LANES floats */
 typedef v128_t vi32;  /* V_LANES integers */
 typedef v128_t vf64;  /* half as many doubles */
 typedef v128_t vmask; /* V_LANES booleans: all bits of the lane set, or none */
-
-/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
- * hoisted nor shared across this point, which would cost more registers than there are. */
-#if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
-#else
-#define V_OPAQUE(pointer) ((void)(pointer))
-#endif
 
 /* --- Memory --- */
 
@@ -135,8 +128,6 @@ static inline vi32 v_i32_or(vi32 a, vi32 b) { return wasm_v128_or(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return wasm_v128_xor(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return wasm_i32x4_shl(a, (uint32_t)n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return wasm_i32x4_shr(a, (uint32_t)n); }
-/* The four bytes at p in every lane. */
-static inline vi32 v_i32_broadcast(const void *p) { return wasm_v128_load32_splat(p); }
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
@@ -164,8 +155,6 @@ static inline vi32 v_round_i32(vf32 a) {
   return wasm_i32x4_trunc_sat_f32x4(wasm_f32x4_nearest(a));
 }
 static inline vf32 v_cvt_f32(vi32 a) { return wasm_f32x4_convert_i32x4(a); }
-/* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
-#define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 
 /* --- Masks: comparisons with NaN are false --- */
 
@@ -217,17 +206,6 @@ static inline vf32 v_floor(vf32 a) { return wasm_f32x4_floor(a); }
 static inline vf32 v_ceil(vf32 a) { return wasm_f32x4_ceil(a); }
 static inline vf32 v_trunc(vf32 a) { return wasm_f32x4_trunc(a); }
 static inline vf32 v_round(vf32 a) { return wasm_f32x4_nearest(a); } /* ties to even */
-/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
-static inline vf32 v_pow2i(vi32 n) {
-  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
-}
-/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
- * ordinary size, underflows gradually, overflows to infinity. */
-static inline vf32 v_ldexp(vf32 a, vf32 n) {
-  const vi32 k = v_cvt_i32(n);
-  const vi32 half = v_i32_shr(k, 1);
-  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
-}
 
 /* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
 

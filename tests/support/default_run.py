@@ -7,8 +7,8 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,25 @@ def compile_quickly(folder: Path, kept: Path | None, version: bytes) -> None:
     kernels = kept if kept is not None and _signed_by(kept, folder) else folder / "kernels"
     file.write_text(f"op_compiler_cache_mode=enable\nop_compiler_cache_dir={kernels}\n")
     os.environ["ATC_CONFIG"] = str(file)
+
+
+@dataclass(frozen=True)
+class TemplateFolder:
+    """Keeps compiled templates in a folder, a file each that begins with its key."""
+
+    folder: Path
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        with suppress(FileNotFoundError):
+            head, _, data = (self.folder / name).read_bytes().partition(b"\0")
+            return data if head == key else None
+        return None
+
+    def put(self, name: str, key: bytes, data: bytes) -> None:
+        own = self.folder / f"{name}.{os.getpid()}"
+        with suppress(FileNotFoundError):  # --cache-clear: each worker removes the folder once more
+            own.write_bytes(key + b"\0" + data)
+            own.replace(self.folder / name)
 
 
 def _signed_by(kept: Path, folder: Path) -> bool:

@@ -346,6 +346,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
     y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;
+    y[7] = V_SCALES;
   }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }
@@ -429,4 +430,4 @@ def defined_names(header: str) -> set[str]:
     """Return the functions and macros that a header defines for its users."""
     text = (FOLDER / header).read_text()
     functions = re.findall(r"^static inline [\w ]+?\*?\b(v_\w+)\(", text, re.MULTILINE)
-    return {*functions, *re.findall(r"#define (V_\w+)", text)}
+    return {*functions, *re.findall(r"#define ([vV]_\w+)", text)}

@@ -226,8 +226,9 @@ def build_emission(graph: Graph, target: Target, name: str) -> Emission:
     program = build_program(graph, select(graph, target), target)
     arena = plan_memory(program)
     return emit(
-        program, arena, target, name=name, model="test.onnx", model_hash="0" * 64, options=""
-    )
+        program, arena, target, name=name, model="test.onnx", model_hash="0" * 64, options="",
+        library_alone=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,6 @@ class Runner:
     """A compiled model that lies in a loaded library."""
 
     library: Any
-    ffi: cffi.FFI
     name: str
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
@@ -249,7 +249,7 @@ class Runner:
         arena = _Fenced(size)
         sources = [_Fenced(a.nbytes, np.ascontiguousarray(a).tobytes()) for a in inputs]
         results = [_Fenced(t.nbytes) for t in self.outputs]
-        context = self.ffi.new("char[4096]")  # of those with threads too
+        context = _INTERFACE.new("char[4096]")  # of those with threads too
         assert self._call("init", context, self._pointer(arena), size) == 0
         status = self._call(
             "run_tensors", context,
@@ -272,7 +272,7 @@ class Runner:
         return int(getattr(self.library, f"{self.name}_{function}")(*args))
 
     def _pointer(self, fenced: _Fenced) -> Any:
-        return self.ffi.cast("void *", fenced.address)
+        return _INTERFACE.cast("void *", fenced.address)
 
 
 class _Fenced:
@@ -328,7 +328,7 @@ def compile_candidates(
         program = build_program(graph, {node.outputs[0]: choice}, target)
         emission = emit(
             program, plan_memory(program), target,
-            name=f"m{k}", model="test.onnx", model_hash="0" * 64, options="",
+            name=f"m{k}", model="test.onnx", model_hash="0" * 64, options="", library_alone=True,
         )  # fmt: skip
         built.append((graph, emission))
     return _compile(built, target, ())
@@ -347,7 +347,7 @@ def _compile(
     Where each compiles alone `_write_unit` is wrong, which hundreds of calls would hide.
     """
     try:
-        library, ffi = _build_library([e for _, e in parts], target, flags)
+        library = _build_library([e for _, e in parts], target, flags)
     except AssertionError as error:
         if len(parts) == 1:
             return [error]
@@ -361,7 +361,7 @@ def _compile(
         return halves
     return [
         Runner(
-            library, ffi, e.name, tuple(g.types[i] for i in g.inputs),
+            library, e.name, tuple(g.types[i] for i in g.inputs),
             tuple(g.types[o] for o in g.outputs),
         )
         for g, e in parts
@@ -372,26 +372,27 @@ _API = """int {0}_init(void *, void *, size_t); size_t {0}_arena_size(void);
 int {0}_run_tensors(void *, const void *const *, void *const *); void {0}_stop_threads(void *);"""
 
 
+_INTERFACE = cffi.FFI()
+
+
 @cache
-def _interface(names: tuple[str, ...]) -> cffi.FFI:
-    """Return the functions of models that lie in one library; parsing them takes a while."""
-    ffi = cffi.FFI()
-    for name in names:
-        ffi.cdef(_API.format(name))
-    return ffi
+def _declare(name: str) -> None:
+    """Declare the functions of models of a name, in whichever library: parsing takes a while."""
+    _INTERFACE.cdef(_API.format(name))
 
 
 def _build_library(
     emissions: Sequence[Emission], target: Target, flags: Sequence[str]
-) -> tuple[Any, cffi.FFI]:
-    ffi = _interface(tuple(e.name for e in emissions))
+) -> Any:
+    for emission in emissions:
+        _declare(emission.name)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         _write_unit(root, emissions)
         command = compile_command(target, flags)
         command += ["-shared", "-nostartfiles", "-I", "include", "-o", "lib.so", "unit.c", "-lm"]
         compile_in(root, command, "lib.so")
-        return ffi.dlopen(str(root / "lib.so")), ffi
+        return _INTERFACE.dlopen(str(root / "lib.so"))
 
 
 def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
