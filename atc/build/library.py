@@ -17,7 +17,7 @@ from atc.backends.toolchain.assembler import assemble
 from atc.backends.toolchain.compiler import (
     Compiler,
     compile_flags,
-    machine_flags,
+    core_flags,
     shared_library,
     source_flags,
 )
@@ -202,7 +202,7 @@ def _assemble(
         sources = {unit.path: files[unit.path] for unit in units}
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
-    own = _core_flags(context)
+    own = core_flags(context.compiler, context.target)
     folder, compiler = cwd / place, context.compiler
     for unit in units:
         if unit.plain:
@@ -212,11 +212,6 @@ def _assemble(
         else:
             compile_object(compiler, own, unit.path, folder, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
-
-
-def _core_flags(context: BuildContext) -> tuple[str, ...]:
-    """Return the flags of files without code: linkers of microcontrollers compare cores."""
-    return machine_flags(context.compiler, context.target) if context.target.bare else ()
 
 
 def _link(
@@ -232,15 +227,14 @@ def _link(
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
     shared, static = shared_library(context.compiler, name), f"lib{name}.a"
-    own = _core_flags(context)
 
     def share(*more: str) -> Path:
         return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)
 
     with compiling_threads(context.compiler.running, 1) as pool:
         archiving = pool.submit(
-            archive_static, context.compiler, objects, static, cwd,
-            data if data_in_archive else (), own, log=context.log,
+            archive_static, context.compiler, objects, static, cwd, data if data_in_archive else (),
+            core_flags(context.compiler, context.target), log=context.log,
         )  # fmt: skip
         if blob is not None and not data_in_archive:
             held = f"{name}_weights.o"

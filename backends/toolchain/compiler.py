@@ -115,6 +115,11 @@ def machine_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
     return (*target.zig_flags, *kept)
 
 
+def core_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
+    """Return the flags of files without code: linkers of microcontrollers compare cores."""
+    return machine_flags(compiler, target) if target.bare else ()
+
+
 def _placement(target: Target) -> tuple[str, ...]:
     """Return what lets a library lie anywhere, or a linker leave out of it what nobody calls."""
     return ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC",)
