@@ -117,12 +117,14 @@ def layout_passes(
         cancelled = _rule("cancel_movement_again", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
+    padding = _rule("merge_padding", merge_padding)
     last = (
-        _rule("merge_padding", merge_padding),
         Pass("block_layout", choose),
         _rule("cancel_movement_again", cancel_movement),
     )
-    return (*last, in_place, parts) if layouts.bytes_last else (in_place, parts)
+    if layouts.bytes_last:
+        return (padding, *last, in_place, parts)
+    return (padding, in_place, parts) if layouts.least_memory else (in_place, parts)
 
 
 FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
