@@ -64,6 +64,8 @@ class Target:
     `deterministic`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
+    saves_memory: bool = False
+    """Whether the least memory counts more than time, as it does on every microcontroller."""
 
     @property
     def link_flags(self) -> tuple[str, ...]:
@@ -77,9 +79,14 @@ class Target:
         return self.arch != "wasm32"
 
     @property
-    def scarce_memory(self) -> bool:
-        """Whether all there is are some KB of RAM, as on a microcontroller."""
+    def is_microcontroller(self) -> bool:
+        """Whether programs for it bring their own startup, and find some KB of RAM."""
         return self.bare and self.arch != "wasm32"
+
+    @property
+    def scarce_memory(self) -> bool:
+        """Whether layers run in the way that needs the least memory."""
+        return self.saves_memory or self.is_microcontroller
 
 
 def on_host(target: Target) -> Target:

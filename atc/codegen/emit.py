@@ -183,7 +183,7 @@ def emit(
         "touched": () if target.bare else prefault_ranges(programs, places),
         "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
-        "weights_hash": blob.checksum if external_weights else 0,
+        "weights_hash": blob.checksum if external_weights or selftest else 0,
         "split": external_weights and split_weights and blob.size > 0,
         "weights_in": f"lib{name}.so" if once else "",
         "threads": threads if schedule.tasks else 1,

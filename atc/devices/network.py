@@ -97,7 +97,7 @@ class Device:
         if self.is_native and not self.emulator:
             return
         program = self.emulator[0] if self.emulator else ""
-        if not program or (self.target.scarce_memory and name not in BOARDS):
+        if not program or (self.target.is_microcontroller and name not in BOARDS):
             raise OptionError(f"programs for {name} don't run on this machine", where="--target",
                               hint="build without --verify, or for another target")  # fmt: skip
         if shutil.which(program) is None:
@@ -205,7 +205,7 @@ class DeviceNetwork:
             sources.append(f"{self.name}_weights.S")
         compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
         objects = [*(f"{path}.o" for path in sources), str(library)]
-        if target.scarce_memory:
+        if target.is_microcontroller:
             bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "board.ld"]
             objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
         objects.append("-pthread") if not target.bare else None

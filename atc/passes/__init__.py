@@ -27,7 +27,7 @@ from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import fuse_attention
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
-from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
+from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.merge_branches import merge_branches
@@ -117,12 +117,15 @@ def layout_passes(
         cancelled = _rule("cancel_movement_again", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
+    padding = _rule("merge_padding", merge_padding)
     last = (
-        _rule("merge_padding", merge_padding),
+        _rule("look_up_sums", look_up_sums),  # what is no table any more is fused
         Pass("block_layout", choose),
         _rule("cancel_movement_again", cancel_movement),
     )
-    return (*last, in_place, parts) if layouts.bytes_last else (in_place, parts)
+    if layouts.bytes_last:
+        return (padding, *last, in_place, parts)
+    return (padding, in_place, parts) if layouts.least_memory else (in_place, parts)
 
 
 FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
@@ -132,6 +135,7 @@ FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
 
 INTEGER_PASSES: tuple[Pass, ...] = (
     _rule("softmax_of_bytes", softmax_of_bytes),  # first: while every (de)quantization is a node
+    _rule("tabulate", partial(build_lookup_table, always=True)),
 )
 """What runs before all other passes where functions of bytes are computed without floats."""
 

@@ -247,6 +247,8 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
+    if options.max_ram and not devices:
+        targets = tuple(replace(target, saves_memory=True) for target in targets)
     if not options.deterministic_math:
         return targets
     if devices:

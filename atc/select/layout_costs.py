@@ -60,7 +60,10 @@ class LayoutCosts:
                 batch_last=wanted.startswith("chwn"),
             )  # fmt: skip
         integers = last and not self.target.deterministic  # whose bits are the floats' on all
-        return Layouts(wanted, self.price, report, bytes_last=last, integers=integers)
+        return Layouts(
+            wanted, self.price, report, bytes_last=last, integers=integers,
+            least_memory=self.target.scarce_memory,
+        )  # fmt: skip
 
     def storing(self) -> Storing:
         """Return how passes are to choose the values that are stored in 16 bits."""

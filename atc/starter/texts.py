@@ -63,7 +63,7 @@ def board_text(board: Board) -> str:
 def run_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
     """Return the sources of a program that runs a network once, on files."""
     texts = {"run.c": render("starter/run.c.j2", {**interface})}
-    if not target.scarce_memory:
+    if not target.is_microcontroller:
         own = ("files.c", "board.h")
         return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}
     return {

@@ -313,6 +313,10 @@ static inline q_sums q_clamp4(q_sums x, int32_t low, int32_t high) {
 static inline void q_store_sums(int32_t *y, q_sums x) { vstrwq_s32(y, x); }
 /* The low bytes of the sums. */
 static inline void q_store4(void *y, q_sums x) { vstrbq_s32((int8_t *)y, x); }
+/* Bytes so far from a place in a table. */
+static inline q_sums q_lookup4(const void *table, q_sums x) {
+  return vldrbq_gather_offset_s32((const int8_t *)table, vreinterpretq_u32_s32(x));
+}
 
 #else /* the same in C, where Q_EACH is a loop over the lanes of a vector y */
 
@@ -407,6 +411,11 @@ static inline void q_store_sums(int32_t *y, q_sums x) { memcpy(y, &x, sizeof x);
 static inline void q_store4(void *y, q_sums x) {
   int8_t *const b = y;
   for (int k = 0; k < 4; k++) b[k] = (int8_t)(uint8_t)(x.lane[k] & 0xff);
+}
+static inline q_sums q_lookup4(const void *table, q_sums x) {
+  const int8_t *const b = table;
+  q_sums y;
+  Q_EACH(4, b[x.lane[k]]);
 }
 
 #endif

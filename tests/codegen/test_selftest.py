@@ -102,6 +102,59 @@ def test_a_node_whose_fault_no_output_shows_is_named(
         assert said(tmp_path / "net", 9, 9)[:3] == expected
 
 
+FLIPS = r"""
+#include <stdio.h>
+#include "net.h"
+static net_arena arena;
+static net_context ctx;
+static NET_ALIGNED unsigned char weights[NET_WEIGHTS_SIZE];
+static float x[{x}], y[{y}];
+int main(void)
+{{
+  size_t unseen = 0;
+  FILE *file = fopen("net_weights.bin", "rb");
+  if (file == NULL || fread(weights, 1, sizeof weights, file) != sizeof weights) return 8;
+  if (net_init(&ctx, &arena, sizeof arena, weights, sizeof weights) != NET_OK) return 9;
+  for (size_t k = 0; k < sizeof weights; k++) {{
+    const unsigned char bit = (unsigned char)(1u << k % 8);
+    weights[k] ^= bit;
+    unseen += net_selftest(&ctx, x, y, NULL) != NET_ERROR_WEIGHTS;
+    weights[k] ^= bit;
+  }}
+  printf("%lu %d\n", (unsigned long)unseen, net_selftest(&ctx, x, y, NULL));
+  return 0;
+}}
+"""
+
+
+def test_every_changed_bit_of_a_weight_is_seen(tmp_path: Path) -> None:
+    weights = {"w": np.random.default_rng(3).normal(size=(9, 5)).astype(np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Softmax", ["p"], ["y"], name="softmax"),
+    ]
+    onnx.save(make_model(nodes, [("x", F32, (1, 9))], [("y", F32, (1, 5))], weights),
+              tmp_path / "m.onnx")  # fmt: skip
+    options = {"target": "c99", "selftest": True}
+    folder = atc.compile(
+        tmp_path / "m.onnx", tmp_path / "file/net", external_weight=2, **options
+    ).folder
+    (folder / "use.c").write_text(FLIPS.format(x=9, y=5))
+    compile_c(folder, "-O2", "-Iinclude", "use.c", "libnet.a", "-lm", "-o", "use")
+    done = subprocess.run([folder / "use"], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0"]
+
+    folder = atc.compile(tmp_path / "m.onnx", tmp_path / "net", **options).folder
+    assert said(folder, 9, 5)[0] == "0"
+    data = bytearray((folder / "net_weights.bin").read_bytes())
+    data[0] ^= 1  # of a float's last bits: no output shows it
+    (folder / "net_weights.bin").write_bytes(data)
+    sources = [*map(str, folder.glob("src/**/*.c")), "net_weights.S"]
+    compile_c(folder, "-Iinclude", "-I.", "-Isrc", "use.c", *sources, "-lm", "-o", "use")
+    done = subprocess.run([folder / "use"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["-4", "-", "-", "0"]
+
+
 def test_a_sigmoid_may_err_as_much_as_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,11 +92,13 @@ int main(void)
 """
 
 
-def run(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str) -> Array:
+def run(
+    folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str, **limits: int
+) -> Array:
     """Return what a network computes, compiled by the host's compiler."""
     folder.mkdir()
     onnx.save(model, folder / "m.onnx")
-    options = Options(model=folder / "m.onnx", output=folder / "net", target=target)
+    options = Options(model=folder / "m.onnx", output=folder / "net", target=target, **limits)
     write_project(folder / "net", project_of(options).emission)
     (size,) = model.graph.output
     shape = [d.dim_value for d in size.type.tensor_type.shape.dim]
@@ -179,6 +181,23 @@ def test_rows_pass_through_a_pool_on_every_small_core(target: str, tmp_path: Pat
     options = Options(model=tmp_path / "m.onnx", output=tmp_path / "net", target=target)
     plan = plans_of(resolve_request(options), Diagnostics()).shown.arena.plan
     assert plan.size < 49 * 40 * 16 / 2
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_limit_of_ram_brings_them_to_any_processor(quantized: bool, tmp_path: Path) -> None:
+    model = CHAINS["first layers"].model(quantized)
+    dtype = np.int8 if quantized else np.float32
+    x = np.random.default_rng(8).integers(-128, 128, (1, 3, 23, 18)).astype(dtype)
+    got, sizes = [], []
+    for k, limits in enumerate(({}, {"max_ram": 1 << 20})):
+        got.append(run(tmp_path / str(k), model, "c99", x, **limits))
+        options = Options(
+            model=tmp_path / str(k) / "m.onnx", output=tmp_path, target="c99", **limits
+        )
+        sizes.append(plans_of(resolve_request(options), Diagnostics()).shown.arena.plan.size)
+    np.testing.assert_array_equal(*got)
+    assert len(np.unique(got[0])) > 20
+    assert sizes[1] < 0.8 * sizes[0]
 
 
 SIZES = {

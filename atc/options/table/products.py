@@ -42,7 +42,8 @@ PRODUCTS: tuple[Setting, ...] = (
     Setting("max_ram", "Output", "most bytes of RAM (0: any): arena, context, inputs, outputs and "
             "what the linker puts there", "BYTES[K|M]", size, 0,
             documentation="Checked against the sections that come out, and held by the header, "
-            "whose compiler refuses more."),
+            "whose compiler refuses more. Layers run stripe by stripe where that lowers it, as "
+            "they do for microcontrollers without being asked."),
     Setting("max_rom", "Output", "most bytes of ROM (0: any): code, tables and weights",
             "BYTES[K|M]", size, 0),
     Setting("max_stack", "Output", "most bytes of stack of a run (0: any)", "BYTES[K|M]", size, 0),

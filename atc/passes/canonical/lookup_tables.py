@@ -30,8 +30,11 @@ LONGEST = 40
 """Nodes that are looked at for one table."""
 
 
-def build_lookup_table(state: Rewriting, node: Node) -> Node:
-    """Replace a Map of bytes, with all that leads to it from one tensor of bytes, by a table."""
+def build_lookup_table(state: Rewriting, node: Node, always: bool = False) -> Node:
+    """Replace a Map of bytes, with all that leads to it from one tensor of bytes, by a table.
+
+    It does so `always`, or only where the node before can't compute as much.
+    """
     op = node.op
     if not isinstance(op, Map) or op.expr.dtype not in BYTES:
         return node
@@ -39,7 +42,7 @@ def build_lookup_table(state: Rewriting, node: Node) -> Node:
     values = None if reads_lookup_table(op.expr) else chain.values(node)
     if values is None or chain.source is None:
         return node
-    if chain.functions <= PLAIN and _joins(state, chain.source):
+    if not always and chain.functions <= PLAIN and _joins(state, chain.source):
         return node
     table = state.add_constant(values, f"{node.outputs[0]}.table")
     dtype = state.types[chain.source].dtype

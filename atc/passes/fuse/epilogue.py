@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.ir.expr import Expr, Input, cost, operands_of, substitute
+from atc.ir.expr import Call, Expr, Input, cost, operands_of, substitute
 from atc.ir.graph import DType, Node, Op, TensorType
 from atc.ir.ops import Epilogue, Map, MatMul, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
@@ -43,6 +43,21 @@ def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
     """Fuse an epilogue whose other operands are constants: bias and activation, no residual."""
     computed = [name for name in node.inputs if state.constant(name) is None]
     return fuse_epilogue(state, node) if len(computed) == 1 else node
+
+
+def look_up_sums(state: Rewriting, node: Node) -> Node:
+    """Look bytes up in a table where they are computed, as sums of integers.
+
+    So kernels that finish one sum after the other do best.
+    """
+    op = node.op
+    if not isinstance(op, Map) or not isinstance(op.expr, Call) or op.expr.fn != "Lookup":
+        return node
+    maker = _maker(state, node.inputs[0])
+    if op.expr.args[1] != Input(op.expr.args[1].dtype, 0) or maker is None:
+        return node
+    found = _fuse(state, node, op, 0) if _sums_integers(maker) else None
+    return node if found is None else found
 
 
 def fuse_positions(state: Rewriting, node: Node, op: Map) -> Node | None:

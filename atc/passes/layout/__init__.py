@@ -47,6 +47,8 @@ class Layouts:
     """Whether such blocks have the images of a batch last, before the channels of a block."""
     integers: bool = False
     """Whether Softmax between bytes is computed without floats."""
+    least_memory: bool = False
+    """Whether nothing is copied to memory only to be padded."""
 
 
 def choose_layouts(

@@ -1,4 +1,4 @@
-"""Padding with the zero point becomes the convolution's own, which kernels for small cores take."""
+"""Padding with the zero point becomes the convolution's own, which kernels without vectors take."""
 
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import frexp
 
 from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import MOST, Rounded, kept_byte, rounded_byte
 from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Workload
-from atc.backends.render.expr import literal
+from atc.backends.render.expr import behind, literal
 from atc.backends.render.loops import finish, reader
 from atc.ir.expr import Call, Const, Expr, Input, walk
 from atc.ir.graph import DType
@@ -35,6 +35,8 @@ class Requantize:
     """The least whole number that the product may round to."""
     high: int
     """The greatest."""
+    table: str = ""
+    """The C of the place in a table where the result of a byte of 0 stands; '': there is none."""
 
 
 def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | None:
@@ -42,8 +44,20 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
 
     None where it is another one, or where bias or scale vary along another axis than the last.
     """
-    found = rounded_byte(epilogue.expr)
-    return None if found is None else _requantization(found, epilogue, w, first)
+    inner, table = _before_table(epilogue, first)
+    found = rounded_byte(inner.expr)
+    known = None if found is None else _requantization(found, inner, w, first)
+    return None if known is None else replace(known, table=table)
+
+
+def _before_table(epilogue: Epilogue, first: int) -> tuple[Epilogue, str]:
+    """Return the epilogue of a byte that is looked up last, and the place of 0 in the table."""
+    match epilogue.expr:
+        case Call(fn="Lookup", args=(Input(_, k), x)) if not any(epilogue.views[k - 1].strides):
+            table = behind(f"x{first + k - 1}", str(epilogue.views[k - 1].offset))
+            return replace(epilogue, expr=x), table
+        case _:
+            return epilogue, ""
 
 
 def _requantization(
@@ -113,6 +127,12 @@ def result_lines(
     `indices` run over the result, the last of them is `column`.
     """
     known = requantization(epilogue, w, first)
+    if known is not None and known.table:
+        return [], f"({known.table})[{_requantized(known, total, column)}]"
+    inner, table = _before_table(epilogue, first)
+    if table:
+        lines, byte = result_lines(inner, w, first, indices, total, column)
+        return lines, f"({table})[{byte}]"
     if known is None:
         fixed = _in_fixed_point(epilogue, w, first, indices, total, column)
         return fixed or _any_result(epilogue, w, first, indices, total)

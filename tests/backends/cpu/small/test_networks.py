@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import helper
 from projects import build_shared, write_project
 from stages import project_of
 from tiny_networks import NETWORKS, Net
@@ -88,6 +89,52 @@ def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -
     assert len(np.unique(want)) > 20
     assert np.abs(got.astype(int) - want).max() <= 1
     assert np.mean(got != want) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("target", "function"),
+    [("cortex-m3", "HardSwish"), ("cortex-m4f", "HardSwish"), ("cortex-m55", "HardSwish"),
+     ("cortex-m4f", "Sigmoid"), ("cortex-m55", "Relu")],
+)  # fmt: skip
+@pytest.mark.parametrize("layer", ["convolution", "depthwise", "residual", "dense"])
+def test_functions_of_bytes_are_looked_up_where_these_are_summed(
+    layer: str, target: str, function: str, tmp_path: Path
+) -> None:
+    shape = (1, 6) if layer == "dense" else (1, 6, 9, 7)
+    given = np.random.default_rng(6).integers(-128, 128, shape).astype(np.int8)
+
+    def made(*functions: str) -> onnx.ModelProto:
+        net = Net(True, uneven=True)
+        x = net.input(*shape)
+        if layer == "dense":
+            y = net.dense(x, 41, relu=False)
+        else:
+            y = net.conv(x, 6, depthwise=layer == "depthwise", relu=False)
+        y = net.add(y, x, relu=False) if layer == "residual" else y
+        for operator in functions:
+            z = f"{operator}.result"
+            net.nodes.append(helper.make_node(operator, [y], [z]))
+            net.shapes[z] = net.shapes[y]
+            y = net._quantized(z, 0.0117, -9)
+        return net.model(y)
+
+    before, whole = made(), made(function)
+    last = whole.graph.node[len(before.graph.node) :]  # what comes behind the sums' bytes
+    sums = before.graph.output[0].name
+    ends = [before.graph.output[0], whole.graph.output[0]]
+    alone = helper.make_model(
+        helper.make_graph(last, "alone", ends[:1], ends[1:], whole.graph.initializer),
+        opset_imports=whole.opset_import, ir_version=9,
+    )  # fmt: skip
+    bytes_ = result(tmp_path / "bytes", before, "c99", given)
+    session = onnxruntime.InferenceSession(
+        alone.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, {sums: bytes_})
+    assert len(np.unique(want)) > 9
+    np.testing.assert_array_equal(result(tmp_path / "small", whole, target, given), want)
+    kernels = [p.stem for p in (tmp_path / "small/net/src/kernels").glob("*.c")]
+    assert not any("map_table" in name for name in kernels), kernels
 
 
 @pytest.mark.slow
