@@ -217,10 +217,19 @@ def resized(tensor: Any, shape: tuple[int, ...]) -> Any:
     return tensor.reshape(-1)[: prod(shape)].reshape(shape)
 
 
+def current_stream(tensor: Any) -> int:
+    """Return the handle of the stream on which the library of a tensor queues its own work."""
+    library = type(tensor).__module__.partition(".")[0]
+    module = sys.modules.get(library)
+    if module is None or library not in ("torch", "cupy") or not is_on_device(tensor):
+        return 0
+    if library == "torch":
+        return stream_of(module.cuda.current_stream(tensor.device))
+    return stream_of(module.cuda.get_current_stream())
+
+
 def stream_of(stream: Any) -> int:
     """Return the handle of a stream: of torch's, cupy's, any that follows `__cuda_stream__`."""
-    if stream is None:
-        return 0
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from atc.runtime.queue import CallQueue, captured
 from atc.runtime.device import DeviceTensor, Streams, checked_tensor, is_on_device
-from atc.runtime.device import new_tensor, resized, stream_of
+from atc.runtime.device import current_stream, new_tensor, resized, stream_of
 from atc.runtime.library import Context, Library
 from atc.runtime.shown import html_table
 from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
@@ -90,7 +90,8 @@ class Network:
         A network for a GPU takes tensors that lie there, with `__dlpack__` or
         `__cuda_array_interface__`, and returns the same kind: nothing is copied. The call is then
         queued on `stream`, a number or an object of the library that the tensors are of, else on
-        the default one, and its results are there when that has got so far.
+        torch's or cupy's current stream, of other libraries on the default one, and its results are
+        there when that has got so far.
         """
         found = self._computed(inputs, out, stream)
         return found[0] if len(found) == 1 else tuple(found)
@@ -157,7 +158,7 @@ class Network:
         listed = out if isinstance(out, list | tuple) else [out] * len(self.outputs)
         if len(listed) != len(self.outputs):
             raise TypeError(f"{len(listed)} tensors for {len(self.outputs)} outputs")
-        queue = stream_of(stream)
+        queue = current_stream(inputs[0]) if stream is None else stream_of(stream)
         pairs = zip(inputs, self.inputs, strict=True)
         found = [checked_tensor(value, tensor, "input", queue) for value, tensor in pairs]
         given = [each.stream for each in found if each.stream is not None]

@@ -65,8 +65,8 @@ template <typename T, int N> struct alignas(sizeof(T) * N) k_elements {
 
 K_INLINE bool k_is_aligned(const void *place) { return (uintptr_t)place % 16 == 0; }
 
-/* The sum of what so many neighbouring threads hold, a power of two: the same for all of them. All
- * threads of a block call it. */
+/* The sum of what so many neighbouring threads hold, a power of two up to 32: the same for all of them.
+ * All threads of a warp call it. */
 #ifdef ATC_EMULATED
 template <int N, typename T> static inline T k_sum_of(T value)
 {
@@ -74,7 +74,7 @@ template <int N, typename T> static inline T k_sum_of(T value)
   const unsigned buffer = emulated_handed.calls[own]++ % 2;
   T held[N];
   memcpy(emulated_handed.a[buffer][own][0], &value, sizeof value);
-  emulated_barrier();
+  emulated_meet_warp();
   for (unsigned k = 0; k < N; k++) memcpy(&held[k], emulated_handed.a[buffer][first + k][0], sizeof value);
   for (unsigned step = 1; step < N; step *= 2) {
     for (unsigned k = 0; k < N; k += 2 * step) held[k] += held[k + step];

@@ -29,6 +29,9 @@ from support import node_model
 
 TARGET = get_target("cuda-emulated")
 
+ORDERS = ("forward", "reverse", "7")
+"""Of threads, as ATC_EMULATED_ORDER says them; the last one is drawn."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -1,10 +1,15 @@
 /* emulated_driver.c - CUDA's driver and its GPU, imitated by the host.
  *
  * Every allocation lies between two bands that nobody may write; who waits for a stream learns of it
- * as of an illegal address. With ATC_EMULATED_ORDER=reverse in the environment the last thread of a
- * block runs first: what depends on the order then shows. In that order, too, boxes of tensors come
- * when they are waited for, else at once: neither may matter. ATC_EMULATED_DEVICES says how many there
- * are, else one; ATC_EMULATED_MEMORY how many bytes of memory each has, else 4 GiB. */
+ * as of an illegal address. A warp runs as far as it can before another one does, so that what lacks a
+ * barrier shows: the first warp of a block first, with ATC_EMULATED_ORDER=reverse in the environment the
+ * last one, with a number there warps and lanes in an order that is drawn anew, by this seed, each time
+ * that they have met. In the reverse order, too, boxes of tensors come when they are waited for, else
+ * at once, and in a drawn one as it happens: nothing of this may matter. ATC_EMULATED_DEVICES says how
+ * many devices there are, else one; ATC_EMULATED_MEMORY how many bytes of memory each has, else 4 GiB.
+ *
+ * Compiled with ATC_EMULATED_RACES, beside kernels that are with -fsanitize=thread, it tells
+ * ThreadSanitizer of threads and of what orders them: that reports what else they share. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,8 +20,27 @@
 #include "driver.h"
 #include "emulation.h"
 
-enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
-  CAPTURE_UNSUPPORTED = 900, CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1 };
+#ifdef ATC_EMULATED_RACES
+#include <sanitizer/tsan_interface.h>
+#define NEW_THREAD() __tsan_create_fiber(0)
+#define END_THREAD(thread) __tsan_destroy_fiber(thread)
+#define THIS_THREAD() __tsan_get_current_fiber()
+#define BE_THREAD(thread) __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync)
+#define ORDER_AFTER(place) __tsan_acquire(place)
+#define ORDER_BEFORE(place) __tsan_release(place)
+#else
+#define NEW_THREAD() NULL
+#define END_THREAD(thread) (void)(thread)
+#define THIS_THREAD() NULL
+#define BE_THREAD(thread) (void)(thread)
+#define ORDER_AFTER(place) (void)(place)
+#define ORDER_BEFORE(place) (void)(place)
+#endif
+
+/* POISON is in what nobody has written: a large number of any type, and a finite one. */
+enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0x4b, STACK = 1 << 16, WARP = 32,
+  ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1 };
 
 /* ---- threads of a block ---- */
 
@@ -25,7 +49,7 @@ __thread struct emulated_handed emulated_handed;
 __thread unsigned char *emulated_shared;
 __thread struct emulated_queue *emulated_queues;
 
-enum { MOST_COPIES = 256, MOST_LOADS = 256 };
+enum { MOST_COPIES = 256, MOST_LOADS = 256, SWIZZLED = 1024 /* bytes that a swizzle repeats after */ };
 
 typedef struct copy {
   void *to;
@@ -42,12 +66,16 @@ typedef struct box {
 } box;
 
 /* Of those that wait, MEETING ones do for `count` threads from `first` on, PAUSED ones for a barrier in
- * memory. */
+ * memory. They meet as a warp, as a warpgroup or as a block. */
+enum { KINDS = 3 };
 typedef struct fiber {
   ucontext_t context;
   struct emulated_index thread;
   enum { READY, MEETING, PAUSED, DONE } state;
   unsigned first, count;
+  unsigned meetings[KINDS];
+  char met[KINDS][2]; /* places that stand for the meetings of those from this one on, by turns */
+  void *seen;         /* what ThreadSanitizer knows it as */
   unsigned pending, group; /* copies, and the number of their groups so far */
   copy copies[MOST_COPIES];
 } fiber;
@@ -57,25 +85,50 @@ static __thread ucontext_t home;
 static __thread unsigned running;
 static __thread const struct emulated_kernel *kernel;
 static __thread void *const *arguments;
-static __thread int reversed, failed;
+static __thread int reversed, failed; /* the last one first; the status of a launch that failed */
+static __thread uint32_t drawn;       /* the last number that was drawn; 0: none are */
 static __thread box loads[MOST_LOADS];
 static __thread unsigned load_count;
+static __thread void *home_seen, *engine_seen;
+
+/* A number below `end`, by xorshift. */
+static unsigned draw(unsigned end)
+{
+  drawn ^= drawn << 13;
+  drawn ^= drawn >> 17;
+  drawn ^= drawn << 5;
+  return drawn % end;
+}
+
+static void go_home(void)
+{
+  BE_THREAD(home_seen);
+  swapcontext(&fibers[running].context, &home);
+}
 
 void emulated_meet(unsigned first, unsigned count)
 {
   if (fibers == NULL) abort(); /* a kernel that says that its threads don't wait */
-  fibers[running].state = MEETING;
-  fibers[running].first = first;
-  fibers[running].count = count;
-  swapcontext(&fibers[running].context, &home);
+  fiber *const own = &fibers[running];
+  const unsigned kind = count == WARP ? 0 : count == emulated.threads.x ? 2 : 1;
+  char *const met = &fibers[first].met[kind][own->meetings[kind]++ % 2];
+  own->state = MEETING;
+  own->first = first;
+  own->count = count;
+  ORDER_BEFORE(met);
+  go_home();
+  ORDER_AFTER(met);
 }
 
-void emulated_fail(void)
+/* Let the launch fail; the thread goes no further. */
+static void fail_by(int status)
 {
-  failed = 1;
+  failed = status;
   fibers[running].state = DONE;
-  swapcontext(&fibers[running].context, &home);
+  go_home();
 }
+
+void emulated_fail(void) { fail_by(LAUNCH_FAILED); }
 
 void emulated_barrier(void) { emulated_meet(0, emulated.threads.x); }
 
@@ -96,6 +149,7 @@ void emulated_arrive(void *barrier, unsigned bytes)
 {
   struct emulated_mbarrier *const own = barrier;
   if (own->left == 0) emulated_fail(); /* more arrive than it counts on */
+  ORDER_BEFORE(barrier);
   own->bytes += (int32_t)bytes;
   own->left--;
   advance(own);
@@ -173,9 +227,21 @@ static unsigned bring_windows(const box *own)
 static void bring(const box *own)
 {
   struct emulated_mbarrier *const barrier = own->barrier;
+  BE_THREAD(engine_seen);
+  ORDER_AFTER(own->to);
   const unsigned count = own->map->steps[0] != 0 ? bring_windows(own) : bring_box(own);
+  ORDER_BEFORE(barrier);
+  BE_THREAD(fibers[running].seen);
   barrier->bytes -= (int32_t)(count * own->map->size);
   advance(barrier);
+}
+
+/* The bytes of a box. */
+static unsigned size_of(const struct emulated_map *map)
+{
+  unsigned size = map->size;
+  for (unsigned k = 0; k < (map->steps[0] != 0 ? 2 : map->rank); k++) size *= map->box[k];
+  return size;
 }
 
 /* What pixels a window may begin with, and how far it may reach: in 16 bits along one axis, in 8 along two,
@@ -197,9 +263,12 @@ void emulated_load(void *to, const struct emulated_map *map, void *barrier, int 
   const unsigned expected = windows ? 2u * map->rank - 2 : map->rank;
   if (load_count == MOST_LOADS) emulated_fail(); /* nobody waits for them */
   if (windows != (map->steps[0] != 0) || count != expected || (windows && !is_window(map, at))) emulated_fail();
+  if ((size_t)((unsigned char *)to - emulated_shared) % SWIZZLED != 0) fail_by(MISALIGNED_ADDRESS);
   box own = {to, map, barrier, {0}};
   memcpy(own.at, at, count * sizeof *at);
-  if (reversed) loads[load_count++] = own;
+  memset(to, POISON, size_of(map)); /* from now on it may be written */
+  ORDER_BEFORE(to);
+  if (drawn != 0 ? draw(2) : (unsigned)reversed) loads[load_count++] = own;
   else bring(&own);
 }
 
@@ -215,15 +284,18 @@ void emulated_await(void *barrier, unsigned parity)
     }
     if (load_count != before) continue;
     fibers[running].state = PAUSED;
-    swapcontext(&fibers[running].context, &home);
+    go_home();
   }
+  ORDER_AFTER(barrier);
 }
 
 void emulated_copy(void *to, const void *from, unsigned size)
 {
   fiber *const own = &fibers[running];
   if (own->pending == MOST_COPIES) abort(); /* nobody waits for them */
+  if ((uintptr_t)to % size != 0 || (uintptr_t)from % size != 0) fail_by(MISALIGNED_ADDRESS);
   own->copies[own->pending++] = (copy){to, from, size, own->group};
+  memset(to, POISON, size); /* from now on it may be written */
 }
 
 void emulated_commit(void) { fibers[running].group++; }
@@ -245,16 +317,18 @@ static void run_fiber(void)
 {
   kernel->run(arguments);
   fibers[running].state = DONE;
-  swapcontext(&fibers[running].context, &home);
+  ORDER_BEFORE(&home);
+  go_home();
 }
 
-/* Let those threads go on all of whose group are there; returns how many do. */
-static unsigned let_go(unsigned threads)
+/* Let those from `begin` to `end` go on all of whose group, of so many at most, are there; returns how
+ * many do. */
+static unsigned let_go(unsigned begin, unsigned end, unsigned most)
 {
   unsigned free = 0;
-  for (unsigned k = 0; k < threads; k++) {
+  for (unsigned k = begin; k < end; k++) {
     const fiber *const own = &fibers[k];
-    if (own->state != MEETING || own->first != k) continue;
+    if (own->state != MEETING || own->first != k || own->count > most) continue;
     unsigned there = 0;
     while (there < own->count && fibers[k + there].state == MEETING && fibers[k + there].first == k) there++;
     if (there < own->count) continue;
@@ -268,21 +342,71 @@ static unsigned let_go(unsigned threads)
 static int is_left(unsigned threads)
 {
   for (unsigned k = 0; k < threads; k++) {
-    if (emulated_queues[k].count != 0) return 1;
+    if (emulated_queues[k].count != 0 || fibers[k].pending != 0) return 1;
   }
   return load_count != 0;
 }
 
-/* Run the threads from barrier to barrier; nonzero where they wait for what never comes. */
-static int run_block(unsigned threads, char *stacks, int reverse)
+/* Run the threads of a warp as far as they come without others; returns how often one came further. */
+static unsigned run_warp(unsigned first, unsigned threads)
 {
-  reversed = reverse;
+  const unsigned end = first + WARP < threads ? first + WARP : threads;
+  unsigned moved = 0, freed;
+  do {
+    const unsigned turned = drawn != 0 ? draw(WARP) : reversed ? WARP - 1u : 0;
+    for (unsigned k = 0; k < WARP; k++) {
+      running = first + (k ^ turned);
+      if (running >= end) continue;
+      fiber *const own = &fibers[running];
+      if (own->state != READY && own->state != PAUSED) continue;
+      const int was_ready = own->state == READY;
+      emulated.thread = own->thread;
+      BE_THREAD(own->seen);
+      swapcontext(&home, &own->context);
+      moved += was_ready || own->state != PAUSED;
+    }
+    freed = let_go(first, end, WARP);
+    moved += freed;
+  } while (freed != 0 && !failed);
+  return moved;
+}
+
+/* Run the threads from barrier to barrier; nonzero where they wait for what never comes. */
+static int run_threads(unsigned threads)
+{
+  enum { MOST_WARPS = EMULATED_THREADS / WARP };
+  const unsigned warps = (threads + WARP - 1) / WARP;
+  unsigned order[MOST_WARPS];
+  for (unsigned k = 0; k < warps; k++) order[k] = reversed ? warps - 1 - k : k;
+  for (;;) {
+    unsigned done = 0, moved = 0;
+    for (unsigned k = 0; k < warps; k++) {
+      if (drawn != 0) {
+        const unsigned other = k + draw(warps - k), next = order[other];
+        order[other] = order[k];
+        order[k] = next;
+      }
+      moved += run_warp(order[k] * WARP, threads);
+      if (failed) return failed;
+    }
+    for (unsigned k = 0; k < threads; k++) done += fibers[k].state == DONE;
+    if (done == threads) return is_left(threads) ? LAUNCH_FAILED : CUDA_SUCCESS;
+    if (let_go(0, threads, threads) == 0 && moved == 0) return LAUNCH_FAILED;
+  }
+}
+
+static int run_block(unsigned threads, char *stacks)
+{
   failed = 0;
   load_count = 0;
+  home_seen = THIS_THREAD();
+  engine_seen = NEW_THREAD();
   for (unsigned k = 0; k < threads; k++) {
     fibers[k].thread.x = k;
     fibers[k].state = READY;
     fibers[k].pending = 0;
+    memset(fibers[k].meetings, 0, sizeof fibers[k].meetings);
+    fibers[k].seen = NEW_THREAD();
     emulated_queues[k].count = 0;
     getcontext(&fibers[k].context);
     fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
@@ -290,23 +414,11 @@ static int run_block(unsigned threads, char *stacks, int reverse)
     fibers[k].context.uc_link = NULL;
     makecontext(&fibers[k].context, run_fiber, 0);
   }
-  for (;;) {
-    unsigned done = 0, moved = 0;
-    for (unsigned k = 0; k < threads; k++) {
-      running = reverse ? threads - 1 - k : k;
-      fiber *const own = &fibers[running];
-      emulated.thread = own->thread;
-      if (own->state == READY || own->state == PAUSED) {
-        const int was_ready = own->state == READY;
-        swapcontext(&home, &own->context);
-        moved += was_ready || own->state != PAUSED;
-      }
-      done += own->state == DONE;
-    }
-    if (failed) return 1;
-    if (done == threads) return is_left(threads);
-    if (let_go(threads) == 0 && moved == 0) return 1;
-  }
+  const int status = run_threads(threads);
+  ORDER_AFTER(&home);
+  for (unsigned k = 0; k < threads; k++) END_THREAD(fibers[k].seen);
+  END_THREAD(engine_seen);
+  return status;
 }
 
 static int is_poisoned(const unsigned char *band)
@@ -320,10 +432,11 @@ static int is_poisoned(const unsigned char *band)
 static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
 {
   const char *const order = getenv("ATC_EMULATED_ORDER");
-  const int reverse = order != NULL && strcmp(order, "reverse") == 0;
   char *stacks = NULL;
   void *memory = NULL;
-  int bad = posix_memalign(&memory, BAND, shared + BAND) != 0;
+  int bad = posix_memalign(&memory, BAND, shared + BAND) != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  reversed = order != NULL && strcmp(order, "reverse") == 0;
+  drawn = order != NULL ? (uint32_t)strtoul(order, NULL, 10) : 0;
   emulated.blocks.x = blocks;
   emulated.threads.x = threads;
   fibers = NULL;
@@ -331,18 +444,19 @@ static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
     fibers = calloc(threads, sizeof *fibers);
     stacks = malloc((size_t)threads * STACK);
     emulated_queues = calloc(threads, sizeof *emulated_queues);
-    bad = bad || fibers == NULL || stacks == NULL || emulated_queues == NULL;
+    if (fibers == NULL || stacks == NULL || emulated_queues == NULL) bad = CUDA_ERROR_OUT_OF_MEMORY;
   }
   emulated_shared = memory;
-  if (!bad) memset(memory, POISON, shared + BAND);
   for (unsigned b = 0; b < blocks && !bad; b++) {
-    emulated.block.x = reverse ? blocks - 1 - b : b;
+    emulated.block.x = reversed ? blocks - 1 - b : b;
     if (kernel->barriers) {
-      bad = run_block(threads, stacks, reverse) || !is_poisoned(emulated_shared + shared);
+      memset(memory, POISON, shared + BAND);
+      bad = run_block(threads, stacks);
+      if (!bad && !is_poisoned(emulated_shared + shared)) bad = ILLEGAL_ADDRESS;
       continue;
     }
     for (unsigned k = 0; k < threads; k++) {
-      emulated.thread.x = reverse ? threads - 1 - k : k;
+      emulated.thread.x = reversed ? threads - 1 - k : k;
       kernel->run(arguments);
     }
   }
@@ -352,7 +466,7 @@ static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
   free(memory);
   fibers = NULL;
   emulated_queues = NULL;
-  return bad ? LAUNCH_FAILED : CUDA_SUCCESS;
+  return bad;
 }
 
 /* ---- streams, graphs and events ---- */
@@ -376,6 +490,23 @@ struct CUgraph_st {
 
 struct CUstream_st {
   CUgraph captured; /* NULL: launches run at once */
+};
+
+/* The default streams, of all threads and of each, have small numbers as handles. */
+static int is_default(CUstream stream) { return (uintptr_t)stream <= 2; }
+
+/* What a stream is captured to; NULL: it isn't. */
+static CUgraph capture_of(CUstream stream) { return is_default(stream) ? NULL : stream->captured; }
+
+enum { WITHOUT_ASKING = 48 << 10 };
+
+struct CUfunc_st {
+  const struct emulated_kernel *kernel;
+  unsigned most_shared;
+};
+
+struct CUmod_st {
+  struct CUfunc_st function; /* one in each */
 };
 
 struct CUevent_st {
@@ -494,7 +625,7 @@ static int memory_free(CUdeviceptr memory)
 static int stream_wait(CUstream stream)
 {
   int good = 1;
-  if (stream != NULL && stream->captured != NULL) return CAPTURE_UNSUPPORTED;
+  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   take_lock();
   for (block *b = allocated; b != NULL && good; b = b->next) {
     good = is_poisoned(band_of(b)) && is_poisoned(memory_of(b) + b->size);
@@ -505,21 +636,21 @@ static int stream_wait(CUstream stream)
 
 static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
-  (void)stream;
+  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memcpy((void *)(uintptr_t)to, from, size);
   return CUDA_SUCCESS;
 }
 
 static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
-  (void)stream;
+  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memcpy(to, (const void *)(uintptr_t)from, size);
   return CUDA_SUCCESS;
 }
 
 static int memory_set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream)
 {
-  (void)stream;
+  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memset((void *)(uintptr_t)at, value, size);
   return CUDA_SUCCESS;
 }
@@ -575,20 +706,22 @@ static int context_pop(CUcontext *context)
 
 static int module_load(CUmodule *module, const void *image)
 {
-  *module = (CUmodule)(uintptr_t)image;
+  *module = malloc(sizeof **module);
+  if (*module == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  **module = (struct CUmod_st){{image, WITHOUT_ASKING}};
   return CUDA_SUCCESS;
 }
 
 static int module_unload(CUmodule module)
 {
-  (void)module;
+  free(module);
   return CUDA_SUCCESS;
 }
 
 static int module_function(CUfunction *function, CUmodule module, const char *name)
 {
   (void)name;
-  *function = (CUfunction)(uintptr_t)module;
+  *function = &module->function;
   return CUDA_SUCCESS;
 }
 
@@ -607,14 +740,14 @@ static int stream_destroy(CUstream stream)
 
 static int stream_capturing(CUstream stream, int *status)
 {
-  *status = stream != NULL && stream->captured != NULL;
+  *status = capture_of(stream) != NULL;
   return CUDA_SUCCESS;
 }
 
 static int capture_begin(CUstream stream, int mode)
 {
   (void)mode;
-  if (stream == NULL || stream->captured != NULL) return CAPTURE_UNSUPPORTED;
+  if (is_default(stream) || stream->captured != NULL) return CAPTURE_UNSUPPORTED;
   CUgraph graph = calloc(1, sizeof *graph);
   if (graph == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   graph->end = &graph->first;
@@ -656,7 +789,7 @@ static int exec_destroy(CUgraphExec exec)
 static int graph_launch(CUgraphExec exec, CUstream stream)
 {
   int status = CUDA_SUCCESS;
-  if (stream != NULL && stream->captured != NULL) return CAPTURE_UNSUPPORTED;
+  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   for (work *each = (void *)exec; each != NULL && status == CUDA_SUCCESS; each = each->next) {
     const unsigned count = each->kernel->arguments;
     void *at[count + each->kernel->maps + 1];
@@ -692,8 +825,8 @@ static int event_record(CUevent event, CUstream stream)
 static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
 {
   (void)flags;
-  const CUgraph graph = event->stream != NULL ? event->stream->captured : NULL;
-  if (graph == NULL || stream == NULL || stream == event->stream) return CUDA_SUCCESS;
+  const CUgraph graph = capture_of(event->stream);
+  if (graph == NULL || is_default(stream) || stream == event->stream) return CUDA_SUCCESS;
   if (stream == graph->origin) {
     event->stream->captured = NULL;
     graph->unjoined--;
@@ -721,11 +854,14 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
                   unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
                   CUstream stream, void **given, void **extra)
 {
-  const struct emulated_kernel *const own = (const void *)function;
-  if (blocks_y * blocks_z * threads_y * threads_z != 1 || shared_bytes > MOST_SHARED || extra != NULL) {
+  const struct emulated_kernel *const own = function->kernel;
+  if (blocks_y * blocks_z * threads_y * threads_z != 1 || extra != NULL) {
     return LAUNCH_FAILED; /* none of our kernels asks for this */
   }
-  if (stream != NULL && stream->captured != NULL) {
+  if (blocks_x == 0 || threads_x == 0 || threads_x > EMULATED_THREADS || shared_bytes > function->most_shared) {
+    return INVALID_VALUE;
+  }
+  if (capture_of(stream) != NULL) {
     return capture(stream->captured, own, blocks_x, threads_x, shared_bytes, given);
   }
   return run_kernel(own, blocks_x, threads_x, shared_bytes, given);
@@ -733,8 +869,10 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
 
 static int function_set(CUfunction function, int attribute, int value)
 {
-  (void)function, (void)attribute;
-  return value >= 0 && value <= MOST_SHARED ? CUDA_SUCCESS : INVALID_VALUE;
+  enum { SHARED_AT_MOST = 8 };
+  if (attribute != SHARED_AT_MOST || value < 0 || value > MOST_SHARED) return INVALID_VALUE;
+  function->most_shared = (unsigned)value;
+  return CUDA_SUCCESS;
 }
 
 /* What the driver checks of all maps, and what they have in common: alignments. */
@@ -765,7 +903,7 @@ static int describe(struct emulated_map *own, int type, unsigned rank, const voi
 static int encoded(CUtensorMap *map, const struct emulated_map *own)
 {
   enum { SPAN = 128 };
-  if (own->box[0] * own->size > SPAN) return INVALID_VALUE;
+  if (own->box[0] * own->size > SPAN || own->box[0] * own->size % 16 != 0) return INVALID_VALUE;
   memset(map, 0, sizeof *map);
   memcpy(map, own, sizeof *own);
   return CUDA_SUCCESS;

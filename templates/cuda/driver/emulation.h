@@ -1,8 +1,9 @@
 /* emulation.h - a GPU imitated by the host: what CUDA sources of ours need of the language.
  *
  * One block runs after the other. Where its threads wait for each other, each is a fiber; else they
- * run one after the other. Shared memory is the operating system thread's own. What isn't imitated:
- * threads that run at the same time, orders of memory, speed. */
+ * run one after the other. Shared memory is the operating system thread's own. What is begun, copies and
+ * products, spoils its result until it is waited for. What isn't imitated: threads that run at the
+ * same time, orders of memory, speed. */
 #ifndef ATC_EMULATION_H
 #define ATC_EMULATION_H
 
@@ -57,6 +58,7 @@ enum { EMULATED_PRODUCTS = 32 };
 struct emulated_product {
   void (*run)(const struct emulated_product *own, unsigned index);
   void *sums;
+  unsigned words; /* of them */
   uint64_t a, b;
   uint32_t held[4];
   unsigned group;
@@ -84,8 +86,9 @@ void emulated_barrier(void);
 /* Let the launch fail; the thread goes no further. */
 void emulated_fail(void);
 
-/* Wait for some of a block's threads, neighbours, all of which call it. */
+/* Wait for some of a block's threads, neighbours, all of which call it: a warp or a warpgroup. */
 void emulated_meet(unsigned first, unsigned count);
+static inline void emulated_meet_warp(void) { emulated_meet(emulated.thread.x - emulated.thread.x % 32, 32); }
 
 /* The memory that a launch asks for, and the products of each thread. */
 extern __thread unsigned char *emulated_shared;

@@ -54,7 +54,7 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
   for (int v = 0; v < N; v++) {
     for (int r = 0; r < 2; r++) emulated_handed.b[buffer][own][v][r] = b[v][r];
   }
-  emulated_barrier();
+  emulated_meet_warp();
   for (int u = 0; u < M; u++) {
     for (int v = 0; v < N; v++) {
       for (unsigned e = 0; e < 4; e++) {
@@ -76,7 +76,7 @@ template <typename Join> static inline float t_quad(float value, Join join)
   const unsigned buffer = emulated_handed.calls[own]++ % 2;
   float held[4];
   memcpy(emulated_handed.a[buffer][own][0], &value, sizeof value);
-  emulated_barrier();
+  emulated_meet_warp();
   for (unsigned k = 0; k < 4; k++) memcpy(&held[k], emulated_handed.a[buffer][first + k][0], sizeof value);
   return join(join(held[0], held[1]), join(held[2], held[3]));
 }

@@ -54,7 +54,7 @@ template <unsigned COUNT> static inline void w_leave_registers(void) {}
 static inline void w_expect(uint64_t *barrier, unsigned bytes) { emulated_arrive(barrier, bytes); }
 static inline void w_arrive(uint64_t *barrier) { emulated_arrive(barrier, 0); }
 static inline void w_await(uint64_t *barrier, unsigned parity) { emulated_await(barrier, parity); }
-static inline void w_together(void) { emulated_meet(threadIdx.x - threadIdx.x % 32, 32); }
+static inline void w_together(void) { emulated_meet_warp(); }
 
 template <typename... At>
 static inline void w_load(unsigned char *to, const w_map *map, uint64_t *barrier, At... at)
@@ -109,13 +109,23 @@ static inline void w_run(const struct emulated_product *own, unsigned index)
   }
 }
 
-static inline struct emulated_product *w_next(void *sums, uint64_t b)
+/* Spoil sums, or make that undone. */
+static inline void w_turn(const struct emulated_product *own)
+{
+  uint32_t *const words = (uint32_t *)own->sums;
+  for (unsigned k = 0; k < own->words; k++) words[k] ^= 0x2a5a5a5au;
+}
+
+/* Begin a product; its sums are spoiled while any product of them is under way. */
+static inline struct emulated_product *w_next(void *sums, unsigned words, uint64_t b)
 {
   struct emulated_queue *const queue = &emulated_queues[threadIdx.x];
   if (queue->count == EMULATED_PRODUCTS) emulated_fail(); /* nobody waits for them */
   struct emulated_product *const own = &queue->at[queue->count++];
   own->sums = sums;
+  own->words = words;
   own->b = b;
+  if (queue->count == 1 || own[-1].sums != sums) w_turn(own);
   own->group = queue->group;
   return own;
 }
@@ -123,7 +133,7 @@ static inline struct emulated_product *w_next(void *sums, uint64_t b)
 template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TRANSPOSED, bool B_TRANSPOSED, int N>
 static inline void w_multiply(T (&d)[N][4], uint64_t a, uint64_t b)
 {
-  struct emulated_product *const own = w_next(d, b);
+  struct emulated_product *const own = w_next(d, 4 * N, b);
   own->run = w_run<T, N, ADD, false, A_TRANSPOSED, B_TRANSPOSED>;
   own->a = a;
 }
@@ -131,7 +141,7 @@ static inline void w_multiply(T (&d)[N][4], uint64_t a, uint64_t b)
 template <typename T, void (*ADD)(T &, uint32_t, uint32_t), bool A_TRANSPOSED, bool B_TRANSPOSED, int N>
 static inline void w_multiply(T (&d)[N][4], const uint32_t (&a)[4], uint64_t b)
 {
-  struct emulated_product *const own = w_next(d, b);
+  struct emulated_product *const own = w_next(d, 4 * N, b);
   own->run = w_run<T, N, ADD, true, A_TRANSPOSED, B_TRANSPOSED>;
   memcpy(own->held, a, sizeof own->held);
 }
@@ -149,7 +159,10 @@ template <unsigned GROUPS> static inline void w_finish(void)
   unsigned done = 0;
   emulated_meet(first, W_THREADS);
   for (; done < queue->count && queue->at[done].group + GROUPS < queue->group; done++) {
-    queue->at[done].run(&queue->at[done], done);
+    const struct emulated_product *const own = &queue->at[done];
+    w_turn(own);
+    own->run(own, done);
+    if (done + 1 < queue->count && own[1].sums == own->sums) w_turn(own);
   }
   emulated_meet(first, W_THREADS);
   queue->count -= done;

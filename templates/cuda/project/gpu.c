@@ -241,15 +241,9 @@ static int make_sides(gpu_state *state)
   return status;
 }
 
-/* The graphs that are kept of a segment, for the host's tensors or for the device's. */
-static size_t shape_count(const gpu_network *network)
-{
-  return network->dim_count != 0 ? GPU_SHAPES : 1;
-}
-
 static size_t graph_count(const gpu_network *network)
 {
-  return 2 * network->segment_count * shape_count(network);
+  return 2 * network->segment_count * GPU_GRAPHS;
 }
 
 /* Reserve all that a context has of its own. */
@@ -471,21 +465,22 @@ static CUgraphExec captured(gpu_state *state, size_t segment, const CUdeviceptr 
 }
 
 /* The graph for these inputs, outputs and extents: that of before, or else the one that was used
- * least lately, which forgets what it was; NULL where there is no memory. `known` says which. */
-static gpu_graph *graph_of(gpu_state *state, gpu_graph *graphs, const CUdeviceptr *ports, int *known)
+ * least lately, which forgets what it was; NULL where there is no memory. It `pays` to capture what
+ * comes again, and what may, as long as there is room. */
+static gpu_graph *graph_of(gpu_state *state, gpu_graph *graphs, const CUdeviceptr *ports, int *pays)
 {
   const gpu_network *const network = state->network;
   const size_t size = network->port_count * sizeof *ports;
   const size_t dims = state->dims != NULL ? network->dim_count * sizeof(int64_t) : 0;
   gpu_graph *oldest = graphs;
-  *known = 1;
-  for (size_t k = 0; k < shape_count(network); k++) {
+  *pays = 1;
+  for (size_t k = 0; k < GPU_GRAPHS; k++) {
     gpu_graph *const own = &graphs[k];
     const int alike = own->ports != NULL && memcmp(own->ports, ports, size) == 0;
     if (alike && (dims == 0 || memcmp(own->dims, state->dims, dims) == 0)) return own;
     if (own->used < oldest->used) oldest = own;
   }
-  *known = 0;
+  *pays = dims == 0 && oldest->ports == NULL;
   if (oldest->exec != NULL) state->shared->driver.exec_destroy(oldest->exec); /* it ends first */
   oldest->exec = NULL;
   if (oldest->ports == NULL) oldest->ports = malloc(size + 1);
@@ -504,14 +499,14 @@ int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, cons
 {
   const gpu_network *const network = state->network;
   const cuda_driver *const driver = &state->shared->driver;
-  int capturing = 0, known;
+  int capturing = 0, pays;
   if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
   if (capturing) return network->segments[segment](state, stream, ports);
-  const size_t first = (2 * segment + (size_t)slot) * shape_count(network);
-  gpu_graph *const own = graph_of(state, &state->graphs[first], ports, &known);
+  const size_t first = (2 * segment + (size_t)slot) * GPU_GRAPHS;
+  gpu_graph *const own = graph_of(state, &state->graphs[first], ports, &pays);
   if (own == NULL) return 0;
   own->used = ++state->replays;
-  if (!known && state->dims != NULL) return network->segments[segment](state, stream, ports);
+  if (!pays) return network->segments[segment](state, stream, ports);
   if (own->exec == NULL) own->exec = captured(state, segment, ports);
   return own->exec != NULL && driver->graph_launch(own->exec, stream) == CUDA_SUCCESS;
 }

@@ -112,8 +112,9 @@ typedef struct gpu_shared {
   gpu_part *parts;
 } gpu_shared;
 
-/* Shapes whose graphs are kept, of each segment for the host's tensors and for the device's. */
-enum { GPU_SHAPES = 4 };
+/* Graphs that are kept of each segment, for the host's tensors and for the device's: several, since
+ * allocators give outputs places by turns, and shapes come again. */
+enum { GPU_GRAPHS = 4 };
 
 /* A segment as it was captured for some inputs and outputs, and some extents. */
 typedef struct gpu_graph {
@@ -131,7 +132,7 @@ struct gpu_state {
   CUdeviceptr own_weights, weights, arena;
   CUdeviceptr *ports; /* memory for inputs and outputs that the host brings */
   void **staging;     /* memory for those that the device brings and the host computes with */
-  gpu_graph *graphs;  /* of each segment some for the host's tensors and some for the device's */
+  gpu_graph *graphs;  /* of each segment GPU_GRAPHS for the host's tensors, and for the device's */
   unsigned long long replays;
   const int64_t *dims;  /* the extents of the run that is being queued; NULL: all are constants */
   const size_t *places; /* where its buffers lie in the arena */
@@ -157,10 +158,10 @@ int gpu_enter(gpu_state *state);
 void gpu_leave(gpu_state *state);
 
 /* Queue a segment as one graph, which is captured when it is first run, and again when its inputs or
- * outputs are elsewhere; `slot` is 0 for the host's tensors and 1 for the device's. Of a network
- * whose extents vary, launches for new ones are queued as they are, and captured when these come
- * again. Where the stream itself is being captured the launches become part of that. Returns 0 where
- * it fails. */
+ * outputs are elsewhere; `slot` is 0 for the host's tensors and 1 for the device's. Where all graphs
+ * that are kept are taken, and of a network whose extents vary, launches are queued as they are, and
+ * captured when the same places and extents come again. Where the stream itself is being captured the
+ * launches become part of that. Returns 0 where it fails. */
 int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports);
 
 /* Launch so many blocks, from one to the kernel's most, wait for them and add how long they took, in

@@ -1,4 +1,4 @@
-"""CUDA kernels on a GPU that the host imitates, with threads in both orders."""
+"""CUDA kernels on a GPU that the host imitates, with threads in several orders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cuda_cases import CASES, DEFAULT, TARGET, Lowered, choose_exact, expected, lowered, program_of
+from cuda_cases import (
+    CASES,
+    DEFAULT,
+    ORDERS,
+    TARGET,
+    Lowered,
+    choose_exact,
+    expected,
+    lowered,
+    program_of,
+)
 from joined_sources import compile_joined
 
 from atc.onnx_backend import compile_networks
@@ -34,12 +44,13 @@ def test_kernels_give_what_the_standard_defines(
     own, network = compiled(name in DEFAULT)[name]
     right = expected(name, own.model, own.feeds)
     found = []
-    for order in ("forward", "reverse"):
+    for order in ORDERS:
         monkeypatch.setenv("ATC_EMULATED_ORDER", order)
         found.append(network.run(own.feeds))
-    for one, other, wanted in zip(found[0].values(), found[1].values(), right, strict=True):
+    for one, *others, wanted in zip(*(each.values() for each in found), right, strict=True):
         np.testing.assert_allclose(one, wanted, rtol=2e-5, atol=2e-6)
-        np.testing.assert_array_equal(one, other)
+        for other in others:
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", CASES)

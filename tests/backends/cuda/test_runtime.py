@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cuda_cases import ORDERS
 
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import compile_flags, source_flags
@@ -96,6 +97,12 @@ int main(void)
   printf("%d ", queued);
   done += gpu_replay(one, NULL, 0, 1, &there);
   done += gpu_replay(one, NULL, 0, 0, &here);
+  printf("%d ", queued);
+  for (int round = 0; round < 3; round++) {
+    for (CUdeviceptr at = 64; at < 64 + 16 * TURNS; at += 16) {
+      done += gpu_replay(one, NULL, 0, 1, &at);
+    }
+  }
   printf("%d ", queued);
   done += gpu_timed_launch(one, NULL, 0, 1, &here, &took);
   gpu_close(one);
@@ -226,11 +233,20 @@ def test_memory_that_must_stay_free_does(
     assert (first, held) == (status, 0)
 
 
+@pytest.mark.parametrize(("turns", "queued"), [(2, 2), (4, 6), (5, 15)])
+def test_graphs_of_some_places_are_kept(turns: int, queued: int, tmp_path: Path) -> None:
+    """Three graphs are there before; without room, launches are captured when they come again."""
+    text = REPLAY.replace("DIMS", "0").replace("TURNS", str(turns))
+    (tmp_path / "main.c").write_text(text)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    assert said(program, fake_driver(tmp_path)) == [1, 3, 3 + queued, 5 + 3 * turns, 0]
+
+
 def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> None:
-    (tmp_path / "main.c").write_text(REPLAY.replace("DIMS", "0"))
+    (tmp_path / "main.c").write_text(REPLAY.replace("DIMS", "0").replace("TURNS", "0"))
     program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
     env = fake_driver(tmp_path)
-    assert said(program, env) == [1, 3, 5, 0]
+    assert said(program, env) == [1, 3, 3, 5, 0]
     opened = 1 + 1 + 1 + 1 + 1  # the device's context, a module, a stream, an arena, a port
     for number in range(opened + 1, opened + 9):  # three graphs and what runs them, two events
         *_, done, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
@@ -288,11 +304,15 @@ int main(void)
   const int x[8] = {1, 2, 4, 8, 16, 32, 64, 128};
   int y[8] = {0};
   CUdeviceptr at[2];
+  CUmodule module;
+  CUfunction function;
   void *arguments[] = {&at[0], &at[1]};
   if (!cuda_driver_open(&driver)) return 1;
   for (int k = 0; k < 2; k++) driver.memory_alloc(&at[k], sizeof x);
   driver.copy_to_device(at[0], x, sizeof x, NULL);
-  driver.launch((CUfunction)(void *)&neighbours_image, 1, 1, 1, 8, 1, 1, 0, NULL, arguments, NULL);
+  if (driver.module_load(&module, &neighbours_image) != 0) return 1;
+  if (driver.module_function(&function, module, "neighbours") != 0) return 1;
+  driver.launch(function, 1, 1, 1, 8, 1, 1, 0, NULL, arguments, NULL);
   const int status = driver.stream_wait(NULL);
   driver.copy_to_host(y, at[1], sizeof y, NULL);
   printf("%d", status);
@@ -319,7 +339,7 @@ def test_the_emulation_shows_faults_of_kernels(
     program = compiled(tmp_path, "main.c", "kernel.cu", "emulated_driver.c")
     x = [1 << k for k in range(8)]
     expected = [0, *(x[(k + 1) % 8] + x[(k + 7) % 8] for k in range(8))]
-    for order in ("forward", "reverse"):
+    for order in ORDERS:
         found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
         assert (found == expected) == right
         assert (found[0] == 700) == bool(shift)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import quantized_convs
-from cuda_cases import TARGET
+from cuda_cases import ORDERS, TARGET
 from joined_sources import compile_joined
 from quantized_convs import CASES, Case, drawn, expected, model, parts
 from setting_rows import options
@@ -80,7 +80,7 @@ def compiled(quick: bool) -> dict[str, list[tuple[str, Network]]]:
 def test_every_kernel_gives_the_exact_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = compiled(name in QUICK)[name]
     for label, network in found:
-        for order in ("forward", "reverse"):
+        for order in ORDERS:
             monkeypatch.setenv("ATC_EMULATED_ORDER", order)
             (got,) = network.run({"x": parts(EVERY[name])["x"]}).values()
             np.testing.assert_array_equal(got, expected(EVERY[name]), err_msg=label)
