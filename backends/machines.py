@@ -17,6 +17,8 @@ from atc.errors import OptionError, one_line
 
 KIB, MIB = 1 << 10, 1 << 20
 NONE = Cache(0, 0.0, 0.0)
+GENERIC = "generic"
+"""archspec's vendor of the levels of an architecture, such as x86_64_v4."""
 
 
 def _zen(
@@ -137,22 +139,23 @@ def host_machine() -> Machine | None:
     """Return the record of this machine's processor, or of the nearest older one; None if none.
 
     That is what archspec finds out, which in a virtual machine is the newest processor that has no
-    more features than are shown. Its vectors mark a newer one whose tiles (AMX) or instructions for
-    the system are hidden.
+    more features than are shown, or only a level of the architecture. Its vectors mark a newer one
+    whose tiles (AMX) or instructions for the system are hidden.
     """
     import archspec.cpu  # reads a database: only when the host is asked for
     import archspec.cpu.detect
 
     host = archspec.cpu.host()
     shown = archspec.cpu.detect.detected_info()
+    known = set() if host.vendor == GENERIC else _vectors(host.features)
     newer = [
         each
         for name in MACHINES
         if (each := archspec.cpu.TARGETS.get(name)) is not None
         and host in each.ancestors
-        and host.vendor == each.vendor == shown.vendor
-        and _vectors(each.features) > _vectors(host.features)
-        and _vectors(each.features) <= _vectors(shown.features)
+        and host.vendor in (each.vendor, GENERIC)
+        and each.vendor == shown.vendor
+        and known < _vectors(each.features) <= _vectors(shown.features)
     ]
     names = (
         *(each.name for each in sorted(newer, key=lambda each: -len(each.ancestors))),

@@ -173,6 +173,10 @@ def test_the_host_has_its_own_record_or_the_nearest_older_one(
         ("zen3", "zen4", {"flush_l1d"}, "zen4"),
         ("zen3", "zen5", {"avx512f", "avx512_bf16"}, "zen3"),
         ("haswell", "zen4", set(), "haswell"),  # of another vendor
+        ("x86_64_v4", "zen4", {"flush_l1d", "pku"}, "zen4"),
+        ("x86_64_v4", "zen5", {"flush_l1d", "pku"}, "zen5"),
+        ("x86_64_v4", "cascadelake", {"pku"}, "cascadelake"),
+        ("x86_64_v3", "zen3", {"pku", "clwb", "sse4a"}, "zen3"),
     ],
 )  # fmt: skip
 def test_a_processor_is_known_whose_tiles_are_hidden(
