@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,10 @@ __all__ = [
     "__version__", "array_api", "compile", "compile_module", "exclude_from_trace", "functional",
     "gradcheck", "is_tracing", "load", "optim", "trace", "training_step",
 ]  # fmt: skip
+
+_FOLDER = Path(__file__).parent
+if not (_FOLDER / "backends").is_dir():  # a checkout: Python started in it finds this folder first
+    __path__ = [str(_FOLDER), str(_FOLDER.parent)]  # the sibling folders are subpackages
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 

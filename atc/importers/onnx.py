@@ -286,6 +286,7 @@ def _check_pin(
                 f"axis {axis} of input '{name}' is {dim} in the model, "
                 f"--input_shape gives {_shown(given)}",
                 where=file, code="E10050",
+                hint=f"give {dim} there, or export the model with that axis open",
             )  # fmt: skip
 
 

@@ -43,11 +43,18 @@ def check_extents(value: onnx_ir.Value, file: str) -> None:
     name, shape = value.name or "", value.shape or ()
     dims = ", ".join(str(d) for d in shape)
     for dim, given in zip(shape, open_axes(value), strict=True):
-        if (not isinstance(dim, int) or dim < 0) and given is None:
+        if not _is_fixed(dim) and given is None:
+            fixed, range_ = (
+                ",".join(str(d) if _is_fixed(d) else open_ for d in shape) for open_ in ("1", "1~8")
+            )
             raise UnsupportedError(
-                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
-                where=file, hint=f'pin it: --input_shape="{name}:..."',
+                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]", where=file,
+                hint=f'pin it: --input_shape="{name}:{fixed}", or give a range: "{name}:{range_}"',
             )  # fmt: skip
+
+
+def _is_fixed(dim: object) -> bool:
+    return isinstance(dim, int) and dim >= 0
 
 
 def input_type(value: onnx_ir.Value, axes: Axes, file: str) -> TensorType:
@@ -59,7 +66,7 @@ def input_type(value: onnx_ir.Value, axes: Axes, file: str) -> TensorType:
     if value.shape is None or value.dtype is None:
         raise UnsupportedError(
             f"input '{name}' has no shape or type", where=file,
-            hint=f'pin it: --input_shape="{name}:..."',
+            hint=f'give it one: --input_shape="{name}:1,8"',
         )  # fmt: skip
     check_extents(value, file)
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.errors import OptionError, one_line
+from atc.options.help import COMMANDS
 from atc.options.table import find_option
 
 _SHORT = {"h": "help", "j": "jobs"}
@@ -71,6 +73,18 @@ def _split(argument: str) -> tuple[str, str, str]:
 
 def _too_many(word: str, command: str) -> OptionError:
     shown = one_line(word, 60)
-    compiles = command in ("compile", "verify", "check")
-    hint = f"did you mean --model={shown}?" if compiles else f"see atc {command} --help"
+    if command not in ("compile", "verify", "check"):
+        hint = f"see atc {command} --help"
+    elif command == "compile" and (meant := _meant_by(word)):
+        hint = f"did you mean atc {meant}?"
+    else:
+        hint = f"did you mean --model={shown}?"
     return OptionError(f"'{shown}' is not an option", hint=hint)
+
+
+def _meant_by(word: str) -> str:
+    """Return what a word without a command's name was to be, if it looks like one."""
+    if word in ("compile", "help"):
+        return "--help" if word == "help" else "--model=FILE --output=FOLDER, without a command"
+    near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.75)
+    return near[0] if near else ""

@@ -103,6 +103,10 @@ class Compilation(Project):
             return self.folder / f"lib{self.name}.a"
         return self.folder / shared_library(self.compiler, self.name)
 
+    def __repr__(self) -> str:
+        """Return a line for whoever calls `atc.compile` in a shell of Python."""
+        return f"<{self.name} for {self.target.name} in {self.folder}>"
+
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what became of the model, and its memory over time."""
         kernels = len(self.emission.kernels)

@@ -217,11 +217,15 @@ def resolve_request(
     )  # fmt: skip
 
 
+_BUILDING = ("compiler", "compiler_words", "runner", "zig")
+"""What of a target says who compiles its code and who runs it."""
+
+
 def _targets(options: Options) -> tuple[Target, ...]:
     """Return the targets that the options list, the best first.
 
-    Raises OptionError for an unknown one, one listed twice, those of several
-    architectures, and a real GPU beside an imitated one.
+    Raises OptionError for an unknown one, one listed twice, those of several architectures, one
+    of several that has no operating system, and a real GPU beside an imitated one.
     """
     text, where = options.target, f"--{options.target_option}"
     option, machine = options.target_option, options.machine
@@ -247,6 +251,13 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
+    alone = next((target.name for target in targets if target.bare), None)
+    if alone and len(targets) > 1:
+        raise OptionError(
+            f"{alone} has no operating system that says what its processor can", where=where,
+            hint="compile a library for each",
+        )  # fmt: skip
+    targets = _of_one_processor(targets)
     if options.max_ram and not devices:
         targets = tuple(replace(target, saves_memory=True) for target in targets)
     if not options.deterministic_math:
@@ -257,6 +268,15 @@ def _targets(options: Options) -> tuple[Target, ...]:
             hint="choose a target that is a CPU",
         )  # fmt: skip
     return tuple(deterministic(target, get_target("c99")) for target in targets)
+
+
+def _of_one_processor(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Build those that any processor will do for by the compiler of the others' architecture."""
+    known = next((target for target in targets if target.arch), None)
+    if known is None:
+        return targets
+    own = {key: getattr(known, key) for key in ("arch", *_BUILDING)}
+    return tuple(t if t.arch or t.device else replace(t, **own) for t in targets)
 
 
 def _adaptation(options: Options) -> Adaptation:

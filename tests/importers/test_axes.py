@@ -91,7 +91,8 @@ def test_names_that_are_no_sums_are_names() -> None:
 
 
 def test_an_input_is_named_by_what_does_not_follow() -> None:
-    with pytest.raises(AtcError, match=r"dynamic dimension 't' in \[2, t\].*pin it"):
+    ways = r'pin it: --input_shape="mask:2,1", or give a range: "mask:2,1~8"'
+    with pytest.raises(AtcError, match=r"dynamic dimension 't' in \[2, t\].*" + ways):
         lowered("ids:2,1~4", ids=["b", "s"], mask=["b", "t"])
 
 

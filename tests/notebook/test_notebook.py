@@ -86,6 +86,10 @@ def test_a_compilation_shows_what_became_of_the_model(done: Compilation) -> None
     assert pairs["arena"] == f"{done.arena.plan.size:,} bytes"
 
 
+def test_a_shell_shows_a_compilation_in_a_line(done: Compilation) -> None:
+    assert repr(done) == f"<net for c99 in {done.folder}>"
+
+
 def test_a_plan_is_a_picture_of_its_buffers(done: Compilation) -> None:
     root = ET.fromstring(done.arena._repr_html_())
     space = "{http://www.w3.org/2000/svg}"

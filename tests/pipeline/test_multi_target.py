@@ -124,6 +124,15 @@ def test_the_project_builds_without_warnings_and_runs(cc: str, out: Path, tmp_pa
     assert not any("c99" in name for name in installed)
 
 
+@pytest.mark.slow
+def test_c99_beside_a_foreign_target_is_that_processors(tmp_path: Path) -> None:
+    require("aarch64-linux-gnu-gcc" if host_arch() == "x86_64" else "x86_64-linux-gnu-gcc")
+    foreign = "aarch64-neon-dotprod" if host_arch() == "x86_64" else "x86-64-avx2"
+    path = conv_net(tmp_path / "net.onnx")
+    done = compile_network(path, tmp_path / "net", target=f"{foreign},c99", verify=True)
+    assert (done.folder / "libnet.so").exists()
+
+
 @pytest.mark.parametrize(
     ("target", "more", "message"),
     [
@@ -131,6 +140,7 @@ def test_the_project_builds_without_warnings_and_runs(cc: str, out: Path, tmp_pa
         ("c99,x87", {}, "unknown target 'x87'"),
         ("x86-64-avx2,aarch64-neon", {}, "several architectures"),
         ("c99,x86-64", {"profile": True}, "can't be combined"),
+        ("cortex-m4f,c99", {}, "cortex-m4f has no operating system"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -73,6 +73,13 @@ def test_an_installed_wheel_passes_the_smoke_tests(built: Path, tmp_path: Path) 
     assert re.search(r"\b[6-9] passed", done.stdout)
 
 
+def test_the_checkout_itself_can_be_imported() -> None:
+    code = "import atc.backends, atc.cache.mode; print(atc.backends.__file__)"
+    line = [sys.executable, "-S", "-c", code]  # without what is installed: its finders, too
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{ROOT / 'backends/__init__.py'}\n", "")
+
+
 def test_the_image_has_the_tools_that_targets_name() -> None:
     text = (ROOT / "samples/docker/Dockerfile").read_text()
     installed = re.findall(r"apt-get install(.*?)&&", text, re.S)[0].replace("\\", "").split()
