@@ -30,6 +30,8 @@ EMULATED = frozenset({"armv7-neon", "wasm32-simd128", "riscv64-rvv"})
 """Whose kernels' tests are those of aarch64-neon again, under other emulators."""
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
+GARBAGE = 50_000
+"""Objects after which the collector looks for garbage: what a compilation makes goes by itself."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
@@ -41,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is read or written. Only what default runs compile of kernels and networks stays, and of
     templates, in pytest's own cache, so that the next one takes it: --cache-clear empties that.
     """
+    gc.disable()  # until all tests are collected
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
     os.environ["ASCEND_CACHE_PATH"] = kept.name
     config.add_cleanup(kept.cleanup)
@@ -77,10 +80,12 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say what is run; spare the garbage collector the thousands of tests that stay."""
+    """Say what is run; spare the garbage collector the thousands of tests, which stay."""
     specs = (getattr(item, "callspec", None) for item in session.items)
     select_cases(spec.params for spec in specs if spec is not None)
+    gc.enable()
     gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
 from atc.options.environment import config_environment
@@ -33,22 +33,21 @@ SUCCESS = "ATC run success, welcome to the next use."
 FAILURE = "ATC run failed, Please check the detail log, Try 'atc --help' for more information"
 """Without a full stop, as scripts know it."""
 
+COMPILE = "compile"
+"""The command of a line that names none."""
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+Command: TypeAlias = "Callable[[list[str], Screen], int]"
+"""What a command does with its words, and the exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    command: Callable[[list[str]], int] = _compile
-    commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
-                "env": _env, "completion": _completion, "load_and_run": _load_and_run,
-                "compare_binary_iodump": _compare_binary_iodump}  # fmt: skip
-    commands |= {name: partial(_tool, name) for name in TOOLS}
-    commands["batch"] = _batch
-    if arguments and arguments[0] in commands:
-        command = commands[arguments.pop(0)]
+    named = bool(arguments) and (arguments[0] in COMMANDS or arguments[0] in MEGENGINE)
+    name = arguments.pop(0) if named else COMPILE
     try:
-        status = command(arguments)
+        status = MEGENGINE[name](arguments) if name in MEGENGINE else _run(name, arguments)
         sys.stdout.flush()
         return status
     except (OptionError, KeyboardInterrupt) as error:  # of the help: commands report their own
@@ -61,22 +60,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-# ------------------------------------------------------------------------------------ commands
-
-
-def _compile(argv: list[str]) -> int:
-    """`atc --model=... --output=...`: with ATC's lines around it."""
-    if _asks(argv, "compile"):
+def _run(name: str, argv: list[str]) -> int:
+    """Run a command, or print its help; ATC's lines stand around a compilation."""
+    if _asks(argv, name):
         return 0
-    print(START, flush=True)
+    if name == COMPILE:
+        print(START, flush=True)
     screen = _screen(argv)
-    status = _guarded(lambda: _compile_and_show(argv, screen), screen)
-    print("...")
-    print(FAILURE if status else SUCCESS)
+    command = COMMANDS.get(name, _compile)
+    status = _guarded(lambda: command(argv, screen), screen)
+    if name == COMPILE:
+        print("...")
+        print(FAILURE if status else SUCCESS)
     return status
 
 
-def _compile_and_show(argv: list[str], screen: Screen) -> int:
+# ------------------------------------------------------------------------------------ commands
+
+
+def _compile(argv: list[str], screen: Screen) -> int:
+    """`atc --model=... --output=...`."""
     given = parse_arguments(argv, "compile").given
     resolved = resolve(needed_by_mode(given), "compile")
     values: dict[str, Any] = resolved.values
@@ -147,15 +150,8 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     return 0
 
 
-def _verify(argv: list[str]) -> int:
+def _verify(argv: list[str], screen: Screen) -> int:
     """`atc verify`: compare a library with a reference; compile one if none is given."""
-    if _asks(argv, "verify"):
-        return 0
-    screen = _screen(argv)
-    return _guarded(lambda: _verify_and_show(argv, screen), screen)
-
-
-def _verify_and_show(argv: list[str], screen: Screen) -> int:
     arguments = parse_arguments(argv, "verify", words=1)
     folder = dict(zip(("library",), arguments.words, strict=False))
     resolved = resolve({**folder, **arguments.given}, "verify")
@@ -167,15 +163,8 @@ def _verify_and_show(argv: list[str], screen: Screen) -> int:
     return 0
 
 
-def _check(argv: list[str]) -> int:
+def _check(argv: list[str], screen: Screen) -> int:
     """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
-    if _asks(argv, "check"):
-        return 0
-    screen = _screen(argv)
-    return _guarded(lambda: _check_and_show(argv, screen), screen)
-
-
-def _check_and_show(argv: list[str], screen: Screen) -> int:
     values: dict[str, Any] = resolve(parse_arguments(argv, "check").given, "check").values
     options = make_options({**values, "output": Path("net")})
     with screen:
@@ -186,14 +175,8 @@ def _check_and_show(argv: list[str], screen: Screen) -> int:
     return result.exit_status
 
 
-def _explain(argv: list[str]) -> int:
+def _explain(argv: list[str], _: Screen) -> int:
     """`atc explain FOLDER NODE`: why a node of a compiled model got its kernel."""
-    if _asks(argv, "explain"):
-        return 0
-    return _guarded(lambda: _explain_command(argv), _screen(argv))
-
-
-def _explain_command(argv: list[str]) -> int:
     from atc.tools.explain import explain, read_report
 
     match parse_arguments(argv, "explain", words=2).words:
@@ -204,15 +187,8 @@ def _explain_command(argv: list[str]) -> int:
     return 0
 
 
-def _tool(command: str, argv: list[str]) -> int:
+def _tool(command: str, argv: list[str], screen: Screen) -> int:
     """`atc diff`, `bisect`, `profile` and `report`: looking inside a compiled network."""
-    if _asks(argv, command):
-        return 0
-    screen = _screen(argv)
-    return _guarded(lambda: _tool_command(command, argv, screen), screen)
-
-
-def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
     with screen:
         from atc.tools.commands import run_tool
 
@@ -221,14 +197,8 @@ def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
     return answer.status
 
 
-def _batch(argv: list[str]) -> int:
+def _batch(argv: list[str], _: Screen) -> int:
     """`atc batch FILE`: many compilations, with a table on a terminal and lines elsewhere."""
-    if _asks(argv, "batch"):
-        return 0
-    return _guarded(lambda: _batch_command(argv), _screen(argv))
-
-
-def _batch_command(argv: list[str]) -> int:
     from atc.batch.command import batch_json, run_batch
     from atc.cli.batch_table import BatchLines, BatchTable
 
@@ -243,14 +213,8 @@ def _batch_command(argv: list[str]) -> int:
     return done.exit_status
 
 
-def _env(argv: list[str]) -> int:
+def _env(argv: list[str], _: Screen) -> int:
     """`atc env [VARIABLE...]`: all variables with their values."""
-    if _asks(argv, "env"):
-        return 0
-    return _guarded(lambda: _env_command(argv), _screen(argv))
-
-
-def _env_command(argv: list[str]) -> int:
     from atc.options.docs import settings_page
     from atc.options.show import HEADINGS, current, env_json, env_text
 
@@ -269,14 +233,8 @@ def _env_command(argv: list[str]) -> int:
     return 0
 
 
-def _completion(argv: list[str]) -> int:
+def _completion(argv: list[str], _: Screen) -> int:
     """`atc completion bash|zsh|fish`: a script for the shell."""
-    if _asks(argv, "completion"):
-        return 0
-    return _guarded(lambda: _completion_command(argv), _screen(argv))
-
-
-def _completion_command(argv: list[str]) -> int:
     from atc.options.completion import SHELLS, completion
 
     match parse_arguments(argv, "completion", words=1).words:
@@ -287,15 +245,8 @@ def _completion_command(argv: list[str]) -> int:
     return 0
 
 
-def _cache(argv: list[str]) -> int:
+def _cache(argv: list[str], _: Screen) -> int:
     """`atc cache stats|verify|clear|why NAME`."""
-    if _asks(argv, "cache"):
-        return 0
-    screen = _screen(argv)
-    return _guarded(lambda: _cache_command(argv), screen)
-
-
-def _cache_command(argv: list[str]) -> int:
     from atc.tools.cache import cache_command
 
     status, text = cache_command(argv)
@@ -348,6 +299,17 @@ def _console(screen: Screen) -> Console:
             print(text, file=sys.stderr)
 
     return Console(line, note, screen)
+
+
+COMMANDS: dict[str, Command] = {
+    "verify": _verify, "check": _check, "explain": _explain, "batch": _batch,
+    "env": _env, "completion": _completion, "cache": _cache,
+    **{name: partial(_tool, name) for name in TOOLS},
+}  # fmt: skip
+MEGENGINE: dict[str, Callable[[list[str]], int]] = {
+    "load_and_run": _load_and_run, "compare_binary_iodump": _compare_binary_iodump
+}
+"""Commands with MegEngine's own options and help."""
 
 
 # ----------------------------------------------------------------------------------- their parts
