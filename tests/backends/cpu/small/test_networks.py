@@ -137,6 +137,41 @@ def test_functions_of_bytes_are_looked_up_where_these_are_summed(
     assert not any("map_table" in name for name in kernels), kernels
 
 
+AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
+    "ties": (8, {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "ties of six": (8, {"kernel_shape": [2, 3]}),
+    "nine, padded": (6, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    "nine, zeros around": (
+        7, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
+    ),
+    "large": (5, {"kernel_shape": [7, 5], "strides": [2, 1], "pads": [3, 0, 3, 2]}),
+    "more than 16 bits hold": (4, {"kernel_shape": [13, 11], "pads": [6, 0, 6, 0]}),
+}
+"""Average pooling: channels, and how."""
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_averages_of_windows_are_the_portable_kernels(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    channels, how = AVERAGES[name]
+    net = Net(True)
+    x = net.conv(net.input(1, 3, 13, 11), channels, relu=False)
+    net.nodes.append(helper.make_node("AveragePool", [x], ["mean"], **how))
+    size, pads = how["kernel_shape"], how.get("pads", [0] * 4)
+    strides = how.get("strides", [1, 1])
+    out = [(n + pads[d] + pads[d + 2] - size[d]) // strides[d] + 1 for d, n in enumerate((13, 11))]
+    net.shapes["mean"] = (1, channels, *out)
+    model = net.model(net._quantized("mean", net.scales[x] / 4 if "ties" in name else 0.0037, 5))
+    given = np.random.default_rng(6).integers(-128, 128, (1, 3, 13, 11)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 30
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+    texts = [p.read_text() for p in (tmp_path / "small/net/src/kernels").glob("*depthwise*.c")]
+    assert ["no weights" in text for text in texts] == [size[0] * size[1] <= 128]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f"])
 def test_residuals_of_any_scale_give_the_portable_kernels_bits(target: str, tmp_path: Path) -> None:
