@@ -34,14 +34,20 @@ def fuse_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Nod
         range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
     )
     for index in latest_first:  # the others are then computed before it
-        maker = _maker(state, node.inputs[index]) if bytes_last else None
-        if maker is not None and isinstance(maker.op, Conv) and not node.op.expr.dtype in SMALL:
-            if maker.op.epilogue.expr.dtype in BYTES:
-                continue
+        if bytes_last and _takes_from_bytes(state, node.op, node.inputs[index]):
+            continue
         fused = _fuse(state, node, node.op, index)
         if fused is not None:
             return fused
     return node
+
+
+def _takes_from_bytes(state: Rewriting, op: Map, name: str) -> bool:
+    """Return whether a Map makes something larger of a convolution's bytes."""
+    maker = _maker(state, name)
+    if maker is None or not isinstance(maker.op, Conv):
+        return False
+    return maker.op.epilogue.expr.dtype in BYTES and op.expr.dtype not in SMALL
 
 
 def fuse_known_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Node:
