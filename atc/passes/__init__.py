@@ -189,8 +189,9 @@ def run_passes(
     for each in passes:
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
-        if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):
-            each = _rule(each.name, fuse_known_epilogue)
+        if each.name.startswith("fuse_epilogue"):
+            fuse = fuse_known_epilogue if RESIDUAL in skip else fuse_epilogue
+            each = _rule(each.name, partial(fuse, bytes_last=layouts.bytes_last))
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)

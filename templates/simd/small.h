@@ -430,6 +430,23 @@ static inline int32_t q_round(float x) {
   __asm__("vcvtr.s32.f32 %0, %1" : "=t"(bits) : "t"(x));
   memcpy(&y, &bits, sizeof y);
   return y;
+#elif defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT)
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const bool negative = bits >> 31 != 0;
+  const int exponent = (int)(bits >> 23 & 0xffu), shift = 150 - exponent;
+  const uint32_t m = (bits & 0x7fffffu) | 0x800000u; /* |x| = m / 2^shift */
+  if (exponent < 126) return 0; /* less than a half */
+  if (exponent > 157) return bits << 1 > 0xff000000u ? 0 : negative ? INT32_MIN : INT32_MAX;
+  uint32_t size;
+  if (shift > 0) {
+    const uint32_t half = 1u << (shift - 1), rest = m & ((half << 1) - 1);
+    size = m >> shift;
+    size += rest > half || (rest == half && (size & 1u));
+  } else {
+    size = m << -shift;
+  }
+  return negative ? -(int32_t)size : (int32_t)size;
 #else
   const float whole = 8388608.0f; /* 2^23: there the last bit of a float is 1 */
   if (x >= whole) return x >= 2147483648.0f ? INT32_MAX : (int32_t)x;
@@ -447,6 +464,38 @@ static inline float q_rounded(float x) {
   const float whole = 8388608.0f, y = x < 0.0f ? x - whole + whole : x + whole - whole;
   if (!(x > -whole && x < whole)) return x;
   return y == 0.0f && x <= 0.0f ? (x < 0.0f ? -0.0f : x) : y;
+}
+
+static inline bool q_is_nan(float x) {
+#if defined(__ARM_FP) || !(defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT))
+  return x != x;
+#else
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits << 1 > 0xff000000u;
+#endif
+}
+
+/* round(x) + zero within the numbers of a signed or of an unsigned byte; NaN gives 0. */
+static inline int32_t q_quantize_s(float x, int32_t zero) {
+  if (q_is_nan(x)) return 0;
+#if defined(__ARM_FP) && defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+  int32_t y;
+  __asm__("qadd %0, %1, %2\n\tssat %0, #8, %0" : "=r"(y) : "r"(q_round(x)), "r"(zero));
+  return y;
+#else
+  return q_clamp(q_round(x), -128 - zero, 127 - zero) + zero;
+#endif
+}
+static inline int32_t q_quantize_u(float x, int32_t zero) {
+  if (q_is_nan(x)) return 0;
+#if defined(__ARM_FP) && defined(__ARM_FEATURE_DSP) && !defined(ATC_EMULATE_DSP)
+  int32_t y;
+  __asm__("qadd %0, %1, %2\n\tusat %0, #8, %0" : "=r"(y) : "r"(q_round(x)), "r"(zero));
+  return y;
+#else
+  return q_clamp(q_round(x), -zero, 255 - zero) + zero;
+#endif
 }
 
 /* round((float)sum * scale), ties to even, within [low, high], both less than 512 from 0.

@@ -28,6 +28,14 @@ void rounded(int n, const float *x, int32_t *whole, float *near)
     near[k] = q_rounded(x[k]);
   }
 }
+void quantized(int n, const float *x, int32_t zero, int32_t *s, int32_t *u);
+void quantized(int n, const float *x, int32_t zero, int32_t *s, int32_t *u)
+{
+  for (int k = 0; k < n; k++) {
+    s[k] = q_quantize_s(x[k], zero);
+    u[k] = q_quantize_u(x[k], zero + 128);
+  }
+}
 """
 
 
@@ -78,15 +86,26 @@ def test_requantization_rounds_as_floats_do(flags: tuple[str, ...], tmp_path: Pa
     assert (exact != want).sum() > 100, "no case needs the first rounding"
 
 
-def test_whole_numbers_next_to_floats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("-DATC_EMULATE_SOFT",)], ids=["floats", "integers"])
+def test_whole_numbers_next_to_floats(flags: tuple[str, ...], tmp_path: Path) -> None:
     bits = np.random.default_rng(2).integers(0, 2**32, 300_000, np.uint32)
     large = [8388607.5, 4194304.5, -4194305.5, 8388609, 2147483648, -3e9, -0.0, 0.5, -1.5]
     x = np.append(bits.view(np.float32), np.float32(large))
     whole, near = np.empty(x.shape, np.int32), np.empty_like(x)
-    library(tmp_path).rounded(len(x), *pointers(x, whole, near))
+    made = library(tmp_path, *flags)
+    made.rounded(len(x), *pointers(x, whole, near))
     real = ~np.isnan(x)
     want = np.zeros(x.shape, np.float32)
     want[real] = np.rint(x[real])
     np.testing.assert_array_equal(near.view(np.uint32)[real], want.view(np.uint32)[real])
     want = np.clip(want.astype(np.float64), -(2**31), 2**31 - 1)
     np.testing.assert_array_equal(whole, want.astype(np.int32))
+    small = np.random.default_rng(3).integers(-700, 700, 9999) / 2
+    x = np.concatenate([x, small, np.nextafter(small, 0)], dtype=np.float32)
+    real = ~np.isnan(x)
+    for zero in (-128, 3, 127):
+        s, u = np.empty((2, len(x)), np.int32)
+        made.quantized(len(x), *pointers(x), zero, *pointers(s, u))
+        for got, low, point in ((s, -128, zero), (u, 0, zero + 128)):
+            want = np.clip(np.rint(np.where(real, x, 0).astype(np.float64)) + point, low, low + 255)
+            np.testing.assert_array_equal(got, np.where(real, want, 0).astype(np.int32))

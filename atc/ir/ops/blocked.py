@@ -60,7 +60,8 @@ class ConvBlocked(Op):
     all filters are one block, so may all of x's channels be, which are as many as there are.
     Epilogue views are over the shape of y. Beside floats x and w may be floats of 16 bits.
     Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
-    first. Where each channel has a filter of its own, w may also be int16 of no more than 9 bits.
+    first. Where each channel has a filter of its own, w may also be int16 of no more than 9 bits,
+    or of bytes known to be `ones`: windows are summed.
     """
 
     window: Window
@@ -68,6 +69,7 @@ class ConvBlocked(Op):
     epilogue: Epilogue
     accumulator: DType = DType.FLOAT
     zero: int = 0
+    ones: bool = False
 
     @property
     def plain(self) -> int:
@@ -87,6 +89,7 @@ class ConvBlocked(Op):
         small = w.dtype is DType.INT8 or alone and w.dtype is DType.INT16
         bytes_ = types[0] in BYTES and small and self.accumulator is DType.INT32
         require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")
+        require(not self.ones or bytes_ and alone, f"{w} is not ones")
         block = y[-1]
         channels = w.shape[1] * self.group
         plain = (x.shape[0], channels, *x.shape[2 : self.plain])

@@ -8,7 +8,7 @@ from math import prod
 
 from atc.ir.expr import Call, Expr, Input, cost, operands_of, substitute
 from atc.ir.graph import DType, Node, Op, TensorType
-from atc.ir.ops import Epilogue, Map, MatMul, Normalize, Reduce, Reshape
+from atc.ir.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import Split, View, compose, compose_refining, dense
 from atc.passes.canonical.lookup_tables import reads_lookup_table
@@ -22,10 +22,11 @@ SMALL = (*BYTES, DType.UINT16, DType.INT16)
 """Types that tensors are quantized to."""
 
 
-def fuse_epilogue(state: Rewriting, node: Node) -> Node:
+def fuse_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Node:
     """Replace a Map that reads a heavy op's result in place by that op with a longer epilogue.
 
-    Nothing else may read the result; other operands (bias, residual) become the node's.
+    Nothing else may read the result; other operands (bias, residual) become the node's. With
+    `bytes_last` convolutions that end in bytes do: floats don't lie with their channels last.
     """
     if not isinstance(node.op, Map) or reads_lookup_table(node.op.expr):
         return node  # a table is read fastest byte by byte
@@ -33,16 +34,26 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
         range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
     )
     for index in latest_first:  # the others are then computed before it
+        if bytes_last and _takes_from_bytes(state, node.op, node.inputs[index]):
+            continue
         fused = _fuse(state, node, node.op, index)
         if fused is not None:
             return fused
     return node
 
 
-def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
+def _takes_from_bytes(state: Rewriting, op: Map, name: str) -> bool:
+    """Return whether a Map makes something larger of a convolution's bytes."""
+    maker = _maker(state, name)
+    if maker is None or not isinstance(maker.op, Conv):
+        return False
+    return maker.op.epilogue.expr.dtype in BYTES and op.expr.dtype not in SMALL
+
+
+def fuse_known_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Node:
     """Fuse an epilogue whose other operands are constants: bias and activation, no residual."""
     computed = [name for name in node.inputs if state.constant(name) is None]
-    return fuse_epilogue(state, node) if len(computed) == 1 else node
+    return fuse_epilogue(state, node, bytes_last) if len(computed) == 1 else node
 
 
 def look_up_sums(state: Rewriting, node: Node) -> Node:

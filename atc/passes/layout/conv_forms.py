@@ -67,7 +67,9 @@ def _bytes(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
         return
     zero = int(point.reshape(()).astype(np.int64))
     epilogue = Epilogue(op.epilogue.expr, found[1])
-    result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero)
+    filters = scene.constant(node.inputs[1])
+    ones = op.group > 1 and filters is not None and bool((filters == 1).all())
+    result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero, ones)
     first, weights = node.inputs[:2]
     yield Form(Layout.LAST, result, (Read(first, Layout.LAST), Read(weights), *found[0]))
 

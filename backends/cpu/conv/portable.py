@@ -23,6 +23,8 @@ ROW, PRODUCTS = 4.0, 0.8
 """Cycles to begin a row, and products per cycle in it."""
 SMALL = 0.12
 """The latter on a small core, which takes one instruction after the other."""
+SMALL_RESULT = 30.0
+"""Cycles that a sum of integers takes there to become a result."""
 TAP, SMALL_TAP = 4.0, 8.0
 """Cycles that a number of a pooling window takes, the latter on a small core."""
 
@@ -95,7 +97,10 @@ class ConvRows(_InStripes[Conv]):
         _, weights = operand_types(w)
         across = max(w.outputs[0].shape[-1], 1)
         rows = w.outputs[0].size / across * prod(weights.shape[1:])
-        return rows * (ROW + across / (SMALL if target.bytes_last else PRODUCTS))
+        if not target.bytes_last:
+            return rows * (ROW + across / PRODUCTS)
+        each = 0.0 if w.op.accumulator.is_float else SMALL_RESULT
+        return rows * (ROW + across / SMALL) + w.outputs[0].size * each
 
 
 def _held(t: TensorType, rows: int) -> TensorType:

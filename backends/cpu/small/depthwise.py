@@ -20,6 +20,8 @@ GROUP = 4
 """Channels that are summed at a time."""
 MOST_UNROLLED = 12
 """Windows of up to so many taps are one straight line of code."""
+MOST_SUMMED = 128
+"""The most bytes of either sign whose sum a signed number of 16 bits holds."""
 
 
 class DepthwiseInt8x4(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked, StripedParams]):
@@ -44,8 +46,8 @@ class DepthwiseInt8x4(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked,
     def packs(
         self, w: Workload[ConvBlocked], params: StripedParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Weights as [group of four][tap][channel]."""
-        return {1: _packed}
+        """Weights as [group of four][tap][channel]; ones are known without."""
+        return {1: (lambda weights: weights.reshape(-1)[:0]) if _sums(w) else _packed}
 
     def values(
         self, w: Workload[ConvBlocked], params: StripedParams, target: Target
@@ -59,18 +61,29 @@ class DepthwiseInt8x4(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked,
             "taps": taps, "straight": taps <= MOST_UNROLLED, "kind": instructions(target),
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
             "zero": op.zero, "unsigned": w.input(0).dtype is DType.UINT8,
-            "known": requantization(op.epilogue, w, 2), "result": y.dtype.c,
+            "ones": _sums(w), "known": requantization(op.epilogue, w, 2, _most(w)),
+            "result": y.dtype.c,
             "s": stripes(params, rows.size, rows.out),
             "epilogue": lambda total, m: result_lines(
-                op.epilogue, w, 2, [m if i == "m" else i for i in dims(w)], total, m
+                op.epilogue, w, 2, [m if i == "m" else i for i in dims(w)], total, m, _most(w)
             ),
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: StripedParams, target: Target) -> float:
         """Estimated instructions."""
         taps, kind = prod(w.op.window.kernel), instructions(target)
-        each = {"mve": 0.8, "dsp": 2.5, "c": 4.0}[kind]
+        each = {"mve": 0.8, "dsp": 2.5, "c": 4.0}[kind] * (0.4 if _sums(w) else 1.0)
         return w.outputs[0].size * (taps * each + (PIXEL / 4 if kind == "mve" else PIXEL))
+
+
+def _sums(w: Workload[ConvBlocked]) -> bool:
+    """Return whether windows are summed, in pairs of 16 bits where it's done so."""
+    return w.op.ones and prod(w.op.window.kernel) <= MOST_SUMMED
+
+
+def _most(w: Workload[ConvBlocked]) -> int | None:
+    """Return the largest magnitude of a sum, where it is known to be small."""
+    return 255 * prod(w.op.window.kernel) if _sums(w) else None
 
 
 def _packed(weights: Array) -> Array:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 from atc.backends.cpu.map.lookup_table import MapTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
+from atc.backends.cpu.small.rounded import rounded_byte
 from atc.backends.cpu.small.runs import instructions
-from atc.backends.cpu.small.words import word_steps
+from atc.backends.cpu.small.words import ENDS, word_steps
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, behind, load, render_expr
 from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import DType
 from atc.ir.ops import Map
-from atc.ir.view import dense
+from atc.ir.view import View, dense
 
 AT_ONCE = 4
 """Elements of an iteration of the loop over elements in a row."""
@@ -40,26 +40,15 @@ class MapFixedPoint(Kernel[Map]):
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return loops, declarations and the stored value, and those of elements in a row."""
-        found, loops = _found(w), loop_names("i", w.op.shape)
+        found = _found(w)
         assert found is not None
-        indices = [v for v, _ in loops]
-        read = reader(w.op.views, [t.dtype if t else None for t in w.inputs], indices)
-        lines, value = _element(found, read)
-        values: dict[str, object] = {
-            "loops": loops, "lines": lines, "value": value, "size": prod(w.op.shape), "each": [],
-            "steps": found.steps, "vector": None, "words": [],
-            "target": address(dense(w.op.shape), indices),
-        }  # fmt: skip
-        dense_ = all(not v.offset and v.is_dense(w.op.shape) for v in w.op.views)
-        values["scalar"] = _element(found, _at("i"))
-        if dense_ and instructions(target) == "mve":
+        guard = found.steps.guard
+        values = _loops(w, lambda read: _element(found, read), at_once=not guard) | {"guard": guard}
+        if values["run"] and instructions(target) == "mve":
             values["vector"] = _vector(found, w)
-        if dense_ and instructions(target) == "dsp":
+        if values["run"] and instructions(target) == "dsp":
             values |= _words(found, w)
-        if not dense_ or values["words"] or found.steps.guard:
-            return values
-        at = ["i", *(f"i + {k}" for k in range(1, AT_ONCE))]
-        return values | {"each": [(a, *_element(found, _at(a))) for a in at]}
+        return values
 
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Let the result overwrite an operand that is read where it goes."""
@@ -68,6 +57,40 @@ class MapFixedPoint(Kernel[Map]):
     def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the loops' cycles that compute floats."""
         return 0.4 * loop_cycles(w)
+
+
+class MapQuantize(Kernel[Map]):
+    """Floats that are rounded to bytes."""
+
+    name = "map_quantize"
+    op = Map
+    template = "cpu/small/map.c.j2"
+    headers = ("small",)
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Return whether a byte's whole range is rounded to, of operands that are all read."""
+        plain = target.bytes_last and not is_dynamic(w.op.shape) and not w.op.coordinates
+        found = rounded_byte(w.op.expr) if plain else None
+        if found is None or found.value.dtype is not DType.FLOAT:
+            return False
+        return (found.low + found.zero, found.high + found.zero) == ENDS[found.dtype]
+
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
+        """Return loops, declarations and the stored value, and those of elements in a row."""
+        found = rounded_byte(w.op.expr)
+        assert found is not None
+        sign = "u" if found.dtype is DType.UINT8 else "s"
+
+        def element(read: Callable[[int], str]) -> tuple[list[str], str]:
+            lines, value = render_expr(found.value, read)
+            return lines, f"({found.dtype.c})(q_quantize_{sign}({value}, {found.zero}))"
+
+        return _loops(w, element, at_once=True) | {"guard": 0}
+
+    def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
+        """Return a part of the cycles of loops that round by calls."""
+        return 0.5 * loop_cycles(w)
 
 
 class MapTableBytes(MapTable):
@@ -85,8 +108,50 @@ class MapTableBytes(MapTable):
         return target.bytes_last and self.is_table(w)
 
 
-def _at(index: str) -> Callable[[int], str]:
-    return lambda k: f"x{k}[{index}]"
+Element = Callable[[Callable[[int], str]], tuple[list[str], str]]
+"""Gives the C lines and the value of an element, of operands that a function reads."""
+
+
+def _loops(w: Workload[Map], element: Element, at_once: bool) -> dict[str, object]:
+    """Return the loops of a Map for its template, with runs in which all operands lie in a row.
+
+    `at_once` says whether a run's elements are computed some at a time.
+    """
+    op, loops = w.op, loop_names("i", w.op.shape)
+    dtypes = [t.dtype if t else None for t in w.inputs]
+    indices = [v for v, _ in loops]
+    lines, value = element(reader(op.views, dtypes, indices))
+    values: dict[str, object] = {
+        "loops": loops, "lines": lines, "value": value, "run": 0, "each": [], "vector": None,
+        "words": [], "less": [], "target": address(dense(op.shape), indices),
+    }  # fmt: skip
+    depth, run = _run(op)
+    if run < AT_ONCE:
+        return values
+    outer = indices[:depth]
+    rows = [address(View(v.strides[:depth], v.offset), outer) for v in op.views]
+    to = address(View(dense(op.shape).strides[:depth]), outer)
+    each = [None if t is None else t.c for t in dtypes]
+
+    def at(index: str) -> tuple[list[str], str]:
+        read = [load(t, f"r{k}[{index}]") if t else "" for k, t in enumerate(dtypes)]
+        return element(read.__getitem__)
+
+    places = ["i", *(f"i + {k}" for k in range(1, AT_ONCE))]
+    return values | {
+        "run": run, "outer": loops[:depth], "to": behind("y0", to), "made": w.outputs[0].dtype.c,
+        "rows": [(k, each[k], behind(f"x{k}", row)) for k, row in enumerate(rows)],
+        "scalar": at("i"), "each": [(i, *at(i)) for i in places] if at_once else [],
+    }  # fmt: skip
+
+
+def _run(op: Map) -> tuple[int, int]:
+    """Return how many loops go around the runs that all operands lie in, and a run's size."""
+    depth, run = len(op.shape), 1
+    while depth and all(op.shape[depth - 1] == 1 or v.strides[depth - 1] == run for v in op.views):
+        depth -= 1
+        run *= op.shape[depth]
+    return depth, run
 
 
 def _element(found: FixedPoint, read: Callable[[int], str]) -> tuple[list[str], str]:
@@ -108,7 +173,7 @@ def _vector(found: FixedPoint, w: Workload[Map]) -> tuple[list[str], str]:
     for name, atom in zip(names, found.atoms, strict=True):
         assert isinstance(atom, Input)
         sign = "u" if w.input(atom.index).dtype is DType.UINT8 else "s"
-        operands.append(f"const q_sums {name} = q_load4_{sign}(x{atom.index} + k);")
+        operands.append(f"const q_sums {name} = q_load4_{sign}(r{atom.index} + k);")
     lines, value = found.steps.vector_lines(names)
     return [*operands, *lines], value
 
@@ -127,4 +192,4 @@ def _found(w: Workload[Map]) -> FixedPoint | None:
     return fixed_point(w.op.expr, byte_bounds)
 
 
-KERNELS = (MapFixedPoint(), MapTableBytes())
+KERNELS = (MapFixedPoint(), MapQuantize(), MapTableBytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from atc.backends.cpu.small.depthwise import MOST_UNROLLED
 from atc.backends.cpu.small.runs import instructions
 from atc.backends.kernel import Kernel, StripedParams, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
@@ -51,6 +52,7 @@ class PoolLastBytes(InStripes[Pool, StripedParams], Kernel[Pool, StripedParams])
             "element": y.dtype.c, "sign": "u" if y.dtype is DType.UINT8 else "s", "kind": kind,
             "wide": WIDTHS[kind], "s": stripes(params, rows.size, rows.out),
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
+            "straight": rows.kernel * cols.kernel <= MOST_UNROLLED,
         }  # fmt: skip
 
     def cost(self, w: Workload[Pool], params: StripedParams, target: Target) -> float:

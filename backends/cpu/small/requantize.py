@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import frexp
+
+import numpy as np
 
 from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import MOST, Rounded, kept_byte, rounded_byte
@@ -12,7 +15,7 @@ from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import behind, literal
 from atc.backends.render.loops import finish, reader
-from atc.ir.expr import Call, Const, Expr, Input, walk
+from atc.ir.expr import Call, Const, Expr, Input, call, const, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 from atc.ir.ops.blocked import BYTES
@@ -39,14 +42,17 @@ class Requantize:
     """The C of the place in a table where the result of a byte of 0 stands; '': there is none."""
 
 
-def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | None:
+def requantization(
+    epilogue: Epilogue, w: Workload, first: int, most: int | None = None
+) -> Requantize | None:
     """Return the requantization that an epilogue is, its operands from input `first` on.
 
     None where it is another one, or where bias or scale vary along another axis than the last.
+    `most` is the largest magnitude of a sum, where that is known.
     """
     inner, table = _before_table(epilogue, first)
     found = rounded_byte(inner.expr)
-    known = None if found is None else _requantization(found, inner, w, first)
+    known = None if found is None else _requantization(found, inner, w, first, most)
     return None if known is None else replace(known, table=table)
 
 
@@ -61,10 +67,10 @@ def _before_table(epilogue: Epilogue, first: int) -> tuple[Epilogue, str]:
 
 
 def _requantization(
-    found: Rounded, epilogue: Epilogue, w: Workload, first: int
+    found: Rounded, epilogue: Epilogue, w: Workload, first: int, most: int | None = None
 ) -> Requantize | None:
     """Return the requantization that is rounded; the sum is Input(0)."""
-    value, halvings = _halved(found.value)
+    value, halvings = _halved(_multiplied(found.value, most))
     match value:
         case Call(fn="Mul", args=(whole, scale)) if not halvings or isinstance(scale, Const):
             pass
@@ -89,6 +95,29 @@ def _requantization(
         first + bias - 1 if bias else None, None if index is None else first + index - 1,
         factor, found.zero, found.dtype, found.low, found.high,
     )  # fmt: skip
+
+
+def _multiplied(value: Expr, most: int | None) -> Expr:
+    """Return a scaled sum that is divided by a number as a multiple of it, if it rounds alike."""
+    match value:
+        case Call(fn="Div", args=(Call(fn="Mul", args=(total, Const() as scale)), Const() as by)):
+            factor = _one_factor(float(scale.value), float(by.value), most) if most else None
+            return value if factor is None else call("Mul", total, const(factor, DType.FLOAT))
+        case _:
+            return value
+
+
+@lru_cache(maxsize=256)
+def _one_factor(scale: float, divisor: float, most: int) -> float | None:
+    """Return a factor by which all sums up to `most` become what scale and divisor round to."""
+    sums = np.arange(-most, most + 1).astype(np.float32)
+    want = np.rint(sums * np.float32(scale) / np.float32(divisor))
+    nearest = np.float32(scale / divisor)
+    for end in (nearest, np.float32(np.inf), np.float32(-np.inf)):
+        factor = np.nextafter(nearest, end)
+        if np.array_equal(np.rint(sums * factor), want):
+            return float(factor)
+    return None
 
 
 def _halved(value: Expr) -> tuple[Expr, int]:
@@ -120,13 +149,15 @@ def _by_column(epilogue: Epilogue, w: Workload, k: int, first: int) -> bool:
 
 
 def result_lines(
-    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str, column: str
-) -> tuple[list[str], str]:
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str, column: str,
+    most: int | None = None,
+) -> tuple[list[str], str]:  # fmt: skip
     """Return the C lines and the stored value of one result with the sum `total`.
 
-    `indices` run over the result, the last of them is `column`.
+    `indices` run over the result, the last of them is `column`; `most` is the largest magnitude of
+    a sum, where that is known.
     """
-    known = requantization(epilogue, w, first)
+    known = requantization(epilogue, w, first, most)
     if known is not None and known.table:
         return [], f"({known.table})[{_requantized(known, total, column)}]"
     inner, table = _before_table(epilogue, first)

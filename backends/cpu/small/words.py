@@ -49,7 +49,7 @@ class WordSteps:
         """Return the C of the elements from `index` on; atoms are numbers and types of operands."""
         lines = []
         for k, (number, dtype) in enumerate(atoms):
-            word = f"q_load4(x{number} + {index})"
+            word = f"q_load4(r{number} + {index})"
             if self.zeros:
                 sign, less = "u" if dtype is DType.UINT8 else "s", self.less(k)
                 even, odd = (
@@ -66,7 +66,7 @@ class WordSteps:
             lines.append(f"const int32_t r{k} = {self._total(part, half)};")
         ends = ", ".join(f"(uint32_t){saturated}(r{k}, {self.bits})" for k in range(4))
         return [*lines, f"const uint32_t word = q_join4({ends});",
-                f"memcpy(y0 + {index}, &word, sizeof word);"]  # fmt: skip
+                f"memcpy(y + {index}, &word, sizeof word);"]  # fmt: skip
 
     def _total(self, part: str, half: str) -> str:
         if self.zeros:

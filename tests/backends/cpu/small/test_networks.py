@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 from projects import build_shared, write_project
 from stages import project_of
 from tiny_networks import NETWORKS, Net
@@ -36,7 +36,8 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
     size = ctypes.c_size_t(library.net_arena_size())
     assert library.net_init(ctypes.c_void_p(context), ctypes.c_void_p(arena), size) == 0
     shape = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
-    y = np.zeros(shape, np.int8)
+    kind = model.graph.output[0].type.tensor_type.elem_type
+    y = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind))
     inputs, outputs = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
     assert library.net_run_tensors(ctypes.c_void_p(context), inputs, outputs) == 0
     return y
@@ -135,6 +136,96 @@ def test_functions_of_bytes_are_looked_up_where_these_are_summed(
     np.testing.assert_array_equal(result(tmp_path / "small", whole, target, given), want)
     kernels = [p.stem for p in (tmp_path / "small/net/src/kernels").glob("*.c")]
     assert not any("map_table" in name for name in kernels), kernels
+
+
+AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
+    "ties": (8, {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "ties of six": (8, {"kernel_shape": [2, 3]}),
+    "nine, padded": (6, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    "nine, zeros around": (
+        7, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
+    ),
+    "large": (5, {"kernel_shape": [7, 5], "strides": [2, 1], "pads": [3, 0, 3, 2]}),
+    "more than 16 bits hold": (4, {"kernel_shape": [13, 11], "pads": [6, 0, 6, 0]}),
+}
+"""Average pooling: channels, and how."""
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_averages_of_windows_are_the_portable_kernels(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    channels, how = AVERAGES[name]
+    net = Net(True)
+    x = net.conv(net.input(1, 3, 13, 11), channels, relu=False)
+    net.nodes.append(helper.make_node("AveragePool", [x], ["mean"], **how))
+    size, pads = how["kernel_shape"], how.get("pads", [0] * 4)
+    strides = how.get("strides", [1, 1])
+    out = [(n + pads[d] + pads[d + 2] - size[d]) // strides[d] + 1 for d, n in enumerate((13, 11))]
+    net.shapes["mean"] = (1, channels, *out)
+    model = net.model(net._quantized("mean", net.scales[x] / 4 if "ties" in name else 0.0037, 5))
+    given = np.random.default_rng(6).integers(-128, 128, (1, 3, 13, 11)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 30
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+    texts = [p.read_text() for p in (tmp_path / "small/net/src/kernels").glob("*depthwise*.c")]
+    assert ["no weights" in text for text in texts] == [size[0] * size[1] <= 128]
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
+@pytest.mark.parametrize("size", [1, 3, 38])
+def test_floats_are_quantized_as_the_portable_kernels_do(
+    size: int, target: str, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    ends = [helper.make_tensor_value_info(n, t, (1, 6, size))
+            for n, t in (("x", onnx.TensorProto.FLOAT), ("y", onnx.TensorProto.INT8))]  # fmt: skip
+    constants = [numpy_helper.from_array(v, n)
+                 for n, v in (("s", np.float32(0.0371)), ("z", np.int8(-7)))]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9
+    )
+    x = np.random.default_rng(size).normal(0, 3, (1, 6, size)).astype(np.float32)
+    x.flat[:5] = np.nan, np.inf, -np.inf, 0.0371 * 2.5, -3e38
+    want = result(tmp_path / "c99", model, "c99", x)
+    assert want.flat[0] == 0
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, x), want)
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
+@pytest.mark.parametrize("channels", [7, 12, 24])
+def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
+    channels: int, target: str, tmp_path: Path
+) -> None:
+    net = Net(True, uneven=True)
+    x = net.conv(net.input(1, 5, 6, 7), channels, (1, 1), relu=False)
+    net.nodes.append(helper.make_node("GlobalAveragePool", [x], ["mean"]))
+    net.shapes["mean"] = (1, channels, 1, 1)
+    model = net.model(net.add(x, net._quantized("mean", 0.0041, 9), "Mul", relu=False))
+    given = np.random.default_rng(6).integers(-128, 128, (1, 5, 6, 7)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 20
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
+def test_floats_at_the_end_leave_convolutions_their_bytes(target: str, tmp_path: Path) -> None:
+    net = Net(True)
+    x = net.conv(net.conv(net.input(1, 5, 6, 7), 9, relu=False), 11, (1, 1), relu=False)
+    model = net.model(x)
+    operands = [model.graph.output[0].name, f"{x}.s", f"{x}.z"]
+    model.graph.node.append(helper.make_node("DequantizeLinear", operands, ["floats"]))
+    model.graph.output[0].name = "floats"
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    given = np.random.default_rng(6).integers(-128, 128, (1, 5, 6, 7)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 20
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+    names = [p.stem for p in (tmp_path / "small/net/src/kernels").glob("*conv*.c")]
+    assert len(names) == 2
+    assert all("conv_runs" in name for name in names)
 
 
 @pytest.mark.slow
