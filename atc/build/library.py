@@ -29,8 +29,8 @@ from atc.backends.toolchain import (
 )
 from atc.build.output_folder import Content, write_files
 from atc.cache import Key, make_key
-from atc.codegen.weights import Blob
 from atc.errors import InternalError, ToolchainError
+from atc.files.blob import Blob
 from atc.files.temporary import temporary_folder
 
 KERNEL_HEADER = "src/kernel.h"
