@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from atc.accuracy.compare import Verification
 from atc.cache import Listings
-from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
+from atc.files.blob import NO_WEIGHTS, Blob
 from atc.ir.graph import Graph
 from atc.notebook import with_progress
 from atc.options.modes import TRAIN
@@ -23,6 +23,7 @@ from atc.options.options import make_options
 from atc.options.resolve import resolve
 from atc.options.table import LOG_LEVELS
 from atc.pipeline.held import Held
+from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions
 from atc.tools.explain import explain as explain_node
@@ -201,12 +202,12 @@ def compile(
 
 def compile_holding(
     held: Held, keywords: Mapping[str, Any], before: Blob = NO_WEIGHTS,
-    listings: Listings | None = None,
+    listings: Listings | None = None, kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile as `compile` does; `held` is what the caller keeps from run to run.
 
     `before` are the weights of other networks, in a library of several; `listings` what the
-    caller's other compilations know of the op compiler cache.
+    caller's other compilations know of the op compiler cache, and `kept` its place for all of this.
     """
     resolved = resolve(keywords, "compile", program=True)
     values: dict[str, Any] = resolved.values
@@ -223,7 +224,7 @@ def compile_holding(
     with with_progress(listen) as shown:
         report = values["check_report"]
         done = compile_or_report(
-            options, resolved.environ, shown, report, decisions, listings
+            options, resolved.environ, shown, report, decisions, listings, kept
         )
     if values["display_model_info"]:
         for line in model_info(done).splitlines():

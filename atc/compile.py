@@ -20,6 +20,7 @@ from atc.cache import Listings
 from atc.diagnostics import Diagnostics, remembering
 from atc.farm.scheduler import open_scheduler
 from atc.options.options import Options
+from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, compile_one
 from atc.pipeline.request import Decisions, resolve_request
@@ -32,12 +33,14 @@ compile_request = calibrated(selftested(multi_target(within_error(bf16x3_settled
 def compile_model(
     options: Options, environ: Mapping[str, str] | None = None, listen: Diagnostics | None = None,
     decisions: Decisions | None = None, listings: Listings | None = None,
+    kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile a model as the options say and write the output folder.
 
     `environ` is the environment that variables are read from, this process's by default;
     `decisions` are what the caller decided for it, `listings` what its other compilations
-    know of the cache. Raises AtcError; the output folder is then as it was before.
+    know of the cache, which has `kept` as the place of all that is written. Raises AtcError; the
+    output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
     if options.cal_conf is not None or options.max_error or "," in options.target:
@@ -47,6 +50,8 @@ def compile_model(
     request = resolve_request(options, env, decisions)
     if listings is not None:
         request = replace(request, listings=listings)
+    if kept is not None:
+        request = replace(request, keep=kept.keep)
     of_farm: list[str] = []
     with ExitStack() as stack:
         farm = open_scheduler(options.scheduler, remembering(listen, of_farm).warn)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from atc.backends.toolchain.processes import Log, no_log
-from atc.ir.graph import Graph
+
+if TYPE_CHECKING:  # a graph takes longer to load than the callbacks to be called
+    from atc.ir.graph import Graph
 
 
 @dataclass(frozen=True)

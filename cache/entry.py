@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from atc.cache.folder import Folder
+from atc.cache.folder import Data, Folder, pieces_of
 from atc.cache.key import Key, parse_key
 from atc.cache.secret import Secret
 
@@ -162,10 +162,16 @@ def check(folder: Folder, digest: str, secret: Secret) -> None:
     load_key(folder, digest)
 
 
-def store(folder: Folder, key: Key, name: str, data: bytes, secret: Secret) -> None:
-    """Write an entry: the descriptor comes last, so it never refers to an absent object."""
-    digest = key.digest()
-    stored = Descriptor(digest, name, len(data), hashlib.sha256(data).hexdigest())
+def store(folder: Folder, key: Key, name: str, data: Data, secret: Secret) -> int:
+    """Write an entry and return its bytes, those of the descriptor left out.
+
+    That comes last, so it never refers to an absent object.
+    """
+    digest, size, content = key.digest(), 0, hashlib.sha256()
+    for piece in pieces_of(data):
+        size += len(piece)
+        content.update(piece)
+    stored = Descriptor(digest, name, size, content.hexdigest())
     descriptor = {
         "format": FORMAT,
         "name": name,
@@ -176,6 +182,7 @@ def store(folder: Folder, key: Key, name: str, data: bytes, secret: Secret) -> N
     folder.write(f"{digest}.key", key.encoded())
     folder.write(f"{digest}.o", data)
     folder.write(f"{digest}.json", json.dumps(descriptor, indent=2).encode() + b"\n")
+    return len(key.encoded()) + size
 
 
 def touch(folder: Folder, digest: str) -> None:

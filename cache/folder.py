@@ -11,9 +11,10 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from atc.errors import one_line, reason_of
 
@@ -27,6 +28,9 @@ _LONGEST = 1000  # characters of a message
 
 OTHERS = 0o022  # mode bits that let others than the owner write
 EVERYBODY = 0o002
+
+Data: TypeAlias = bytes | Iterable[bytes | memoryview]
+"""The bytes of a file, in pieces where they are many."""
 
 
 class Folder:
@@ -98,7 +102,7 @@ class Folder:
         with os.fdopen(descriptor, "rb") as file:
             return file.read(limit + 1 if limit >= 0 else -1)
 
-    def write(self, name: str, data: bytes, *, durable: bool = False) -> None:
+    def write(self, name: str, data: Data, *, durable: bool = False) -> None:
         """Write a file at once: readers see the old bytes or all of the new ones.
 
         `durable` also waits for the disk; without it a power failure may leave a file that its
@@ -117,14 +121,15 @@ class Folder:
         os.fsync(self._descriptor)
 
     @contextmanager
-    def _temporary(self, name: str, data: bytes, mode: int, durable: bool) -> Iterator[str]:
+    def _temporary(self, name: str, data: Data, mode: int, durable: bool) -> Iterator[str]:
         """Write a file under another name, which goes if what is done with it fails."""
         temporary = f"{name}.{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(temporary, flags, mode, dir_fd=self._descriptor)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                for piece in pieces_of(data):
+                    file.write(piece)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -175,6 +180,11 @@ class Folder:
             yield
         finally:
             os.close(descriptor)
+
+
+def pieces_of(data: Data) -> Iterable[bytes | memoryview]:
+    """Return the pieces of what may be whole."""
+    return [data] if isinstance(data, bytes) else data
 
 
 def open_folder(path: Path, *, create: bool = False, mask: int = OTHERS) -> Folder:

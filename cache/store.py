@@ -15,14 +15,14 @@ from atc.cache.aging import evict, is_full, remove_stale_temporaries
 from atc.cache.counts import add_counts
 from atc.cache.entry import Damaged
 from atc.cache.explain import Explainer
-from atc.cache.folder import Folder, describe
+from atc.cache.folder import Data, Folder, describe, pieces_of
 from atc.cache.key import Key
 from atc.cache.limits import Limits, read_limits
 from atc.cache.listings import Listings
 from atc.cache.mode import check_mode
 from atc.cache.private import open_private, private_child
 from atc.cache.proved import check_content_stores
-from atc.cache.remote import RemoteTier, object_name, object_payload, parse_object
+from atc.cache.remote import LARGEST, RemoteTier, object_name, object_payload, parse_object
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
 from atc.cache.secret import Secret, find_secret
 from atc.cache.stats import CacheStats, Event
@@ -113,11 +113,14 @@ class Cache:
             missing = (d for key in keys if not _is_here(place, d := key.digest()))
             remote.prefetch(object_name(place.folder.path.name, d) for d in missing)
 
-    def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
+    def get(
+        self, key: Key, name: str, *, bypass: bool = False, shortcut: bool = False
+    ) -> bytes | None:
         """Return the object stored under `key`, or None and record why there is none.
 
         `name` is the kernel's readable label. With `bypass` the entry isn't looked at, for
-        operators that are being debugged.
+        operators that are being debugged. Where a `shortcut` to several objects misses, that isn't
+        counted: these are asked for next.
         """
         with self._mutex:
             digest, label = key.digest(), one_line(name, _MAX_NAME)
@@ -127,26 +130,31 @@ class Cache:
                 return None
             data, reason = self._look_up(key, digest, label)
             if data is None:
-                self.stats.misses += 1
+                self.stats.misses += not shortcut
                 self._record(label, digest, "miss", reason)
             else:
                 self.stats.hits += 1
                 self._record(label, digest, "hit", reason)
             return data
 
-    def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
-        """Store a compiled object; the first failure is a warning and ends storing."""
+    def put(self, key: Key, name: str, data: Data, *, bypass: bool = False) -> None:
+        """Store a compiled object; the first failure is a warning and ends storing.
+
+        One in pieces, which are gone through more than once, never lies in memory as a whole
+        unless it is small enough for a remote store.
+        """
         with self._mutex:
             place = self._place
             if place is None or bypass:
                 return
-            if self._remote is not None:
+            if self._remote is not None and sum(map(len, pieces_of(data))) < LARGEST:
                 label = one_line(name, _MAX_NAME)
                 named = object_name(place.folder.path.name, key.digest())
-                self._remote.put(named, object_payload(key, label, data))
+                whole = b"".join(pieces_of(data))
+                self._remote.put(named, object_payload(key, label, whole))
             self._store(place, key, name, data)
 
-    def _store(self, place: _Place, key: Key, name: str, data: bytes) -> None:
+    def _store(self, place: _Place, key: Key, name: str, data: Data) -> None:
         """Store an object on the disk."""
         if self._stores:
             try:
@@ -154,8 +162,8 @@ class Cache:
                     if self.mode == "enable" and _is_stored(place, key.digest()):
                         return  # by a parallel run
                     label = one_line(name, _MAX_NAME)
-                    entries.store(place.folder, key, label, data, place.secret)
-                    place.listings.grow(place.folder, len(key.encoded()) + len(data))
+                    size = entries.store(place.folder, key, label, data, place.secret)
+                    place.listings.grow(place.folder, size)
             except OSError as error:
                 self._stores = False
                 self._warn(f"compiled operators are no longer cached: {describe(error)}")

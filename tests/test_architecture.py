@@ -89,11 +89,12 @@ CUDA_KERNELS = [
 """The families of `backends/cuda`, likewise."""
 
 DEFERRED = {
-    "cli", "tools.commands", "tools.verify", "load_and_run", "importers", "entry",
+    "batch.run", "cli", "tools.commands", "tools.verify", "load_and_run", "importers", "entry",
     "accuracy.float64",
 }  # fmt: skip
-"""Who may defer imports: commands load what they run, `importers` what reads the file's format,
-`entry` what takes PyTorch's modules, `accuracy.float64` onnx's evaluator."""
+"""Who may defer imports: commands load what they run, `batch.run` what rows take that aren't kept,
+`importers` what reads the file's format, `entry` what takes PyTorch's modules, `accuracy.float64`
+onnx's evaluator."""
 
 LEVEL = {name: k for k, line in enumerate(LEVELS.strip().splitlines()) for name in line.split()}
 

@@ -18,11 +18,11 @@ from atc.backends.toolchain.find_compiler import find_compiler
 from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, folder_name, read_matrix
 from atc.batch.run import Event, run_matrix
+from atc.build.caches import operator_cache
 from atc.build.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
-from atc.cache import open_cache
-from atc.codegen.weights import NO_WEIGHTS
 from atc.compile import compile_model
 from atc.errors import OptionError, not_written
+from atc.files.blob import NO_WEIGHTS
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options, make_options
 from atc.options.resolve import resolve
@@ -164,11 +164,9 @@ def _joined(first: Row, folders: Sequence[Path], output: Path, separate_weights:
     compiler = find_compiler(
         target, environ, options.compiler_words, timeout=options.compiler_timeout
     )
-    versions = {"atc_version": __version__, "ops_version": __version__}
-    with open_cache(
-        options.op_compiler_cache_mode, options.op_compiler_cache_dir, target.name,
-        versions=versions, environ=environ, warn=lambda text: None,
-    ) as cache:  # fmt: skip
+    with operator_cache(
+        options, environ, target.name, lambda text: None, remote=False
+    ) as cache:
         return make_sdk(
             output, folders, target, compiler, cache, separate_weights, options.compiler_flags,
             strip=options.strip,

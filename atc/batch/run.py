@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from atc.api import compile_holding
 from atc.batch.journal import Journal, Outcome
 from atc.batch.matrix import Matrix, Row
 from atc.cache import Listings
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, one_line
-from atc.pipeline.held import Held
+from atc.options.options import make_options
+from atc.options.resolve import resolve
+from atc.pipeline.kept import kept_network, numbers_of
 
 LEAVING = 5.0
 """Seconds that a process may take to end its compilers."""
@@ -186,13 +188,31 @@ def compile_row(row: Row, jobs: int, listings: Listings | None = None) -> Outcom
     """
     try:
         given = {"model": row.model, "output": row.output, "target": row.target, "jobs": jobs}
-        done = compile_holding(Held(), {**given, **row.options}, listings=listings)
-        return Outcome(
-            row.name, "", True, library=done.library.stat().st_size,
-            weights=done.emission.blob.size, arena=int(str(done.emission.interface["arena_size"])),
-            compiled=done.build.compiled, cached=done.build.cached, warnings=done.warnings,
-        )  # fmt: skip
+        given |= row.options
+        settled = resolve(given, "compile", program=True)
+        kept = kept_network(
+            make_options(settled.values), settled.environ, settled.values, listings
+        )
+        if kept and (restored := kept.restore(Diagnostics())):
+            return _outcome(row, restored.numbers, cached=restored.cached)
+        from atc.api import compile_holding
+        from atc.pipeline.held import Held
+
+        done = compile_holding(Held(), given, listings=listings, kept=kept)
+        return _outcome(
+            row, numbers_of(done), done.build.compiled, done.build.cached, done.warnings
+        )
     except AtcError as error:
         return Outcome(row.name, "", False, one_line(str(error)))
     except Exception as error:  # a mistake of ours fails a row, not the batch
         return Outcome(row.name, "", False, one_line(f"{type(error).__name__}: {error}"))
+
+
+def _outcome(
+    row: Row, numbers: Mapping[str, int], compiled: int = 0, cached: int = 0,
+    warnings: tuple[str, ...] = (),
+) -> Outcome:  # fmt: skip
+    return Outcome(
+        row.name, "", True, library=numbers["library"], weights=numbers["weights"],
+        arena=numbers["arena"], compiled=compiled, cached=cached, warnings=warnings,
+    )  # fmt: skip

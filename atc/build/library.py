@@ -34,8 +34,8 @@ from atc.backends.toolchain.object_file import STAND_IN, enlarge_last_member, en
 from atc.backends.toolchain.processes import Log, no_log
 from atc.build.output_folder import Content, write_files
 from atc.cache import Key, make_key
-from atc.codegen.weights import Blob
 from atc.errors import InternalError, ToolchainError
+from atc.files.blob import Blob
 from atc.files.temporary import temporary_folder
 
 KERNEL_HEADER = "src/kernel.h"

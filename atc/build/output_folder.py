@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from atc.codegen.weights import Blob
 from atc.errors import InternalError, OptionError, not_written
+from atc.files.blob import Blob
 from atc.files.temporary import left_over, temporary_folder
 from atc.names import network_identifier
 
@@ -201,6 +201,9 @@ def write_files(folder: Path, files: Mapping[str, Content | Path]) -> None:
             case Blob():
                 with destination.open("wb") as file:
                     data.write(file)
+                if data.executable:  # by whoever may read it, as linkers have it
+                    mode = destination.stat().st_mode
+                    destination.chmod(mode | (mode & 0o444) >> 2)
             case Path():
                 try:
                     os.link(data, destination)

@@ -6,8 +6,8 @@ import mmap
 from pathlib import Path
 from typing import BinaryIO
 
-from atc.codegen.weights import Blob
 from atc.errors import InternalError
+from atc.files.blob import Blob
 
 _BEGIN = 1 << 12
 """Bytes by which a blob is looked for."""

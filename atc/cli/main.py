@@ -91,11 +91,8 @@ def _compile(argv: list[str], screen: Screen) -> int:
         return 0
     options = make_options(values)
     if values["mode"]:
-        with screen:
-            from atc.tools.modes import (
-                run_mode,  # deferred, like all heavy imports: errors are quick
-            )
-
+        with screen:  # deferred, as all is that takes long to load
+            from atc.tools.modes import run_mode
             outcome = run_mode(values["mode"], options, values, screen.diagnostics())
         print(outcome.text, end="")
         if outcome.error is not None:
@@ -118,14 +115,22 @@ def _compile(argv: list[str], screen: Screen) -> int:
             compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
         return 0
     with screen:
+        from atc.pipeline.kept import kept_network
+
+        diagnostics = screen.diagnostics()
+        kept = kept_network(options, resolved.environ, values)
+        if kept and (restored := kept.restore(diagnostics)):
+            screen.built(0, restored.cached, restored.cache)
+            return 0
         from atc.tools.modes import compile_or_report
 
         if values["verify"]:
             from atc.tools.verify import check_device
 
             check_device(options)
-        diagnostics = screen.diagnostics()
-        done = compile_or_report(options, resolved.environ, diagnostics, values["check_report"])
+        done = compile_or_report(
+            options, resolved.environ, diagnostics, values["check_report"], kept=kept
+        )
         screen.finished(done)
         result = None
         if values["verify"]:

@@ -14,6 +14,7 @@ from atc.options.table import LOG_LEVELS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from atc.cache import CacheStats
     from atc.diagnostics import Diagnostics
     from atc.ir.graph import Graph
     from atc.pipeline.pipeline import Compilation
@@ -71,15 +72,18 @@ class Screen:
 
     def finished(self, done: Compilation) -> None:
         """Show how long the build took and what the cache did."""
+        self.built(done.build.compiled, done.build.cached, done.cache)
+
+    def built(self, compiled: int, cached: int, cache: CacheStats) -> None:
+        """Show how many objects were compiled, how many the cache had, and the time."""
         from atc.cache import run_text
 
-        build = done.build
         self._line(
             "info",
-            f"{build.compiled} objects compiled, {build.cached} from the cache; "
+            f"{compiled} objects compiled, {cached} from the cache; "
             f"{time.monotonic() - self._begin:.2f} s in all",
         )
-        for line in run_text(done.cache).splitlines():
+        for line in run_text(cache).splitlines():
             self._line("info", line)
 
     def _line(self, level: str, text: str) -> None:

@@ -25,7 +25,7 @@ from atc.codegen.schedule import make_schedule
 from atc.codegen.selftest import Expected, formula, node_sums
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.sources import gpu_files, kernel_tree
-from atc.codegen.weights import NO_WEIGHTS, Blob
+from atc.files.blob import NO_WEIGHTS, Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import BinaryIO
 
 import numpy as np
 
 from atc.errors import InternalError
+from atc.files.blob import Blob
 from atc.names import identifier
 from atc.templates import render
-
-
-@dataclass(frozen=True)
-class Blob:
-    """Bytes in parts that follow each other; they may be gigabytes, so nobody joins them."""
-
-    parts: tuple[bytes | memoryview, ...]
-
-    @cached_property
-    def size(self) -> int:
-        """The number of bytes."""
-        return sum(map(len, self.parts))
-
-    @property
-    def checksum(self) -> int:
-        """Adler-32 of all bytes, by which a library knows its weights."""
-        value = 1
-        for part in self.parts:
-            value = zlib.adler32(part, value)
-        return value
-
-    def write(self, file: BinaryIO) -> None:
-        """Write all parts to a file."""
-        for part in self.parts:
-            file.write(part)
-
-
-NO_WEIGHTS = Blob(())
 
 
 def included_weights(

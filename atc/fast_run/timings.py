@@ -12,8 +12,9 @@ from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.nvcc import find_nvcc
+from atc.build.caches import remote_store
 from atc.build.library import BuildContext
-from atc.cache import RemoteTier, find_root, open_remote
+from atc.cache import find_root
 from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics
 from atc.farm.runners import Runner, open_runner
@@ -175,16 +176,6 @@ def _nvcc_of(context: BuildContext, env: Mapping[str, str]) -> Compiler | None:
     """Return what compiles a GPU's kernels; None where that is the host's own compiler."""
     device = context.target.device
     return None if device in ("", EMULATED) else find_nvcc(device, env, log=context.log)
-
-
-def remote_store(
-    options: Options, env: Mapping[str, str], warn: Callable[[str], None]
-) -> RemoteTier | None:
-    """Open the store that is asked after the caches on the disk; None where there is none."""
-    return open_remote(
-        options.op_compiler_cache_remote, access=options.op_compiler_cache_remote_access,
-        trust=options.op_compiler_cache_trust, environ=env, warn=warn,
-    )  # fmt: skip
 
 
 @contextmanager

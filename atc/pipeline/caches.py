@@ -6,31 +6,25 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from atc import __version__
 from atc.backends.toolchain.compiler import Compiler
+from atc.build.caches import operator_cache
 from atc.build.library import BuildContext, library_flags
 from atc.cache import (
     Cache,
     ContentStore,
     find_root,
     mode_under_debug,
-    open_cache,
     open_content_store,
 )
 from atc.diagnostics import Diagnostics
-from atc.fast_run.timings import remote_store
 from atc.pipeline.request import Request
 
 
-def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
-    """Open the op compiler cache of a target."""
-    versions = {"atc_version": __version__, "ops_version": __version__}
-    mode = _mode(request)
-    remote = None if mode == "disable" else remote_store(request.options, request.environ, warn)
-    return open_cache(
-        mode, request.options.op_compiler_cache_dir, request.target.name,
-        versions=versions, environ=request.environ, warn=warn, remote=remote,
-        listings=request.listings,
+def cache_of(request: Request, warn: Callable[[str], None]) -> Cache:
+    """Open the op compiler cache of a request's target."""
+    return operator_cache(
+        request.options, request.environ, request.target.name, warn,
+        mode=_mode(request), listings=request.listings,
     )  # fmt: skip
 
 
@@ -50,7 +44,7 @@ def open_build_context(
     request: Request, compiler: Compiler, diagnostics: Diagnostics
 ) -> Iterator[BuildContext]:
     """Open the op compiler cache for what objects are compiled with."""
-    with operator_cache(request, diagnostics.warn) as cache:
+    with cache_of(request, diagnostics.warn) as cache:
         yield shop_of(request, compiler, cache, diagnostics)
 
 

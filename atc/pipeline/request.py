@@ -6,10 +6,11 @@ compilation, by a search or a tool, stands beside the options and never in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir
 
@@ -18,13 +19,14 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
+from atc.build.output_folder import Content
 from atc.cache import Listings
 from atc.codegen.selftest import Expected
-from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
 from atc.fast_run.policy import Policy as AlgoPolicy
 from atc.fast_run.policy import read_policy as read_algo_policy
+from atc.files.blob import NO_WEIGHTS, Blob
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
@@ -44,6 +46,9 @@ from atc.pipeline.precision import (
 from atc.program.forks import ALONE, Workers
 from atc.program.partition import Worth
 from atc.select.select import Limits
+
+if TYPE_CHECKING:
+    from atc.pipeline.pipeline import Compilation
 
 _RESOLVED = frozenset({
     "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type", "state",
@@ -107,6 +112,10 @@ class Request:
     decisions: Decisions = field(default_factory=Decisions)
     farm: Scheduler | None = field(default=None, compare=False)
     """The cluster that compiles and measures."""
+    keep: Callable[[Mapping[str, Content | Path], Compilation], None] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Takes note of what was written to the output folder."""
     listings: Listings = field(default_factory=Listings, compare=False, repr=False)
     """What the caller knows of the op compiler cache's folders."""
 

@@ -16,7 +16,6 @@ from atc.build.place_in import place_in
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import (
-    Blob,
     in_library,
     included_weights,
     split_weights,
@@ -24,13 +23,14 @@ from atc.codegen.weights import (
 )
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
+from atc.files.blob import Blob
 from atc.names import module_name
 from atc.options.options import Options
 from atc.packaging.firmware import package_files
 from atc.packaging.wheel import wheel_files
 from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
-from atc.pipeline.caches import operator_cache, shop_of
+from atc.pipeline.caches import cache_of, shop_of
 from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
@@ -208,7 +208,7 @@ def build_project(
     """Compile and link a project's library in the folder `cwd`."""
     keep = request.options.keep_build
     log = written_down(diagnostics.process, cwd) if keep else diagnostics.process
-    with operator_cache(request, diagnostics.warn) as cache:
+    with cache_of(request, diagnostics.warn) as cache:
         context = shop_of(request, compiler, cache, replace(diagnostics, process=log))
         if emission.on_gpu and not on_gpu.by_host(request.target):
             nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)

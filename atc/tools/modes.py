@@ -16,6 +16,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options
+from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions
 from atc.tools.check import check_json, check_model
@@ -88,10 +89,11 @@ def check_report(options: Options, path: Path, diagnostics: Diagnostics) -> Outc
 def compile_or_report(
     options: Options, environ: Mapping[str, str], diagnostics: Diagnostics, report: Path | None,
     decisions: Decisions | None = None, listings: Listings | None = None,
+    kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile; where the model is refused and a report is asked for, write that first."""
     try:
-        return compile_model(options, environ, diagnostics, decisions, listings)
+        return compile_model(options, environ, diagnostics, decisions, listings, kept)
     except (ModelError, UnsupportedError):
         if report is not None:
             check_report(options, report, Diagnostics())

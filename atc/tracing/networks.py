@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from atc.api import compile_holding
-from atc.codegen.weights import NO_WEIGHTS, Blob
+from atc.files.blob import NO_WEIGHTS, Blob
 from atc.files.temporary import temporary_folder
 from atc.names import network_identifier
 from atc.options.table import OPTIONS

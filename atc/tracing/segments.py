@@ -12,11 +12,11 @@ import onnx
 
 from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.build.sdk import make_sdk
-from atc.codegen.weights import NO_WEIGHTS
 from atc.errors import AtcError, one_line
+from atc.files.blob import NO_WEIGHTS
 from atc.files.temporary import temporary_folder
 from atc.names import LIMIT, network_identifier
-from atc.pipeline.caches import operator_cache
+from atc.pipeline.caches import cache_of
 from atc.pipeline.held import Held
 from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Request
@@ -109,7 +109,7 @@ class Segments:
         request, compiler = self._made_with
         with (
             temporary_folder("trace") as place,
-            operator_cache(request, lambda text: None) as cache,
+            cache_of(request, lambda text: None) as cache,
         ):
             sdk = make_sdk(
                 place / self._name, self._folders, request.target, compiler, cache, 0,

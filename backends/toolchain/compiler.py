@@ -56,12 +56,13 @@ class Compiler:
         digest = hashlib.sha256(self.version.encode())
         for word in self.argv:
             path = shutil.which(word)
-            part = _file_digest(path) if path else word.encode()
+            part = known_digest(path) if path else word.encode()
             digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()
 
 
-def _file_digest(path: str) -> bytes:
+def known_digest(path: str | Path) -> bytes:
+    """Return the SHA-256 of a file, which is read once while it stays as it is."""
     real = Path(path).resolve()
     stat = real.stat()
     return _content_digest(real, stat.st_mtime_ns, stat.st_size)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from atc.backends.toolchain import elf
-from atc.backends.toolchain.compiler import LOADS, OPEN_ENDED, Compiler, link_flags, linker_words
+from atc.backends.toolchain.compiler import (
+    LOADS,
+    OPEN_ENDED,
+    Compiler,
+    known_digest,
+    link_flags,
+    linker_words,
+)
 from atc.backends.toolchain.processes import (
     ANSWER,
     Log,
@@ -50,6 +57,7 @@ def link_shared(
 
 
 _LINKED, _OBJECT = "linked", "object.o"  # names in the question how GCC links
+_SCRIPT = 4096  # bytes of a linker script, at most
 
 
 def _link(
@@ -71,6 +79,40 @@ def _link(
         if ran(compiler, words, cwd, output, log).status == 0:
             return
     run_tool(compiler, command(output, objects), cwd, output, log)
+
+
+def link_inputs(compiler: Compiler, *, log: Log = no_log) -> Mapping[str, bytes]:
+    """Return the digests of all that goes into a library beside objects, and of the tools, by path.
+
+    These are what a C library brings for each link, and the libraries that are looked into. There
+    are none where GCC doesn't say what it links.
+    """
+    question = (*compiler.argv, "-###", "-shared", "-pthread", "-o", _LINKED, _OBJECT, "-lm", LOADS)
+    command = own_command(compiler, "ld", question, linker_words, log)
+    others = [companion(compiler, name, log) for name in ("as", "objcopy", "ar")]
+    if not command or None in others:
+        return {}
+    folders = [Path(word[2:]) for word in command if word.startswith("-L")]
+    names = {word[2:] for word in command if word.startswith("-l")}
+    todo = [Path(word) for word in (*command, *others) if word and word.startswith("/")]
+    for name in sorted(names):
+        found = (place / f"lib{name}{end}" for place in folders for end in (".so", ".a"))
+        todo += [file for file in found if file.exists()][:1]
+    digests: dict[str, bytes] = {}
+    while todo:
+        file = todo.pop()
+        if str(file) not in digests and file.is_file():
+            digests[str(file)] = known_digest(file)
+            todo += _named_by_script(file)
+    return digests
+
+
+def _named_by_script(file: Path) -> Iterator[Path]:
+    """Yield the files that a linker script names, as that of a C library does."""
+    if file.suffix == ".so" and file.stat().st_size < _SCRIPT:
+        for word in file.read_text("utf-8", "replace").split():
+            if word.startswith("/") and word != "/*":
+                yield Path(word)
 
 
 def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:

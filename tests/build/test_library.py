@@ -27,8 +27,9 @@ from atc.build.library import (
 )
 from atc.build.output_folder import MANIFEST, Content, check_folder, write_tree
 from atc.cache import Key, open_cache
-from atc.codegen.weights import Blob, included_weights
+from atc.codegen.weights import included_weights
 from atc.errors import InternalError, OptionError, ToolchainError
+from atc.files.blob import Blob
 from atc.templates import verbatim
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}

@@ -10,8 +10,9 @@ from onnx import helper
 from projects import F32, affine_model, emit_model, make_model, require
 
 import atc
-from atc.codegen.weights import Blob, weights_text
+from atc.codegen.weights import weights_text
 from atc.errors import ToolchainError
+from atc.files.blob import Blob
 from atc.tools.modes import network_info
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ import joined_sources
 import pytest
 
 from atc import onnx_backend
-from atc.backends.toolchain import Job
+from atc.backends.toolchain.compiling import Job
 
 RUNTIME = subprocess.run(
     ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True

@@ -18,8 +18,8 @@ from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build.place_in import place_in
 from atc.build.sdk import make_sdk, weights_of
 from atc.cli.main import main
-from atc.codegen.weights import Blob
 from atc.errors import InternalError
+from atc.files.blob import Blob
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 
