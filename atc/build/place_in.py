@@ -15,7 +15,15 @@ _CHUNK = 1 << 20
 
 
 def place_in(file: Path, blob: Blob) -> int:
-    """Return at which byte a file holds all of a blob that isn't empty."""
+    """Return at which byte a file holds all of a blob that isn't empty; InternalError if none."""
+    at = found_in(file, blob)
+    if at is None:
+        raise InternalError("the library doesn't hold its constants", where=file.name)
+    return at
+
+
+def found_in(file: Path, blob: Blob) -> int | None:
+    """Return at which byte a file holds all of a blob that isn't empty, None where it doesn't."""
     begin = b"".join(bytes(part[:_BEGIN]) for part in blob.parts[:2])[:_BEGIN]
     with (
         file.open("rb") as opened,
@@ -24,9 +32,7 @@ def place_in(file: Path, blob: Blob) -> int:
         at = data.find(begin)
         while at >= 0 and not _holds(opened, at, blob):
             at = data.find(begin, at + 1)
-    if at < 0:
-        raise InternalError("the library doesn't hold its constants", where=file.name)
-    return at
+    return None if at < 0 else at
 
 
 def _holds(file: BinaryIO, at: int, blob: Blob) -> bool:

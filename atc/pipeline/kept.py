@@ -29,6 +29,7 @@ from atc.backends.toolchain.nvcc import find_nvcc
 from atc.build.caches import operator_cache
 from atc.build.compilers import compiler_of
 from atc.build.output_folder import Content, check_folder, network_name, write_tree
+from atc.build.place_in import found_in
 from atc.cache import CacheStats, Key, Listings, make_key
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError
@@ -125,13 +126,10 @@ class KeptNetwork:
             if limits is None:
                 return
             largest = min(LARGEST, limits.max_bytes // SHARE) if limits.ages else LARGEST
-            if sum(map(_size, tree.values())) > largest:
-                return
-            now = kept_network(self.options, self.environ)
-            changed = now is None or now.key != self.key or _own_files() != _own()[0]
-            if not changed:  # while it was compiled
-                data = _packed(tree, numbers_of(done), done.build.cached)
-                opened.put(self.key, self._label, data)
+            packed = _packed(tree, done)
+            now = kept_network(self.options, self.environ) if packed.size <= largest else None
+            if now is not None and now.key == self.key and _own_files() == _own()[0]:
+                opened.put(self.key, self._label, packed)  # nothing was changed meanwhile
 
     @property
     def _label(self) -> str:
@@ -278,6 +276,87 @@ def numbers_of(done: Compilation) -> dict[str, int]:
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Bytes of an entry: all of a content, or those of a file from `begin` to `end`."""
+
+    content: Content | Path
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Their number."""
+        return self.end - self.begin
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        match self.content:
+            case Path():
+                with self.content.open("rb") as file:
+                    file.seek(self.begin)
+                    left = self.size
+                    while piece := file.read(min(left, _PIECE)):
+                        left -= len(piece)
+                        yield piece
+            case Blob():
+                yield from self.content.parts
+            case bytes():
+                yield self.content
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """The data of an entry: a line of JSON that lists the files, then pieces that they are of.
+
+    Files that hold the weights share those. Large files are read as the entry is written.
+    """
+
+    head: bytes
+    pieces: tuple[_Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of all bytes."""
+        return len(self.head) + sum(piece.size for piece in self.pieces)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        yield self.head
+        for piece in self.pieces:
+            yield from piece
+
+
+def _packed(tree: Mapping[str, Content | Path], done: Compilation) -> _Packed:
+    blob = done.emission.blob
+    weights = _Piece(blob, 0, blob.size)
+    numbers: dict[int, int] = {}  # of pieces, by identity
+    pieces, files = list[_Piece](), []
+    for path, content in tree.items():
+        own: Sequence[_Piece] = [_Piece(content, 0, _size(content))]
+        if isinstance(content, Path) and blob.size:
+            own = _around(content, weights, own[0].size)
+        elif content is blob:
+            own = [weights]
+        for piece in own:
+            if numbers.setdefault(id(piece), len(pieces)) == len(pieces):
+                pieces.append(piece)
+        runs = isinstance(content, Path) and os.access(content, os.X_OK)
+        listed = [numbers[id(piece)] for piece in own]
+        files.append({"path": path, "pieces": listed, "executable": runs})
+    sizes = [piece.size for piece in pieces]
+    head = {"sizes": sizes, "files": files, "numbers": numbers_of(done),
+            "cached": done.build.cached}  # fmt: skip
+    return _Packed(json.dumps(head).encode() + b"\n", tuple(pieces))
+
+
+def _around(file: Path, weights: _Piece, size: int) -> Sequence[_Piece]:
+    """Return the pieces of a file: what is before the weights in it, these, what is after them."""
+    assert isinstance(weights.content, Blob)
+    at = found_in(file, weights.content)
+    if at is None:
+        return [_Piece(file, 0, size)]
+    return [_Piece(file, 0, at), weights, _Piece(file, at + weights.size, size)]
+
+
 def _size(content: Content | Path) -> int:
     match content:
         case Path():
@@ -288,48 +367,16 @@ def _size(content: Content | Path) -> int:
             return len(content)
 
 
-def _packed(
-    tree: Mapping[str, Content | Path], numbers: Mapping[str, int], cached: int
-) -> _Packed:
-    """Return the data of an entry: a line of JSON that lists the files, then the files."""
-    files = [
-        {"path": path, "size": _size(content),
-         "executable": isinstance(content, Path) and os.access(content, os.X_OK)}
-        for path, content in tree.items()
-    ]  # fmt: skip
-    head = json.dumps({"files": files, "numbers": numbers, "cached": cached})
-    return _Packed(head.encode() + b"\n", tuple(tree.values()))
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """The data of an entry in pieces: large files are read as they are written."""
-
-    head: bytes
-    contents: tuple[Content | Path, ...]
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        yield self.head
-        for content in self.contents:
-            match content:
-                case Path():
-                    with content.open("rb") as file:
-                        while piece := file.read(_PIECE):
-                            yield piece
-                case Blob():
-                    yield from content.parts
-                case bytes():
-                    yield content
-
-
 def _unpacked(data: bytes) -> tuple[dict[str, Content], dict[str, int], int]:
     """Return the files of an entry, which aren't copied, its sizes and number of objects."""
     begin = data.index(b"\n")
     head, whole = json.loads(data[:begin]), memoryview(data)
-    tree: dict[str, Content] = {}
-    at = begin + 1
-    for file in head["files"]:
-        view = whole[at : at + file["size"]]
-        tree[file["path"]] = Blob((view,), file["executable"])
-        at += file["size"]
+    views, at = [], begin + 1
+    for size in head["sizes"]:
+        views.append(whole[at : at + size])
+        at += size
+    tree: dict[str, Content] = {
+        file["path"]: Blob(tuple(views[k] for k in file["pieces"]), file["executable"])
+        for file in head["files"]
+    }
     return tree, head["numbers"], head["cached"]

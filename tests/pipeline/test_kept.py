@@ -10,9 +10,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from networks import counting_compiler, pooled_net
+from networks import counting_compiler, pooled_net, save
+from onnx import helper, numpy_helper
 
 from atc.backends.targets import get_target
 from atc.backends.toolchain.find_compiler import find_compiler
@@ -396,3 +398,24 @@ def test_it_is_aged_like_objects(
     ini.write_text(ini.read_text() + limits)
     (tmp_path / "cache/kernel_cache/c99" / f"{'0' * 64}.o").write_bytes(bytes(1 << 20))
     assert compiled_again(given, capsys)
+
+
+def test_weights_are_kept_once(given: dict[str, Any], tmp_path: Path) -> None:
+    """They stand in three files of the output: by themselves, and in both libraries."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((256, 512)).astype(np.float32)
+    save(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        {"x": [1, 256]}, {"y": [1, 512]}, Path(given["model"]),
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    build(given)
+    first = tree(tmp_path / "net")
+    holders = {p for p in first if (tmp_path / "net" / p).stat().st_size > weights.nbytes - 1}
+    assert holders == {"libnet.so", "libnet.a", "net_weights.bin"}
+    (entry,) = [p for p in (tmp_path / "cache").rglob("*.o") if p.read_bytes()[:1] == b"{"]
+    assert entry.stat().st_size < 2 * weights.nbytes
+    shutil.rmtree(tmp_path / "net")
+    build(given)
+    second = tree(tmp_path / "net")
+    assert {p: second[p] for p in holders} == {p: first[p] for p in holders}
