@@ -10,7 +10,7 @@ from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Op
-from atc.ir.ops import Block, ConvBlocked, ConvFilterGradient, MatMul, Pool, Unblock
+from atc.ir.ops import Block, Conv, ConvBlocked, ConvFilterGradient, MatMul, Pool, Unblock
 
 CYCLES = 0.2
 """Cycles of each run that an extra byte of constants must save by default (--weight_price): some
@@ -24,7 +24,7 @@ NANOSECONDS = 0.25
 """Nanoseconds of a cycle where times are measured: cores run at some 4 GHz."""
 
 MODELLED: tuple[type[Op], ...] = (
-    ConvBlocked, ConvFilterGradient, MatMul, Pool, Block, Unblock,
+    Conv, ConvBlocked, ConvFilterGradient, MatMul, Pool, Block, Unblock,
 )  # fmt: skip
 """Ops all of whose kernels have estimates that may be compared with those of other ops."""
 

@@ -14,7 +14,6 @@ from atc.backends.target import Target
 from atc.dims import concrete
 from atc.errors import OptionError
 from atc.ir.graph import Node
-from atc.ir.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
@@ -124,13 +123,9 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
         costs = consider(w, target, limits).costs(limits.weight_price)
         largest = concrete(w)
         return 1e9 * max(min(costs, default=inf), seconds(largest, 0, gpu_of(target.device)))
-    modelled = isinstance(w.op, MODELLED)
-    if not modelled and not isinstance(w.op, Conv):
+    if not isinstance(w.op, MODELLED):
         return None
-    considered = consider(w, target, limits)
-    if not modelled and not all(c.kernel.portable for c in considered.found):  # of planes
-        return None
-    return min(considered.costs(limits.weight_price), default=inf)
+    return min(consider(w, target, limits).costs(limits.weight_price), default=inf)
 
 
 def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | None:

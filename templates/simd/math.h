@@ -440,6 +440,12 @@ typedef vf32 vfactor;
 static inline vfactor v_factor(const float *p) { return v_broadcast(p); }
 static inline vf32 v_fmadd_factor(vf32 acc, vfactor a, vf32 b) { return v_fmadd_acc(acc, a, b); }
 #endif
+#if !V_READS_FACTORS
+/* acc + the number at p * b, where no other vector is multiplied by it. */
+static inline vf32 v_fmadd_read(vf32 acc, const float *p, vf32 b) {
+  return v_fmadd_factor(acc, v_factor(p), b);
+}
+#endif
 
 /* --- Floats of 16 bits --- */
 

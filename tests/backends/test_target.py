@@ -196,7 +196,8 @@ def test_a_feature_counts_that_the_system_lists_and_cpuid_has(
             raise PermissionError("memory that was written may not be executed")
         return target_by_name(cpu)
 
-    shown = SimpleNamespace(features=target_by_name(listed).features, name="own", ancestors=())
+    features = target_by_name(listed).features
+    shown = SimpleNamespace(features=features, name="own", vendor="own", ancestors=())
     monkeypatch.setattr(archspec.cpu, "host", lambda: shown)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: shown)
     monkeypatch.setattr(archspec.cpu.detect, "CpuidInfoCollector", cpuid)
@@ -218,7 +219,7 @@ def test_tiles_are_used_where_linux_keeps_them(
         return 0 if supported else -1
 
     everything = SimpleNamespace(
-        features=target_by_name("x86-64-amx").features, name="own", ancestors=()
+        features=target_by_name("x86-64-amx").features, name="own", vendor="own", ancestors=()
     )
     monkeypatch.setattr(archspec.cpu, "host", lambda: everything)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: everything)

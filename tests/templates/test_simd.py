@@ -240,6 +240,7 @@ FUSED = (
     call("v_fnma", "{a}, {b}, {c}", lambda a, b, c: c - a * b),
     call("v_fmadd_acc", "{c}, {a}, {b}", lambda a, b, c: a * b + c),
     call("v_fmadd_factor", "{c}, v_factor(c + 300), {b}", lambda b, c: c[300] * b + c),
+    call("v_fmadd_read", "{c}, c + 300, {b}", lambda b, c: c[300] * b + c),
 )
 
 SUM = call("v_reduce_add", "{a}", by_rows(np.sum), "float")
