@@ -31,6 +31,7 @@ def test_a_bare_target_gets_a_static_library_alone(target: str, tmp_path: Path) 
     assert "touch" not in (done.folder / "src/kws.c").read_text()  # there are no pages
 
 
+@pytest.mark.usefixtures("without_zig")
 def test_a_missing_compiler_is_named_with_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

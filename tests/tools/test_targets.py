@@ -43,6 +43,7 @@ def test_the_compiler_is_the_one_that_compiles() -> None:
     assert (rows["c99"].compiler.path, rows["c99"].compiler.about) == (found.argv[0], found.version)
 
 
+@pytest.mark.usefixtures("without_zig")
 def test_what_is_missing_is_reported_once_with_its_package(tmp_path: Path) -> None:
     gcc = require("gcc")
     for program in ("gcc", "as", "ld"):
