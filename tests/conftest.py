@@ -79,6 +79,12 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATC_CONFIG", os.devnull)
 
 
+@pytest.fixture
+def without_zig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the package ziglang: where it is installed, it compiles for nearly all targets."""
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Say what is run; spare the garbage collector the thousands of tests, which stay."""
     specs = (getattr(item, "callspec", None) for item in session.items)

@@ -12,6 +12,7 @@ from atc.dims.dim import Atom, Dim, Function, Monomial, Symbol, Terms, high, low
 
 _DEPTHS = ((8, 3), (24, 2), (96, 1))
 """How many relaxations are tried one inside the other for a bound of up to so many atoms."""
+_FEW = 24  # atoms that are all relaxed
 _CORNERS = 3  # atoms of a polynomial whose corners are all tried
 _ONE_OF_THEM = ("min", "max", "broadcast")  # functions whose value is one of their arguments
 _TERMS = 64  # a polynomial with more terms isn't expanded for a bound
@@ -85,13 +86,33 @@ def _highest_of(terms: Terms, depth: int) -> int:
         shorter = without_quotients(terms)
         if shorter is not None:
             best = min(best, _highest(shorter, depth - 1))
-        for atom in dict.fromkeys(a for m in terms for a, _ in m):
+        for atom in _binding(terms):
             for relaxed, divisor in _relaxed(terms, atom):
                 best = min(best, _highest(relaxed, depth - 1) // divisor)
             if isinstance(atom, Function) and atom.fn in _ONE_OF_THEM:
                 cases = [_highest(_replaced(terms, atom, a), depth - 1) for a in atom.args]
                 best = min(best, max(cases))
     return best
+
+
+def _binding(terms: Terms) -> list[Atom]:
+    """Return the atoms that are worth relaxing: of many only those that bind several others.
+
+    A sum of a hundred counts and of the best of them all falls apart with that last one alone.
+    """
+    atoms = list(dict.fromkeys(a for m in terms for a, _ in m))
+    if len(atoms) <= _FEW:
+        return atoms
+    groups: dict[object, set[Atom]] = {}
+    for monomial in terms:
+        for atom, _ in monomial:
+            for each in (monomial, *atom.symbols):
+                groups.setdefault(each, set()).add(atom)
+    met: dict[Atom, set[Atom]] = {}
+    for group in groups.values():
+        for atom in group:
+            met.setdefault(atom, set()).update(group)
+    return [atom for atom in atoms if len(met[atom]) > 2]
 
 
 def without_quotients(terms: Terms) -> Terms | None:

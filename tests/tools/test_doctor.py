@@ -25,7 +25,7 @@ Machine = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, without_zig: None) -> Machine:
     """Return a function that makes the environment of a machine with some programs alone."""
 
     def make(*links: str, **scripts: str) -> dict[str, str]:
