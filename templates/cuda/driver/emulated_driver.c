@@ -88,7 +88,7 @@ static __thread void *const *arguments;
 static __thread int reversed, failed; /* the last one first; the status of a launch that failed */
 static __thread uint32_t drawn;       /* the last number that was drawn; 0: none are */
 static __thread box loads[MOST_LOADS];
-static __thread unsigned load_count;
+static __thread unsigned load_count, moves; /* how often a thread came further */
 static __thread void *home_seen, *engine_seen;
 
 /* A number below `end`, by xorshift. */
@@ -275,6 +275,7 @@ void emulated_load(void *to, const struct emulated_map *map, void *barrier, int 
 void emulated_await(void *barrier, unsigned parity)
 {
   const struct emulated_mbarrier *const own = barrier;
+  moves += own->phase != parity;
   while (own->phase == parity) {
     const unsigned before = load_count;
     load_count = 0;
@@ -285,6 +286,7 @@ void emulated_await(void *barrier, unsigned parity)
     if (load_count != before) continue;
     fibers[running].state = PAUSED;
     go_home();
+    moves += own->phase != parity;
   }
   ORDER_AFTER(barrier);
 }
@@ -347,11 +349,11 @@ static int is_left(unsigned threads)
   return load_count != 0;
 }
 
-/* Run the threads of a warp as far as they come without others; returns how often one came further. */
-static unsigned run_warp(unsigned first, unsigned threads)
+/* Run the threads of a warp as far as they come without others. */
+static void run_warp(unsigned first, unsigned threads)
 {
   const unsigned end = first + WARP < threads ? first + WARP : threads;
-  unsigned moved = 0, freed;
+  unsigned freed;
   do {
     const unsigned turned = drawn != 0 ? draw(WARP) : reversed ? WARP - 1u : 0;
     for (unsigned k = 0; k < WARP; k++) {
@@ -359,16 +361,13 @@ static unsigned run_warp(unsigned first, unsigned threads)
       if (running >= end) continue;
       fiber *const own = &fibers[running];
       if (own->state != READY && own->state != PAUSED) continue;
-      const int was_ready = own->state == READY;
+      moves += own->state == READY;
       emulated.thread = own->thread;
       BE_THREAD(own->seen);
       swapcontext(&home, &own->context);
-      moved += was_ready || own->state != PAUSED;
     }
     freed = let_go(first, end, WARP);
-    moved += freed;
   } while (freed != 0 && !failed);
-  return moved;
 }
 
 /* Run the threads from barrier to barrier; nonzero where they wait for what never comes. */
@@ -379,19 +378,20 @@ static int run_threads(unsigned threads)
   unsigned order[MOST_WARPS];
   for (unsigned k = 0; k < warps; k++) order[k] = reversed ? warps - 1 - k : k;
   for (;;) {
-    unsigned done = 0, moved = 0;
+    const unsigned before = moves;
+    unsigned done = 0;
     for (unsigned k = 0; k < warps; k++) {
       if (drawn != 0) {
         const unsigned other = k + draw(warps - k), next = order[other];
         order[other] = order[k];
         order[k] = next;
       }
-      moved += run_warp(order[k] * WARP, threads);
+      run_warp(order[k] * WARP, threads);
       if (failed) return failed;
     }
     for (unsigned k = 0; k < threads; k++) done += fibers[k].state == DONE;
     if (done == threads) return is_left(threads) ? LAUNCH_FAILED : CUDA_SUCCESS;
-    if (let_go(0, threads, threads) == 0 && moved == 0) return LAUNCH_FAILED;
+    if (let_go(0, threads, threads) == 0 && moves == before) return LAUNCH_FAILED;
   }
 }
 
