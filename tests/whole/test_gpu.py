@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import suite
 from cuda_cases import CASES, expected, lowered
-from cuda_networks import X, compiled, mixed_model
+from cuda_networks import X, attention_model, compiled, image_model, mixed_model
 from projects import reference
 
 from atc.backends.cuda.device import architecture_for, compute_capabilities
@@ -60,15 +62,18 @@ def test_a_network_runs_on_tensors_of_torch(tmp_path: Path) -> None:
         np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4)
 
 
+@pytest.mark.parametrize("made", [mixed_model, image_model, attention_model])
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_compute_sanitizer_finds_nothing(tool: str, tmp_path: Path) -> None:
+def test_compute_sanitizer_finds_nothing(
+    tool: str, made: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer isn't there")
-    compiled(mixed_model(), tmp_path, target="cuda")
+    compiled(made(), tmp_path, target="cuda")
     program = (
-        "import numpy as np, atc; "
-        f"atc.load({str(tmp_path / 'net')!r})(np.ones((4, 6), np.float32))"
+        f"import numpy as np, atc; net = atc.load({str(tmp_path / 'net')!r}); "
+        "net(np.ones(net.inputs[0].shape, np.float32))"
     )
     done = subprocess.run(
         [sanitizer, f"--tool={tool}", "--error-exitcode=9", sys.executable, "-c", program],
