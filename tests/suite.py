@@ -239,7 +239,9 @@ def chunks(names: Sequence[str], size: int = CHUNK) -> list[tuple[str, ...]]:
 
 def run_isolated(names: Sequence[str], target: str, level: str) -> dict[str, str]:
     """Load and run cases in a process of their own: one that dies takes no other with it."""
-    context = multiprocessing.get_context("fork")  # the cases are loaded already
+    of_gpu = target.startswith("cuda") and not target.endswith("emulated")
+    # A fork has the cases loaded already, but not CUDA's driver, if that has been asked before.
+    context = multiprocessing.get_context("spawn" if of_gpu else "fork")
     try:
         with ProcessPoolExecutor(1, context) as pool:
             return pool.submit(_run_named, names, target, level).result()

@@ -13,7 +13,10 @@
 #define UNROLL_BY(times)
 
 /* Set bit k of some words, which other threads may set bits of at the same time. */
-static inline void k_mark(unsigned *words, unsigned k) { words[k / 32] |= 1u << k % 32; }
+static inline void k_mark(unsigned *words, unsigned k)
+{
+  __atomic_fetch_or(&words[k / 32], 1u << k % 32, __ATOMIC_RELAXED);
+}
 static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(word); }
 #else
 #define KERNEL extern "C" __global__

@@ -1,20 +1,22 @@
 """Compare compiled networks on a GPU with PyTorch, and with what the GPU can do at best.
 
-usage: python tests/benchmarks/gpu.py [NETWORK...] [--precisions=fp32,bf16x3,tf32,bf16,fp16]
+usage: python tests/benchmarks/gpu.py [NETWORK...] [--precisions=fp32,bf16x3,tf32,bf16,fp16,int8]
            [--rounds=N] [--runs=N] [--json]
 
 NETWORK is a name of NETWORKS, with a batch or length behind a colon where it has several
-(resnet50:8); without one all are taken. They have random weights, need torchvision or transformers,
-and are exported to ONNX here. Each is timed by CUDA events, tensors staying on the device: ours, in
-one graph; torch eager, which is cuDNN and cuBLAS; torch.compile(mode="max-autotune"). They take
-turns, `rounds` of `runs` runs each, of which the median counts.
+(resnet50:8); without one all are taken. They have random weights and are exported to ONNX here,
+which needs pip install '.[torch,cuda,quantize]' torchvision transformers ultralytics. Each is timed
+by CUDA events, tensors staying on the device: ours, in one graph; torch eager, which is cuDNN and
+cuBLAS; torch.compile(mode="max-autotune"). They take turns, `rounds` of `runs` runs each, of which
+the median counts.
 
 `ratio` is the faster peer's time over ours at the same precision: above 1 ours is faster. Peers
-compute fp32 without TF32, with which bf16x3 is compared, too; in tf32 all may round to it. `error`
-is the largest difference from PyTorch in double precision as a part of the largest magnitude.
-`peak` is the share of the rate that a product of 4096 cubed in bfloat16 reaches beside it, in
-floats for fp32. The last lines are the geometric means; both peaks and the memory's rate come
-first.
+compute fp32 without TF32, with which bf16x3 is compared, too; in tf32 all may round to it. In int8
+ours is quantised with random inputs, and peers compute in fp16: PyTorch has no integers there.
+`error` is the largest difference from PyTorch in double precision as a part of the largest
+magnitude. `peak` is the share of the rate that a product of 4096 cubed in bfloat16 reaches beside
+it, in floats for fp32. The last lines are the geometric means; both peaks and the memory's rate
+come first.
 """
 
 from __future__ import annotations
@@ -34,19 +36,25 @@ import numpy as np
 
 from atc.api import compile as compile_network
 from atc.backends.cuda.device import compute_capabilities
-from atc.errors import AtcError
+from atc.errors import AtcError, UnsupportedError
 from atc.runtime.load import load
 
-PRECISIONS = ("fp32", "bf16x3", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16x3", "tf32", "bf16", "fp16", "int8")
 
 MODES = {
     "fp32": {"precision_mode": "must_keep_origin_dtype"},
     "bf16x3": {},
     "tf32": {"allow_hf32": True},
     "bf16": {"precision_mode": "allow_mix_precision_bf16"},
-    "fp16": {},
+    "fp16": {}, "int8": {},
 }  # fmt: skip
-"""Options of our compiler; in fp16 the model itself is converted."""
+"""Options of our compiler; in fp16 the model itself is converted, in int8 it is quantised."""
+
+PEERS = {"fp16": "float16", "bf16": "bfloat16", "int8": "float16"}
+"""What PyTorch computes in, if not in floats."""
+
+SAMPLES = 4
+"""Inputs that a network is quantised with."""
 
 
 @dataclass(frozen=True)
@@ -179,30 +187,38 @@ def measured(
                 peak = peaks["fp32" if precision == "fp32" else "bf16"]
                 yield _row(torch, name, built, precision, peak, rounds, runs)
             except (AtcError, RuntimeError, TypeError, ValueError) as error:
-                yield Row(name, precision, why=str(error).partition("\n")[0][:100])
+                yield Row(name, precision, why=_first_line(error))
 
 
 def _row(
     torch: Any, name: str, built: Built, precision: str, peak: float, rounds: int, runs: int
 ) -> Row:
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
+    dtype = getattr(torch, PEERS.get(precision, "float32"))
     inputs = tuple(i.cuda() for i in built.inputs)
     _allow_tf32(torch, precision == "tf32")
-    with torch.inference_mode():
+    with torch.no_grad():
         exact = built.module.double().cuda()(*_as(inputs, torch.float64)).float()
-        own_type = torch.float16 if precision == "fp16" else torch.float32
-        ours, own_inputs = _ours(torch, built.module, built.inputs, own_type, precision)
-        error = float((ours(*own_inputs).float() - exact).abs().max() / exact.abs().max())
-        module, given = built.module.to(dtype).cuda(), _as(inputs, dtype)
-        calls: dict[str, Callable[[], Any]] = {
-            "ours": lambda: ours(*own_inputs), "eager": lambda: module(*given)
-        }  # fmt: skip
-        fast = torch.compile(module, mode="max-autotune")
-        calls["compiled"] = lambda: fast(*given)
+    own_type = torch.float16 if precision == "fp16" else torch.float32
+    ours, own_inputs = _ours(torch, built.module, built.inputs, own_type, precision)
+    error = float((ours(*own_inputs).float() - exact).abs().max() / exact.abs().max())
+    module, given = built.module.to(dtype).cuda(), _as(inputs, dtype)
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": lambda: ours(*own_inputs), "eager": lambda: module(*given)
+    }  # fmt: skip
+    fast, why = torch.compile(module, mode="max-autotune"), ""
+    with torch.inference_mode():
+        try:
+            fast(*given)
+            calls["compiled"] = lambda: fast(*given)
+        except Exception as failed:  # whatever its parts raise: the others are still compared
+            why = f"torch.compile: {_first_line(failed)}"
         times = _times(torch, calls, rounds, runs)
-        operations = _operations(torch, module, given)
-    share = operations / (times["ours"] * 1e-3) / (peak * 1e12)
-    return Row(name, precision, **times, error=error, peak=share)
+    share = _operations(torch, module, given) / (times["ours"] * 1e-3) / (peak * 1e12)
+    return Row(name, precision, **times, error=error, peak=share, why=why)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:100]
 
 
 def _allow_tf32(torch: Any, allowed: bool) -> None:
@@ -219,13 +235,33 @@ def _ours(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")
         device = "cuda" if dtype is torch.float16 else "cpu"
-        torch.onnx.export(
-            module.to(dtype).to(device), tuple(i.to(device) for i in given), str(file), dynamo=False
-        )
+        _export(torch, module.to(dtype).to(device), tuple(i.to(device) for i in given), file)
         options: dict[str, Any] = {"target": "cuda", "op_compiler_cache_mode": "enable"}
+        if precision == "int8":
+            options["cal_conf"] = _calibration(torch, Path(folder), given)
         compile_network(file, Path(folder, "net"), **options, **MODES[precision])
         network = load(Path(folder, "net"))
     return network, tuple(i.cuda().contiguous() for i in given)
+
+
+def _export(torch: Any, module: Any, inputs: tuple[Any, ...], file: Path) -> None:
+    """Write a network as ONNX by PyTorch's exporter, or by the older one where that can't."""
+    from atc.pytorch.export import export
+
+    try:
+        export(module, inputs, file)
+    except UnsupportedError:
+        torch.onnx.export(module, inputs, str(file), dynamo=False)
+
+
+def _calibration(torch: Any, folder: Path, inputs: tuple[Any, ...]) -> Path:
+    """Write inputs to quantise with, and the file that names them."""
+    (own,) = inputs  # each network has one
+    drawn = [torch.randn_like(own) if own.is_floating_point() else own for _ in range(SAMPLES)]
+    np.save(folder / "samples.npy", torch.cat(drawn).cpu().numpy())
+    settings = folder / "calibration.cfg"
+    settings.write_text(f"calibration={folder / 'samples.npy'}\n")
+    return settings
 
 
 def _as(inputs: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
@@ -255,7 +291,7 @@ def _times(
 def _operations(torch: Any, module: Any, inputs: tuple[Any, ...]) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(*inputs)
     return float(counter.get_total_flops())
 

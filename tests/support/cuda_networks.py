@@ -32,6 +32,41 @@ def mixed_model() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def image_model() -> onnx.ModelProto:
+    """Return a model of convolutions and products that are large enough for tensor cores."""
+    rng = np.random.default_rng(0)
+    shapes = {"f": (64, 32, 3, 3), "g": (64, 64, 1, 1), "w": (64, 72)}
+    weights = {k: (rng.normal(size=s) / 16).astype(np.float32) for k, s in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "g"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["d"], axis=1),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    return make_model(
+        nodes, [("x", TensorProto.FLOAT, (32, 32, 16, 16))], [("y", TensorProto.FLOAT, (32, 72))],
+        weights,
+    )  # fmt: skip
+
+
+def attention_model() -> onnx.ModelProto:
+    """Return a model of self-attention behind a normalisation."""
+    width = 64
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale"], ["n"]),
+        helper.make_node("Attention", ["n", "n", "n"], ["a"], q_num_heads=2, kv_num_heads=2,
+                         is_causal=1),
+        helper.make_node("Add", ["a", "x"], ["y"]),
+    ]  # fmt: skip
+    ports = ("x", TensorProto.FLOAT, (2, 100, width)), ("y", TensorProto.FLOAT, (2, 100, width))
+    made = make_model(nodes, [ports[0]], [ports[1]], {"scale": np.ones(width, np.float32)})
+    made.opset_import[0].version = 23  # that Attention came with
+    return made
+
+
 def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
     onnx.save(model, folder / "model.onnx")
     given = {"target": "cuda-emulated", **options}

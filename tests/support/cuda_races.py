@@ -1,5 +1,6 @@
 """Tests of CUDA kernels under ThreadSanitizer: what threads of a block share, barriers must order.
 
+    export TSAN_OPTIONS="report_thread_leaks=0 history_size=7 ignore_noninstrumented_modules=1"
     LD_PRELOAD=$(gcc -print-file-name=libtsan.so) python tests/support/cuda_races.py ARGUMENTS
 
 The arguments are pytest's. The host compiles kernels with the sanitizer, and the emulated driver
@@ -9,10 +10,14 @@ where one was found.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +32,12 @@ RUNTIME = subprocess.run(
     ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
 ).stdout.strip()
 
-OPTIONS = "report_thread_leaks=0 history_size=7 ignore_noninstrumented_modules=1 exitcode=66"
-"""For TSAN_OPTIONS: threads are fibers, and Python isn't looked at."""
-
 _compile, _link = joined_sources.compile_joined, onnx_backend.link_shared
 
 
 def _watched(job: Job) -> Job:
     if job.source.endswith(".cu"):
-        return replace(job, flags=(*job.flags, "-fsanitize=thread"))
+        return replace(job, flags=(*job.flags, "-fsanitize=thread", "-g"))
     if Path(job.source).name == "emulated_driver.c":
         return replace(job, flags=(*job.flags, "-DATC_EMULATED_RACES"))
     return job
@@ -53,8 +55,17 @@ def link_watched(
     return _link(compiler, flags, [*objects, RUNTIME], *rest, **named)
 
 
+@contextmanager
+def lasting_folder(purpose: str) -> Iterator[str]:
+    """Yield a folder that lasts as long as the process: reports name lines of what is in it."""
+    folder = tempfile.mkdtemp(prefix=purpose)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    yield folder
+
+
 if __name__ == "__main__":
     os.environ.pop("LD_PRELOAD", None)  # compilers do without
     joined_sources.compile_joined = compile_watched
-    onnx_backend.link_shared = link_watched
-    sys.exit(pytest.main(["-p", "no:xdist", "-p", "no:cacheprovider", "-q", *sys.argv[1:]]))
+    onnx_backend.link_shared = link_watched  # type: ignore[attr-defined]
+    onnx_backend.temporary_folder = lasting_folder  # type: ignore[attr-defined]
+    sys.exit(pytest.main(["-p", "no:cacheprovider", "-q", "-s", "-o", "addopts=", *sys.argv[1:]]))

@@ -22,6 +22,7 @@ from cuda_cases import ORDERS, TARGET, write_kernels
 from joined_sources import compile_joined
 
 from atc.backends.cuda.conv.im2col import WindowProduct
+from atc.backends.cuda.device import compute_capabilities
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.products.boxes import ATOM
 from atc.backends.cuda.products.warpgroup import SHARES, WarpgroupProduct
@@ -110,7 +111,9 @@ def expected(case: Case) -> Any:
     return wide[0] @ wide[1]
 
 
-def compile_candidates(chosen: Sequence[tuple[Case, Candidate]]) -> list[Network]:
+def compile_candidates(
+    chosen: Sequence[tuple[Case, Candidate]], own_target: Target = TARGET
+) -> list[Network]:
     """Return networks in each of which a candidate was chosen, all in one library."""
     asked = iter(chosen)
 
@@ -127,7 +130,7 @@ def compile_candidates(chosen: Sequence[tuple[Case, Candidate]]) -> list[Network
 
     graphs = [lowered_case(case).graph for case, _ in chosen]
     # What is imitated takes longest.
-    return compile_networks(graphs, TARGET, "O1", choose=choose, compile_all=compile_joined)
+    return compile_networks(graphs, own_target, "O1", choose=choose, compile_all=compile_joined)
 
 
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
@@ -275,6 +278,23 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
             assert not by_groups or not found["HMMA"] + found["IMMA"], (candidate.label, found)
         windows = isinstance(candidate.kernel, WindowProduct)
         assert (found["UTMALDG.IM2COL"] > 0) == windows, (candidate.label, found)
+
+
+def check_on_gpu(case: Case, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check all of a case's candidates on a GPU; skips where a kernel isn't for it."""
+    found = lowered_case(case).candidates(case.kernel, target)
+    if not found:
+        pytest.skip(f"{case.kernel} is not for {target.device}")
+    networks = compile_candidates([(case, each) for each in found], target)
+    labels = [each.label for each in found]
+    check_results(case, dict(zip(labels, networks, strict=True)), monkeypatch)
+
+
+def on_gpu(test: Any) -> Any:
+    """Mark a test that needs a GPU."""
+    able = bool(compute_capabilities()) and shutil.which("nvcc") is not None
+    reason = "there is no GPU that CUDA's driver knows of, or no nvcc"
+    return pytest.mark.gpu(pytest.mark.slow(pytest.mark.skipif(not able, reason=reason)(test)))
 
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")

@@ -6,14 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx.reference
+import onnx
 import pytest
 import suite
-from cuda_cases import CASES, lowered
-from cuda_networks import X, compiled, mixed_model
+from cuda_cases import CASES, expected, lowered
+from cuda_networks import X, attention_model, compiled, image_model, mixed_model
 from projects import reference
 
 from atc.backends.cuda.device import architecture_for, compute_capabilities
@@ -36,12 +37,11 @@ def test_the_target_is_the_devices_own() -> None:
 
 
 def test_kernels_give_what_the_standard_defines() -> None:
-    names = [n for n in CASES if n != "transposed conv of groups"]
-    networks = compile_networks([lowered(CASES[n]).graph for n in names], get_target("cuda"))
-    for name, network in zip(names, networks, strict=True):
+    networks = compile_networks([lowered(CASES[n]).graph for n in CASES], get_target("cuda"))
+    for name, network in zip(CASES, networks, strict=True):
         own = lowered(CASES[name])
-        expected = onnx.reference.ReferenceEvaluator(own.model).run(None, own.feeds)
-        for found, right in zip(network.run(own.feeds).values(), expected, strict=True):
+        right_ones = expected(name, own.model, own.feeds)
+        for found, right in zip(network.run(own.feeds).values(), right_ones, strict=True):
             scale = max(float(np.abs(right).max()), 1e-6)
             np.testing.assert_allclose(found, right, atol=1e-4 * scale, rtol=1e-4, err_msg=name)
 
@@ -50,27 +50,30 @@ def test_a_network_runs_on_tensors_of_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     compiled(mixed_model(), tmp_path, target="cuda")
     net = load(tmp_path / "net")
-    expected = reference(mixed_model(), X)
+    right, _ = reference(mixed_model(), X)
     stream = torch.cuda.Stream()
-    for scale in (1, 1):
-        x = torch.tensor(scale * X, device="cuda")
+    for _ in range(2):
+        x = torch.tensor(X, device="cuda")
         y, _ = net(x)
-        np.testing.assert_allclose(y.cpu().numpy(), expected[0], rtol=1e-4)
+        np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4)
         with torch.cuda.stream(stream):
-            y, _ = net(x, stream=stream)
+            y, _ = net(x)  # on torch's current stream
             stream.synchronize()
-        np.testing.assert_allclose(y.cpu().numpy(), expected[0], rtol=1e-4)
+        np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4)
 
 
+@pytest.mark.parametrize("made", [mixed_model, image_model, attention_model])
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_compute_sanitizer_finds_nothing(tool: str, tmp_path: Path) -> None:
+def test_compute_sanitizer_finds_nothing(
+    tool: str, made: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer isn't there")
-    compiled(mixed_model(), tmp_path, target="cuda")
+    compiled(made(), tmp_path, target="cuda")
     program = (
-        "import numpy as np, atc; "
-        f"atc.load({str(tmp_path / 'net')!r})(np.ones((4, 6), np.float32))"
+        f"import numpy as np, atc; net = atc.load({str(tmp_path / 'net')!r}); "
+        "net(np.ones(net.inputs[0].shape, np.float32))"
     )
     done = subprocess.run(
         [sanitizer, f"--tool={tool}", "--error-exitcode=9", sys.executable, "-c", program],

@@ -28,6 +28,7 @@
 #define BE_THREAD(thread) __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync)
 #define ORDER_AFTER(place) __tsan_acquire(place)
 #define ORDER_BEFORE(place) __tsan_release(place)
+enum { STACK = 1 << 18 }; /* the sanitizer takes its part */
 #else
 #define NEW_THREAD() NULL
 #define END_THREAD(thread) (void)(thread)
@@ -35,10 +36,11 @@
 #define BE_THREAD(thread) (void)(thread)
 #define ORDER_AFTER(place) (void)(place)
 #define ORDER_BEFORE(place) (void)(place)
+enum { STACK = 1 << 16 };
 #endif
 
 /* POISON is in what nobody has written: a large number of any type, and a finite one. */
-enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0x4b, STACK = 1 << 16, WARP = 32,
+enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0x4b, WARP = 32, STACK_END = 64,
   ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900,
   CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1 };
 
@@ -88,7 +90,7 @@ static __thread void *const *arguments;
 static __thread int reversed, failed; /* the last one first; the status of a launch that failed */
 static __thread uint32_t drawn;       /* the last number that was drawn; 0: none are */
 static __thread box loads[MOST_LOADS];
-static __thread unsigned load_count;
+static __thread unsigned load_count, moves; /* how often a thread came further */
 static __thread void *home_seen, *engine_seen;
 
 /* A number below `end`, by xorshift. */
@@ -275,6 +277,7 @@ void emulated_load(void *to, const struct emulated_map *map, void *barrier, int 
 void emulated_await(void *barrier, unsigned parity)
 {
   const struct emulated_mbarrier *const own = barrier;
+  moves += own->phase != parity;
   while (own->phase == parity) {
     const unsigned before = load_count;
     load_count = 0;
@@ -285,6 +288,7 @@ void emulated_await(void *barrier, unsigned parity)
     if (load_count != before) continue;
     fibers[running].state = PAUSED;
     go_home();
+    moves += own->phase != parity;
   }
   ORDER_AFTER(barrier);
 }
@@ -338,6 +342,14 @@ static unsigned let_go(unsigned begin, unsigned end, unsigned most)
   return free;
 }
 
+static int is_poisoned(const unsigned char *place, size_t size)
+{
+  for (size_t k = 0; k < size; k++) {
+    if (place[k] != POISON) return 0;
+  }
+  return 1;
+}
+
 /* Whether something is begun that nobody has waited for. */
 static int is_left(unsigned threads)
 {
@@ -347,11 +359,11 @@ static int is_left(unsigned threads)
   return load_count != 0;
 }
 
-/* Run the threads of a warp as far as they come without others; returns how often one came further. */
-static unsigned run_warp(unsigned first, unsigned threads)
+/* Run the threads of a warp as far as they come without others. */
+static void run_warp(unsigned first, unsigned threads)
 {
   const unsigned end = first + WARP < threads ? first + WARP : threads;
-  unsigned moved = 0, freed;
+  unsigned freed;
   do {
     const unsigned turned = drawn != 0 ? draw(WARP) : reversed ? WARP - 1u : 0;
     for (unsigned k = 0; k < WARP; k++) {
@@ -359,16 +371,13 @@ static unsigned run_warp(unsigned first, unsigned threads)
       if (running >= end) continue;
       fiber *const own = &fibers[running];
       if (own->state != READY && own->state != PAUSED) continue;
-      const int was_ready = own->state == READY;
+      moves += own->state == READY;
       emulated.thread = own->thread;
       BE_THREAD(own->seen);
       swapcontext(&home, &own->context);
-      moved += was_ready || own->state != PAUSED;
     }
     freed = let_go(first, end, WARP);
-    moved += freed;
   } while (freed != 0 && !failed);
-  return moved;
 }
 
 /* Run the threads from barrier to barrier; nonzero where they wait for what never comes. */
@@ -379,19 +388,20 @@ static int run_threads(unsigned threads)
   unsigned order[MOST_WARPS];
   for (unsigned k = 0; k < warps; k++) order[k] = reversed ? warps - 1 - k : k;
   for (;;) {
-    unsigned done = 0, moved = 0;
+    const unsigned before = moves;
+    unsigned done = 0;
     for (unsigned k = 0; k < warps; k++) {
       if (drawn != 0) {
         const unsigned other = k + draw(warps - k), next = order[other];
         order[other] = order[k];
         order[k] = next;
       }
-      moved += run_warp(order[k] * WARP, threads);
+      run_warp(order[k] * WARP, threads);
       if (failed) return failed;
     }
     for (unsigned k = 0; k < threads; k++) done += fibers[k].state == DONE;
     if (done == threads) return is_left(threads) ? LAUNCH_FAILED : CUDA_SUCCESS;
-    if (let_go(0, threads, threads) == 0 && moved == 0) return LAUNCH_FAILED;
+    if (let_go(0, threads, threads) == 0 && moves == before) return LAUNCH_FAILED;
   }
 }
 
@@ -407,6 +417,7 @@ static int run_block(unsigned threads, char *stacks)
     fibers[k].pending = 0;
     memset(fibers[k].meetings, 0, sizeof fibers[k].meetings);
     fibers[k].seen = NEW_THREAD();
+    memset(stacks + (size_t)k * STACK, POISON, STACK_END);
     emulated_queues[k].count = 0;
     getcontext(&fibers[k].context);
     fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
@@ -416,18 +427,14 @@ static int run_block(unsigned threads, char *stacks)
   }
   const int status = run_threads(threads);
   ORDER_AFTER(&home);
-  for (unsigned k = 0; k < threads; k++) END_THREAD(fibers[k].seen);
+  for (unsigned k = 0; k < threads; k++) {
+    if (!is_poisoned((unsigned char *)stacks + (size_t)k * STACK, STACK_END)) abort(); /* too small */
+    END_THREAD(fibers[k].seen);
+  }
   END_THREAD(engine_seen);
   return status;
 }
 
-static int is_poisoned(const unsigned char *band)
-{
-  for (size_t k = 0; k < BAND; k++) {
-    if (band[k] != POISON) return 0;
-  }
-  return 1;
-}
 
 static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
 {
@@ -452,7 +459,7 @@ static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
     if (kernel->barriers) {
       memset(memory, POISON, shared + BAND);
       bad = run_block(threads, stacks);
-      if (!bad && !is_poisoned(emulated_shared + shared)) bad = ILLEGAL_ADDRESS;
+      if (!bad && !is_poisoned(emulated_shared + shared, BAND)) bad = ILLEGAL_ADDRESS;
       continue;
     }
     for (unsigned k = 0; k < threads; k++) {
@@ -628,7 +635,7 @@ static int stream_wait(CUstream stream)
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   take_lock();
   for (block *b = allocated; b != NULL && good; b = b->next) {
-    good = is_poisoned(band_of(b)) && is_poisoned(memory_of(b) + b->size);
+    good = is_poisoned(band_of(b), BAND) && is_poisoned(memory_of(b) + b->size, BAND);
   }
   leave_lock();
   return good ? CUDA_SUCCESS : ILLEGAL_ADDRESS;

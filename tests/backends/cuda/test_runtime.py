@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ SOURCES = (
     "driver/driver.h", "driver/driver.c", "project/gpu.h", "project/gpu.c", "device.h",
     "driver/emulation.h", "driver/emulated_driver.c",
 )  # fmt: skip
+
+SANITIZER = "-fsanitize=thread"
 
 OPEN = """
 #include <dlfcn.h>
@@ -115,24 +118,25 @@ int main(void)
 """
 
 
-def compiled(folder: Path, *sources: str) -> Path:
+def compiled(folder: Path, *sources: str, options: Sequence[str] = ()) -> Path:
     """Compile sources of ours, and files of the folder, to a program there."""
     target = get_target("c99")
     compiler = find_compiler(target, os.environ)
-    flags = compile_flags(compiler, target, "O1")
+    flags = (*compile_flags(compiler, target, "O1"), *options)
     for name in SOURCES:
         (folder / Path(name).name).write_text(verbatim(f"cuda/{name}"))
     (folder / "gpu_own.h").write_text("#define GPU_OWN(function) net_##function\n")
     (folder / "kernel.h").write_text(verbatim("cpu/kernel.h"))
     for source in sources:
         own = source_flags(flags, source)
+        if source == "emulated_driver.c":  # which tells the sanitizer itself
+            own = tuple(flag for flag in own if flag != SANITIZER)
         subprocess.run(
             [*compiler.argv, *own, "-c", source, "-o", f"{source}.o"], cwd=folder, check=True
         )
     objects = [f"{source}.o" for source in sources]
-    subprocess.run(
-        [*compiler.argv, "-o", "program", *objects, "-lm", "-ldl"], cwd=folder, check=True
-    )
+    words = [*options, "-o", "program", *objects, "-lm", "-ldl"]
+    subprocess.run([*compiler.argv, *words], cwd=folder, check=True)
     return folder / "program"
 
 
@@ -343,3 +347,28 @@ def test_the_emulation_shows_faults_of_kernels(
         found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
         assert (found == expected) == right
         assert (found[0] == 700) == bool(shift)
+
+
+@pytest.mark.parametrize("barrier", ["__syncthreads();", ""])
+def test_the_emulation_tells_a_sanitizer_what_orders_threads(barrier: str, tmp_path: Path) -> None:
+    """Without a barrier numbers are right by chance: threads read what those before them wrote."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    text = KERNEL.replace("SHIFT", "0").replace("BARRIER", barrier)
+    text = text.replace("(threadIdx.x + 1) % 8", "threadIdx.x / 2")
+    text = text.replace("(threadIdx.x + 7) % 8", "threadIdx.x / 4")
+    (tmp_path / "kernel.cu").write_text(text)
+    (tmp_path / "main.c").write_text(LAUNCH)
+    try:
+        program = compiled(
+            tmp_path, "main.c", "kernel.cu", "emulated_driver.c",
+            options=(SANITIZER, "-DATC_EMULATED_RACES"),
+        )  # fmt: skip
+    except subprocess.CalledProcessError:
+        pytest.skip("the compiler has no thread sanitizer")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the thread sanitizer doesn't run on this system")
+    right = [(1 << k // 2) + (1 << k // 4) for k in range(8)]
+    assert [int(word) for word in done.stdout.split()] == [0, *right]
+    assert ("data race" in done.stderr) == (not barrier)

@@ -16,11 +16,13 @@ from product_cases import (
     LIMITS,
     Case,
     check_code,
+    check_on_gpu,
     check_results,
     compile_candidates,
     largest,
     lowered_case,
     needs_nvcc,
+    on_gpu,
     sources,
     survives,
 )
@@ -74,6 +76,12 @@ def test_every_tile_convolves_windows(name: str, monkeypatch: pytest.MonkeyPatch
     own = {label: w for (n, label), w in compiled(False).items() if n == name}
     assert len(own) == 8
     check_results(CASES[name], own, monkeypatch)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_every_tile_convolves_windows_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_on_gpu(CASES[name], get_target("cuda"), monkeypatch)
 
 
 def test_what_is_not_finite_is_as_in_floats() -> None:

@@ -18,11 +18,13 @@ from product_cases import (
     Case,
     Lowered,
     check_code,
+    check_on_gpu,
     check_results,
     compile_candidates,
     largest,
     lowered_case,
     needs_nvcc,
+    on_gpu,
     sources,
     survives,
 )
@@ -157,6 +159,14 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
 def test_every_tile_gives_the_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {label: w for (n, label), w in compiled(name in QUICK).items() if n == name}
     check_results(CASES[name], own, monkeypatch)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_every_tile_gives_the_product_on_a_gpu(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_on_gpu(CASES[name], get_target("cuda"), monkeypatch)
 
 
 def test_what_is_not_finite_is_as_in_floats() -> None:
