@@ -428,13 +428,13 @@ static inline q_sums q_lookup4(const void *table, q_sums x) {
 
 /* The whole number next to a float, ties to even, within 32 bits; NaN gives 0. */
 static inline int32_t q_round(float x) {
-#if defined(__ARM_FP) && !defined(ATC_EMULATE_DSP)
+#if defined(__ARM_FP) && defined(__arm__) && !defined(ATC_EMULATE_DSP)
   int32_t y;
   float bits;
   __asm__("vcvtr.s32.f32 %0, %1" : "=t"(bits) : "t"(x));
   memcpy(&y, &bits, sizeof y);
   return y;
-#elif defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT)
+#elif (defined(__arm__) && !defined(__ARM_FP)) || defined(__riscv) || defined(ATC_EMULATE_SOFT)
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   const bool negative = bits >> 31 != 0;
