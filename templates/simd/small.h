@@ -34,8 +34,8 @@ static inline uint32_t q_load_tail(const void *x, int count) {
 #include <arm_acle.h>
 
 /* Bytes 0 and 2 of a word, or 1 and 3, as a pair: of signed bytes (s), of unsigned ones (u). */
-static inline uint32_t q_even_s(uint32_t x) { return (uint32_t)__sxtb16(x); }
-static inline uint32_t q_even_u(uint32_t x) { return (uint32_t)__uxtb16(x); }
+static inline uint32_t q_even_s(uint32_t x) { return (uint32_t)__sxtb16((int8x4_t)x); }
+static inline uint32_t q_even_u(uint32_t x) { return (uint32_t)__uxtb16((uint8x4_t)x); }
 static inline uint32_t q_odd_s(uint32_t x) {
   uint32_t y;
   __asm__("sxtb16 %0, %1, ror #8" : "=r"(y) : "r"(x));
@@ -48,8 +48,12 @@ static inline uint32_t q_odd_u(uint32_t x) {
 }
 
 /* The same, each with a pair of numbers added. */
-static inline uint32_t q_even_add_s(uint32_t a, uint32_t x) { return (uint32_t)__sxtab16(a, x); }
-static inline uint32_t q_even_add_u(uint32_t a, uint32_t x) { return (uint32_t)__uxtab16(a, x); }
+static inline uint32_t q_even_add_s(uint32_t a, uint32_t x) {
+  return (uint32_t)__sxtab16((int16x2_t)a, (int8x4_t)x);
+}
+static inline uint32_t q_even_add_u(uint32_t a, uint32_t x) {
+  return (uint32_t)__uxtab16((uint16x2_t)a, (uint8x4_t)x);
+}
 static inline uint32_t q_odd_add_s(uint32_t a, uint32_t x) {
   uint32_t y;
   __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(y) : "r"(a), "r"(x));
@@ -424,13 +428,13 @@ static inline q_sums q_lookup4(const void *table, q_sums x) {
 
 /* The whole number next to a float, ties to even, within 32 bits; NaN gives 0. */
 static inline int32_t q_round(float x) {
-#if defined(__ARM_FP) && !defined(ATC_EMULATE_DSP)
+#if defined(__ARM_FP) && defined(__arm__) && !defined(ATC_EMULATE_DSP)
   int32_t y;
   float bits;
   __asm__("vcvtr.s32.f32 %0, %1" : "=t"(bits) : "t"(x));
   memcpy(&y, &bits, sizeof y);
   return y;
-#elif defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT)
+#elif (defined(__arm__) && !defined(__ARM_FP)) || defined(__riscv) || defined(ATC_EMULATE_SOFT)
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   const bool negative = bits >> 31 != 0;

@@ -315,6 +315,23 @@ def softmax_layer(*shape: int) -> Callable[[bool], onnx.ModelProto]:
     return made
 
 
+def pooled(
+    operator: str, channels: int, kernel: int, stride: int
+) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of pooling alone, of 32 x 32 pixels."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        x, y = net.input(1, channels, 32, 32), net._name("pool")
+        net.nodes.append(helper.make_node(
+            operator, [x], [y], kernel_shape=[kernel] * 2, strides=[stride] * 2
+        ))  # fmt: skip
+        net.shapes[y] = (1, channels, *[(32 - kernel) // stride + 1] * 2)
+        return net.model(net._activated(y, False))
+
+    return made
+
+
 LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "1x1 64->64 at 25x5": layer((64, 25, 5), 64, (1, 1)),
     "3x3 16->16 at 32x32": layer((16, 32, 32), 16),
@@ -326,6 +343,9 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
     "relu of 16 at 32x32": function_layer("Relu", 16, 32, 32),
     "sigmoid of 16 at 32x32": function_layer("Sigmoid", 16, 32, 32),
+    "average 2x2/2 of 16 at 32x32": pooled("AveragePool", 16, 2, 2),
+    "average 3x3/2 of 16 at 32x32": pooled("AveragePool", 16, 3, 2),
+    "maximum 3x3/2 of 16 at 32x32": pooled("MaxPool", 16, 3, 2),
     "softmax of 12": softmax_layer(1, 12),
     "softmax of 10, 32 rows": softmax_layer(32, 10),
 }

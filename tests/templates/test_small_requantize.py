@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,25 @@ def library(folder: Path, *flags: str) -> Any:
     place = (f"-I{FOLDER / 'simd'}", "-o", "a.so", "a.c")
     subprocess.run(["cc", *options, *flags, *place], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "a.so"))
+
+
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [("aarch64-linux-gnu-gcc", ()), ("arm-linux-gnueabihf-gcc", ("-march=armv7-a+simd",)),
+     ("riscv64-linux-gnu-gcc", ()),
+     ("arm-none-eabi-gcc", ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")),
+     ("arm-none-eabi-gcc", ("-mcpu=cortex-m55", "-mfloat-abi=hard"))],
+)  # fmt: skip
+def test_other_compilers_have_no_complaint(
+    compiler: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} isn't installed")
+    (tmp_path / "a.c").write_text(CODE)
+    options = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion",
+               "-Wpedantic", "-Werror", "-c")  # fmt: skip
+    place = (f"-I{FOLDER / 'simd'}", "-o", "a.o", "a.c")
+    subprocess.run([compiler, *options, *flags, *place], cwd=tmp_path, check=True)
 
 
 def pointers(*arrays: Array) -> list[Any]:
