@@ -41,6 +41,7 @@ from atc.passes.layout.widen_f16 import widen_f16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.quantized.merge_padding import merge_padding
+from atc.passes.quantized.narrow_scales import narrow_scales
 from atc.passes.quantized.softmax import softmax_of_bytes
 from atc.passes.rewriting import Rule, rewrite
 
@@ -107,6 +108,7 @@ def layout_passes(
     in_place = _rule("slice_in_place", slice_in_place)
     parts = Pass("read_parts", read_parts)  # when all that reads is fused
     narrow = (  # when no kernel changes
+        _rule("narrow_scales", narrow_scales),
         Pass("store_bf16", partial(store_bf16, storing=storing)),
         Pass("store_f16", partial(store_f16, storing=storing)),
     )

@@ -23,6 +23,7 @@ from atc.importers import load_model
 from atc.ir.graph import Array
 from atc.ir.strict_json import dumps
 from atc.lower.context import node_name
+from atc.passes.quantized.narrow_scales import as_halves
 from atc.quantize.quantize import (
     IR_VERSION,
     Job,
@@ -34,6 +35,8 @@ from atc.quantize.quantize import (
 )
 
 Floats = npt.NDArray[np.float64]
+HALF_STEP = 2.0**-11
+"""What rounding to float16 changes at most, as a part of the number."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def quantize_weights(job: Job) -> QuantisedWeights:
         )
         quantizer.process()
     made = quantizer.model.model
+    _round_scales(made)
     constants = {t.name: t for t in made.graph.initializer}
     packed: list[PackedWeights] = []
     by_source = {n.output[0]: n for n in made.graph.node if n.op_type == "MatMulNBits"}
@@ -113,6 +117,19 @@ def quantize_weights(job: Job) -> QuantisedWeights:
         onnx.save(made, path)
         write_model(path, job.output)
     return QuantisedWeights(job.output, job.block, job.symmetric, tuple(packed), tuple(left))
+
+
+def _round_scales(model: onnx.ModelProto) -> None:
+    """Round scales to numbers of float16, whose range and precision they don't need more than.
+
+    What errs by that is far less than half a step of 4 bits; a product then reads a tenth less.
+    """
+    constants = {t.name: t for t in model.graph.initializer}
+    for name in {n.input[2] for n in model.graph.node if n.op_type == "MatMulNBits"}:
+        scales = onnx.numpy_helper.to_array(constants[name])
+        rounded = as_halves(scales).astype(scales.dtype)
+        if (np.abs(rounded - scales) <= np.abs(scales) * HALF_STEP).all():
+            constants[name].CopyFrom(onnx.numpy_helper.from_array(rounded, name))
 
 
 def _unpacked(operands: list[Array], shape: tuple[int, ...], block: int) -> Floats:

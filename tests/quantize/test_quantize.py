@@ -249,6 +249,9 @@ def test_weights_of_four_bits(
     assert len(products) == len(reported["products"]) == 6
     assert all(len(n.input) == (4 if "--symmetric=0" in options else 3) for n in products)
     assert not any(n.op_type == "MatMul" for n in made.graph.node)
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
+    for scales in (constants[n.input[2]] for n in products):
+        assert np.array_equal(scales.astype(np.float16), scales)
     sessions = [onnxruntime.InferenceSession(str(tmp_path / f)) for f in ("m.onnx", "q.onnx")]
     feeds = next(decoder.calls(lambda f: sessions[0].run(None, dict(f)), 5))[0]
     assert all(decibels < p["sqnr_db"] < 30 for p in reported["products"])

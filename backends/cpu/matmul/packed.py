@@ -40,6 +40,7 @@ class MatMulUnpacking(Kernel[MatMulPacked]):
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "lanes": LANES, "whole": op.k // LANES * LANES, "zero": zero,
+            "scale": load(w.input(2).dtype, "x2[at]"),
             "bytes": op.block * op.bits // 8, "per_byte": 8 // op.bits, "mask": (1 << op.bits) - 1,
             "after": after, "value": value,
         }  # fmt: skip

@@ -14,6 +14,7 @@ from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
 from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load
 from atc.backends.render.loops import finish
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -73,6 +74,7 @@ class MatMulRounding(Kernel[MatMulPacked]):
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "parts": scratch_parts(op), "after": after, "value": value,
+            "scale": load(w.input(2).dtype, "x2[at]"),
             "zero": str(1 << (op.bits - 1)) if w.inputs[3] is None else "x3[at]",
         }  # fmt: skip
 
@@ -131,7 +133,7 @@ class MatMulRoundingTile(PackedTiles):
         op, zeros = w.op, w.inputs[3] is not None
         parameters = [
             "const int8_t *x", "const float *steps", "const int32_t *sums", "const uint8_t *words",
-            "const float *scales", *["const uint8_t *zeros"] * zeros,
+            f"const {w.input(2).dtype.c} *scales", *["const uint8_t *zeros"] * zeros,
         ]  # fmt: skip
         return {
             **self.tile_values(w, params, target, parameters), "zeros": zeros,
@@ -150,7 +152,7 @@ class MatMulRoundingTile(PackedTiles):
                 unpacking = panel.vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
                 block = op.block / WORD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
                 tiles += panel.count * tile.count * (CALL + op.blocks * block)
-        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + 4)
+        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + w.input(2).dtype.itemsize)
         return cycles + max(tiles, bytes_ / target.machine.memory)
 
 

@@ -4,12 +4,14 @@ A word of a panel holds 32 / bits weights of one column that follow each other a
 each as a signed number: less 2^(bits - 1). Shifted to the top and back, or looked up, it becomes a
 float, less its zero point, and meets that number of each row of x; the sum of a block is scaled.
 
-One row takes vectors that lie together in a chunk, wider panels than many rows have registers for.
+One row takes vectors that lie together in a chunk, wider panels than many rows have registers for,
+and asks for the lines of those that come after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +33,15 @@ from atc.dims import is_dynamic, most
 from atc.ir.graph import Array
 from atc.ir.ops.quantize import MatMulPacked
 
+
+@dataclass(frozen=True)
+class Ahead:
+    """Requests for a line every `step` bytes, `distance` bytes before it is read."""
+
+    distance: int
+    step: int
+
+
 WIDTHS = (2, 4, 1, 3)
 """Vectors of a panel."""
 CHAINS = 4
@@ -41,8 +52,8 @@ UNPACKING, LOOKED_UP = 2.2, 1.0
 """Cycles to make floats of a vector of weights, and of 4 bits where one permutation does."""
 LOOKUP_FEATURES = frozenset({"avx512f"})
 """Instruction sets with a permutation of 16 floats."""
-AHEAD = 1 << 9, 1 << 13
-"""Words from which on one row, which waits for memory, asks for lines: in the L1 cache, the L2."""
+AHEAD = Ahead(distance=8192, step=1024)
+"""What one row, which waits for memory, asks for; its other requests would wait behind more."""
 CROWDED = 1.15
 """How much longer loads of x take than there are ports for them."""
 
@@ -113,28 +124,41 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
     def packs(
         self, w: Workload[MatMulPacked], params: TileParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Weights, scales and zero points in the order of use."""
-        op, width = w.op, params.nv * lanes(target)
-        return {1: lambda q: self.pack(op, q, width), **block_packs(w, width)}
+        """Weights, scales and zero points in chunks, in the order of use."""
+        op, chunk = w.op, _chunk(w, params, target)
+        return {1: lambda q: self.pack(op, q, chunk), **block_packs(w, chunk)}
 
     def tile_values(
         self, w: Workload[MatMulPacked], params: TileParams, target: Target,
         parameters: Sequence[str],
     ) -> dict[str, object]:  # fmt: skip
-        """Return panels, tiles, whose functions have `parameters` first, and the epilogue."""
+        """Return panels, tiles, whose functions have `parameters` first, and the epilogue.
+
+        Where the run counts the rows, one row has a function for several panels at a time: the sums
+        of one narrow panel would wait for each other. A result's are added as ever.
+        """
         op, width = w.op, lanes(target)
         panels, tiles = column_panels(op.n, params.nv, width), row_tiles(op.m, params.mr)
-        finish = TileFinish(op.epilogue, (), 4)
+        finish, chunk = TileFinish(op.epilogue, (), 4), _chunk(w, params, target)
+        group, grouped = chunk // (params.nv * width), None
+        functions = [
+            tile_function(finish, op.n, parameters, p, t, width) for p in panels for t in tiles
+        ]
+        if group > 1:
+            single = next(t for t in tiles if t.rows == 1)
+            panel = Panel("group", 0, panels[0].count, chunk, chunk // width, 0)
+            grouped = tile_function(finish, op.n, parameters, panel, single, width)
+            functions.append(grouped)
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
-            "tiles": tiles, "functions": [
-                tile_function(finish, op.n, parameters, p, t, width) for p in panels for t in tiles
-            ],
+            "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
+            "grouped": grouped, "ahead": AHEAD,
             "finishes": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
             "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
-            "middle": 1 << (op.bits - 1), "words": op.block * op.bits // 32,
+            "scale_load": LOADS[w.input(2).dtype], "middle": 1 << (op.bits - 1),
+            "words": op.block * op.bits // 32,
         }  # fmt: skip
 
 
@@ -159,13 +183,6 @@ class MatMulUnpackingTile(PackedTiles):
         each = EACH + (w.inputs[3] is not None)
         return (target.vector_registers - SPARE - each * nv) // nv
 
-    def packs(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
-    ) -> Mapping[int, Pack]:
-        """Weights, scales and zero points in chunks."""
-        op, chunk = w.op, _chunk(w, params, target)
-        return {1: lambda q: self.pack(op, q, chunk), **block_packs(w, chunk)}
-
     def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
         """Return the weights in words, signed."""
         return pack_words(op, q, width)
@@ -181,37 +198,15 @@ class MatMulUnpackingTile(PackedTiles):
         """Return the tiles, and the words of a block and of the last one."""
         op, zeros = w.op, w.inputs[3]
         whole, rest = divmod(op.k, op.block)
-        parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
+        scales = f"const {w.input(2).dtype.c} *scales"
+        parameters = ["const float *x", "const uint32_t *words", scales]
         if zeros is not None:
             parameters.append(f"const {zeros.dtype.c} *zeros")
-        values = self.tile_values(w, params, target, parameters)
         return {
-            **values, **self._grouped(w, params, target, parameters, values),
+            **self.tile_values(w, params, target, parameters),
             "zero_load": LOADS[zeros.dtype] if zeros is not None else "",
             "each": 32 // op.bits, "whole": whole, "rest": rest, "copied": _crowd(op),
-            "chunk": _chunk(w, params, target), "ahead": AHEAD,
         }  # fmt: skip
-
-    def _grouped(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target,
-        parameters: Sequence[str], values: Mapping[str, object],
-    ) -> dict[str, object]:  # fmt: skip
-        """Return the function for one row and several panels, where the run counts the rows.
-
-        The sums of one narrow panel would wait for each other; a result's are added as ever.
-        """
-        op, width = w.op, lanes(target)
-        group = _chunk(w, params, target) // (params.nv * width)
-        if group == 1:
-            return {"group": 1, "grouped": None}
-        panels = column_panels(op.n, params.nv, width)
-        single = [t for t in row_tiles(op.m, params.mr) if t.rows == 1]
-        panel = Panel("group", 0, panels[0].count, group * params.nv * width, group * params.nv, 0)
-        finish = TileFinish(op.epilogue, (), 4)
-        grouped = tile_function(finish, op.n, parameters, panel, single[0], width)
-        functions = values["functions"]
-        assert isinstance(functions, list)
-        return {"group": group, "grouped": grouped, "functions": [*functions, grouped]}
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
         """Cycles of all tiles, and waiting for memory."""

@@ -80,7 +80,7 @@ class TileFinish:
         wanted = [(self.name, "")] * whole + [(f"{self.name}_part", "count")] * partial
         return [] if self.plain else [self._function(name, count) for name, count in wanted]
 
-    def value(self, result: str, row: int, column: int, part: int) -> str:
+    def value(self, result: str, row: int, column: int, part: int | str) -> str:
         """Return the C value to be stored for a vector of results at row i + row, j + column."""
         if self.plain:
             return result

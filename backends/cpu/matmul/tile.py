@@ -35,7 +35,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import Weights, stored_weights
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import Dim, is_dynamic, most
+from atc.dims import Dim, is_dynamic, low, most
 from atc.ir.expr import cost
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul
@@ -52,6 +52,8 @@ LINE = 16
 """Floats of a cache line."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
+FEW_ROWS = 4
+"""Rows up to which copying B takes longer than to sum along the depth, each by itself."""
 HEAVY, SPILLED = 8, 24.0
 """An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
 
@@ -205,6 +207,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
             "weights": weights, "in_lanes": in_lanes,
             "copies_open": is_dynamic((depth, bk, bn)),
+            "few": text.few(FEW_ROWS) if _sums_along(w, mode) else None,
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: TiledParams, target: Target) -> float:
@@ -291,6 +294,17 @@ def _in_lanes(w: Workload[MatMul], target: Target) -> bool:
     rows = op.a_view.strides[-2:]
     known = not is_dynamic((op.m, op.k, *rows)) and rows[1] == 1 and op.k >= lanes(target)
     return known and target.simd == "neon" and target.arch == "aarch64"
+
+
+def _sums_along(w: Workload[MatMul], mode: str) -> bool:
+    """Return whether few rows are summed along the depth: those of a decoder's word times its keys.
+
+    The run counts the columns, which are dense, as the rows of A are.
+    """
+    op = w.op
+    if mode != "columns" or not is_dynamic(op.n) or low(op.m) > FEW_ROWS:
+        return False
+    return op.a_view.strides[-1] == 1 and not is_dynamic((op.k, op.b_view.strides[-1]))
 
 
 def _heights(m: int, high: int) -> Sequence[int]:
@@ -397,6 +411,15 @@ class _TileText:
             "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
             "phases": phases, "awaited": awaited,
         }  # fmt: skip
+
+    def few(self, rows: int) -> dict[str, object]:
+        """Return the head of the function for up to `rows` rows, and what it stores."""
+        places, memory = self.finish.parameters
+        parameters = ["const float *a", "const float *b", "ptrdiff_t columns", *places, *memory]
+        head = wrapped("static K_NOINLINE void dots(", parameters)
+        whole = self.finish.value("result", 0, 0, 0)
+        part = self.finish.value("result", 0, 0, "(size_t)columns")
+        return {"rows": rows, "head": head, "whole": whole, "part": part}
 
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
         name, column = f"c{row}_{vector}", vector * self.lanes

@@ -31,7 +31,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """Rows, columns, depth, block, bits; `zero`: none, bytes or floats; with a bias."""
+    """Rows, columns, depth, block, bits; `zero`: none, bytes or floats; with a bias; `halves`:
+    scales in float16."""
 
     m: int
     n: int
@@ -40,11 +41,12 @@ class Case:
     bits: int
     zero: str = ""
     bias: bool = False
+    halves: bool = False
 
 
 CASES = (
     Case(1, 70, 64, 16, 4),
-    Case(3, 33, 75, 32, 4, "bytes"),
+    Case(3, 33, 75, 32, 4, "bytes", halves=True),
     Case(1, 16, 100, 64, 8, "bytes", bias=True),
     Case(17, 40, 40, 16, 2, "floats"),
     Case(2, 100, 300, 256, 4, "floats", bias=True),
@@ -59,7 +61,7 @@ def prepared(case: Case) -> tuple[Workload, list[Array | None]]:
     blocks = -(-case.k // case.block)
     x = rng.standard_normal((case.m, case.k)).astype(np.float32)
     q = rng.integers(0, 256, (case.n, blocks, case.block * case.bits // 8)).astype(np.uint8)
-    scales = rng.uniform(0.5, 2, (case.n, blocks)).astype(np.float32)
+    scales = rng.uniform(0.5, 2, (case.n, blocks)).astype(np.float16 if case.halves else np.float32)
     zero = rng.integers(0, 1 << case.bits, (case.n, blocks))
     zeros = {"bytes": zero.astype(np.uint8), "floats": zero.astype(np.float32) + 0.25}
     arrays: list[Array | None] = [x, q, scales, zeros.get(case.zero)]
@@ -117,7 +119,7 @@ def test_tiles_err_no_more_than_sums_of_floats(name: str) -> None:
 
 
 ROUNDED = (
-    Case(1, 70, 64, 16, 4),
+    Case(1, 70, 64, 16, 4, halves=True),
     Case(3, 33, 75, 32, 4, "bytes"),
     Case(1, 16, 100, 64, 8, "bytes", bias=True),
     Case(9, 20, 37, 128, 8),
@@ -221,15 +223,18 @@ def test_threads_cut_rows_or_columns(m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "level", "k"),
-    [("c99", 0, 64), pytest.param("host", 0, 1024, marks=pytest.mark.slow),
-     pytest.param("c99", 4, 64, marks=pytest.mark.slow)],
+    ("target", "level", "k", "scale"),
+    [("c99", 0, 64, np.float32), pytest.param("host", 0, 1024, np.float32, marks=pytest.mark.slow),
+     pytest.param("host", 4, 256, np.float16, marks=pytest.mark.slow),
+     pytest.param("c99", 4, 64, np.float16, marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_rows_that_only_the_run_counts(target: str, level: int, k: int, tmp_path: Path) -> None:
+def test_rows_that_only_the_run_counts(
+    target: str, level: int, k: int, scale: type, tmp_path: Path
+) -> None:
     n, block, random = 170, 32, np.random.default_rng(0)
     given = {
         "q": random.integers(0, 256, (n, k // block, block // 2)).astype(np.uint8),
-        "s": random.uniform(0.01, 0.1, (n, k // block)).astype(np.float32),
+        "s": random.uniform(0.01, 0.1, (n, k // block)).astype(scale).astype(np.float32),
         "z": random.integers(0, 256, n * (k // block // 2)).astype(np.uint8),
     }
     node = onnx.helper.make_node(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from matmul_workloads import TRUTH, operands, workload
 
+import atc
 from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.portable import MatMulRows
@@ -248,3 +251,29 @@ def test_bigger_products_cost_more_and_less_than_the_portable_kernel(name: str) 
         assert costs[-1] < MatMulRows().cost(w, {}, target)
     assert costs == sorted(costs)
     assert prod(costs) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [70, 128])
+def test_few_rows_times_columns_that_the_run_counts(k: int, tmp_path: Path) -> None:
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Transpose", ["b"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "turned"], ["product"]),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    shapes = {"a": [2, "m", k], "b": [2, "n", k], "y": [2, "m", "n"]}
+    a, b, y = (helper.make_tensor_value_info(name, 1, s) for name, s in shapes.items())
+    graph = helper.make_graph(nodes, "g", [a, b], [y])
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    ranges = f"a:2,m=1~12,{k};b:2,n=1~70,{k}"
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=ranges, target="host")
+    random = np.random.default_rng(k)
+    with atc.load(tmp_path / "net") as net:
+        for m in (1, 2, 4, 5, 12):
+            for n in (1, 15, 16, 33, 70):
+                x, z = (random.standard_normal((2, rows, k)).astype(np.float32) for rows in (m, n))
+                exact = x.astype(np.float64) @ z.astype(np.float64).swapaxes(1, 2)
+                bound = 2.0**-22 * (np.abs(x) @ np.abs(z).swapaxes(1, 2))
+                assert (np.abs(net(x, z) - np.maximum(exact, 0)) <= bound).all(), (m, n)
