@@ -60,7 +60,7 @@ def sequence_length(ctx: LoweringContext) -> str:
 def sequence_at(ctx: LoweringContext) -> str:
     """ONNX SequenceAt-11."""
     parts = elements(ctx, 0)
-    place = _position(ctx, 1, len(parts))
+    place = position(ctx, 1, len(parts))
     if isinstance(place, int):
         return parts[place]
     rows = _stack(ctx, parts)
@@ -73,7 +73,7 @@ def sequence_insert(ctx: LoweringContext) -> str:
     """ONNX SequenceInsert-11: before a position, or at the end."""
     b, new, parts = ctx.b, ctx.input(1), elements(ctx, 0)
     dtype = ctx.type(1).dtype
-    place = _position(ctx, 2, len(parts), last=len(parts)) if ctx.has(2) else len(parts)
+    place = position(ctx, 2, len(parts), last=len(parts)) if ctx.has(2) else len(parts)
     if isinstance(place, int):
         return b.sequence((*parts[:place], new, *parts[place:]), dtype)
 
@@ -91,7 +91,7 @@ def sequence_erase(ctx: LoweringContext) -> str:
     """ONNX SequenceErase-11: the element at a position, or the last one."""
     parts = elements(ctx, 0)
     ctx.require(bool(parts), "the sequence is empty")
-    place = _position(ctx, 1, len(parts)) if ctx.has(1) else len(parts) - 1
+    place = position(ctx, 1, len(parts)) if ctx.has(1) else len(parts) - 1
     if isinstance(place, int):
         return ctx.b.sequence((*parts[:place], *parts[place + 1 :]), ctx.b.type(parts[0]).dtype)
 
@@ -102,7 +102,7 @@ def sequence_erase(ctx: LoweringContext) -> str:
     return _rearranged(ctx, parts, len(parts) - 1, place, source)
 
 
-def _position(ctx: LoweringContext, i: int, count: int, last: int | None = None) -> int | str:
+def position(ctx: LoweringContext, i: int, count: int, last: int | None = None) -> int | str:
     """Return a position, counted from the end where it's negative; a value if only a run knows."""
     highest = count - 1 if last is None else last
     ctx.require(ctx.type(i).size == 1, f"the position is {ctx.type(i)}")
@@ -181,15 +181,7 @@ def split_to_sequence(ctx: LoweringContext) -> str:
     Only without a list of sizes `keepdims` = 0 drops the axis.
     """
     b, shape = ctx.b, ctx.shape(0)
-    ctx.require(bool(shape), "the tensor is a scalar")
-    axis = ctx.axis(ctx.int("axis", 0), len(shape))
-    given = ctx.ints_const(1, "the size of the parts") if ctx.has(1) else [1]
-    sizes = given
-    if not ctx.has(1) or ctx.shape(1) == ():
-        sizes = _part_sizes(ctx, given[0], shape[axis])
-    fits = sum(sizes) == shape[axis] and min(sizes, default=0) >= 0
-    ctx.require(fits, f"split {sizes} of {shape[axis]}")
-    dropped = not ctx.has(1) and not ctx.int("keepdims", 1)
+    axis, sizes, dropped = parts_of(ctx)
     parts, begin = [], 0
     for size in sizes:
         part = take(b, ctx.input(0), axis, np.arange(begin, begin + size, dtype=np.int64))
@@ -198,6 +190,19 @@ def split_to_sequence(ctx: LoweringContext) -> str:
         parts.append(part)
         begin += size
     return b.sequence(parts, ctx.type(0).dtype)
+
+
+def parts_of(ctx: LoweringContext) -> tuple[int, list[int], bool]:
+    """Return a SplitToSequence's axis, the sizes of its parts, and whether they lose the axis."""
+    shape = ctx.shape(0)
+    ctx.require(bool(shape), "the tensor is a scalar")
+    axis = ctx.axis(ctx.int("axis", 0), len(shape))
+    sizes = ctx.ints_const(1, "the size of the parts") if ctx.has(1) else [1]
+    if not ctx.has(1) or ctx.shape(1) == ():
+        sizes = _part_sizes(ctx, sizes[0], shape[axis])
+    fits = sum(sizes) == shape[axis] and min(sizes, default=0) >= 0
+    ctx.require(fits, f"split {sizes} of {shape[axis]}")
+    return axis, sizes, not ctx.has(1) and not ctx.int("keepdims", 1)
 
 
 def _part_sizes(ctx: LoweringContext, step: int, extent: int) -> list[int]:

@@ -14,6 +14,8 @@ from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 
 PREVIEW = "ai.onnx.preview.training"
+OWN = "atc.training"
+"""The domain of what training needs and no standard has."""
 
 
 def sum_of(*terms: Expr) -> Expr:
@@ -27,6 +29,12 @@ def sum_of(*terms: Expr) -> Expr:
 def scaled(factor: float, x: Expr) -> Expr:
     """Return x times a number of x's type."""
     return call("Mul", const(factor, x.dtype), x)
+
+
+@lowers("StopGradient", domain=OWN)
+def stop_gradient(ctx: LoweringContext) -> str:
+    """Return the same value, a constant to gradients: PyTorch's `detach`."""
+    return ctx.input(0)
 
 
 # ---- layers -------------------------------------------------------------------------------------

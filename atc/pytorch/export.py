@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-import onnx
 import torch
 
 from atc.api import compile as compile_file
@@ -19,6 +18,7 @@ from atc.errors import UnsupportedError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
+from atc.pytorch.training import captured, complete
 
 OPSET = 20
 Step = TypeVar("Step")
@@ -26,24 +26,29 @@ Step = TypeVar("Step")
 
 def export(
     module: torch.nn.Module, inputs: Sequence[Any], path: Path,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, optimize: bool = True,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, to_train: bool = False,
 ) -> Axes:  # fmt: skip
     """Write a module as ONNX, for inputs like these, as it is: in training or not.
 
-    `optimize` folds weights into each other, which are the module's own without it. Returns the
-    inputs' axes: the exporter narrows open ones to what the module does the same for.
+    `to_train` keeps its weights as they are, and says where gradients stop. Returns the inputs'
+    axes: the exporter narrows open ones to what the module does the same for.
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
-                module, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
-                dynamic_shapes=dynamic_shapes, optimize=optimize,
+                captured(module, inputs) if to_train else module, tuple(inputs), dynamo=True,
+                opset_version=OPSET, verbose=False, dynamic_shapes=dynamic_shapes,
+                optimize=not to_train,
             )  # fmt: skip
             assert program is not None
+            if to_train:
+                complete(program, module)
             program.save(path)
             return axes_of(program)
+    except UnsupportedError:
+        raise
     except Exception as error:  # the exporter raises whatever its parts do
         raise UnsupportedError(
             f"torch.onnx can't export it: {_reason(error)}", where=type(module).__name__
@@ -81,26 +86,8 @@ def train_module(
     """Return what `train_file(file, output, **options)` makes of a module. Raises AtcError."""
     with temporary_folder("torch") as folder:
         path = Path(folder, f"{Path(output).name}.onnx")
-        export(module, example_inputs, path, optimize=False)
-        _let_norms_train(path, module)
+        export(module, example_inputs, path, to_train=True)
         return train_file(path, output, **options)
-
-
-def _let_norms_train(path: Path, module: torch.nn.Module) -> None:
-    """Let each BatchNorm that is in training use the batch's statistics.
-
-    PyTorch's exporter writes all of them as they are at inference.
-    """
-    training = {name for name, part in module.named_modules() if part.training}
-    model = onnx.load(path)
-    for node in model.graph.node:
-        if node.op_type != "BatchNormalization":
-            continue
-        if node.input[3].removesuffix(".running_mean") in training:
-            del node.output[1:]
-            node.output.extend([f"{node.output[0]}.mean", f"{node.output[0]}.var"])
-            node.attribute.append(onnx.helper.make_attribute("training_mode", 1))
-    onnx.save(model, path)
 
 
 def compile_module(

@@ -16,7 +16,7 @@ from atc.convert import load_model
 from atc.errors import ModelError, UnsupportedError, one_line
 from atc.options.options import Options
 from atc.tracing.parameter import Parameter
-from atc.tracing.recording import OPSET, RANDOM, Array
+from atc.tracing.recording import OPSET, OWN, RANDOM, Array
 from atc.tracing.tape import current_tape
 from atc.tracing.tensor import Tensor, astype, node, nodes
 
@@ -55,6 +55,7 @@ def read_for_training(options: Options) -> Model:
     read = load_model(options.model, options.framework, shapes, options.weight)
     try:
         model = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(read))
+        stops = _without_stops(model)
         for value in model.graph.input:  # the reader has settled them: no names of extents are left
             for dim in value.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")
@@ -64,6 +65,9 @@ def read_for_training(options: Options) -> Model:
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (OSError, ValueError, RuntimeError, *_FAULTS) as error:
         raise ModelError(one_line(f"can't be read: {error}", 300), where=where) from None
+    for each in model.graph.node:
+        if stops.intersection(each.output):
+            each.op_type, each.domain = "StopGradient", OWN
     weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     inputs = tuple(v for v in model.graph.input if v.name not in weights)
     for value in inputs:
@@ -71,10 +75,26 @@ def read_for_training(options: Options) -> Model:
         if not all(d.HasField("dim_value") for d in dims):
             raise ModelError(f"the shape of input '{value.name}' is open", where=where,
                              hint="give it in input_shape")  # fmt: skip
-    foreign = sorted({n.domain for n in model.graph.node} - {"", "ai.onnx"})
+    foreign = sorted({n.domain for n in model.graph.node} - {"", "ai.onnx", OWN})
     if foreign:
         raise UnsupportedError(f"operators of {', '.join(foreign)} aren't trained", where=where)
     return Model(model, weights, inputs, _trainable(model, weights))
+
+
+def _without_stops(model: onnx.ModelProto) -> set[str]:
+    """Make nodes through which no gradient goes ones that type inference knows.
+
+    Returns their results.
+    """
+    found = set()
+    others = [i for i in model.opset_import if i.domain != OWN]
+    del model.opset_import[:]
+    model.opset_import.extend(others)
+    for each in model.graph.node:
+        if (each.domain, each.op_type) == (OWN, "StopGradient"):
+            each.op_type, each.domain = "Identity", ""
+            found.add(each.output[0])
+    return found
 
 
 def _trainable(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ OPSET = 21
 PREVIEW = "ai.onnx.preview.training"
 RANDOM = "atc.random"
 """The domain of random operators with one more operand than the standard's: a seed."""
+OWN = "atc.training"
+"""The domain of what only gradients ask for: StopGradient."""
 _IMPORTS = [helper.make_opsetid("", OPSET), helper.make_opsetid(PREVIEW, 1)]
 _SMALL = 4096
 """Most elements of constants whose values type inference gets: shapes, axes and the like."""
@@ -100,6 +102,11 @@ class Recording:
         self._reads[results[0]] = y
         return self._added(node, [self.types[x] for x in xs])
 
+    def stopped(self, value: str) -> str:
+        """Add a value's equal through which no gradient goes; returns it."""
+        node = helper.make_node("StopGradient", [value], [self.fresh()], domain=OWN)
+        return self._added(node, [self.types[value]])[0]
+
     def _added(self, node: onnx.NodeProto, types: Sequence[onnx.TypeProto]) -> list[str]:
         self.nodes.append(node)
         self.types.update(zip(node.output, types, strict=True))
@@ -138,6 +145,8 @@ class Recording:
                 pending += reads(node)
                 pending += [y for o in node.output if (y := self._reads.get(o))]
         nodes = [n for n in self.nodes if not needed.isdisjoint(n.output)]
+        if not any(n.domain == PREVIEW for n in nodes):
+            nodes = [_standard(n) for n in nodes]
         ends = [helper.make_node("Identity", [v], [o]) for o, v in outputs.items()]
         graph = helper.make_graph(
             [*nodes, *ends], name,
@@ -145,8 +154,8 @@ class Recording:
             [helper.make_value_info(o, self.types[v]) for o, v in outputs.items()],
             [c for n, c in self.constants.items() if n in needed],
         )  # fmt: skip
-        drawn = any(n.domain == RANDOM for n in nodes)
-        imports = [*_IMPORTS, *([helper.make_opsetid(RANDOM, 1)] if drawn else [])]
+        domains = {n.domain for n in nodes}
+        imports = [*_IMPORTS, *(helper.make_opsetid(d, 1) for d in (RANDOM, OWN) if d in domains)]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def used(self, outputs: Sequence[str]) -> set[str]:
@@ -163,6 +172,13 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
         for graph in (attribute.g, *attribute.graphs):
             yield from (o.name for o in graph.output)
             yield from (name for inner in graph.node for name in reads(inner))
+
+
+def _standard(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a node as it is where no gradients are taken."""
+    if node.domain != OWN:
+        return node
+    return helper.make_node("Identity", node.input, node.output, node.name)
 
 
 def _size(tensor: onnx.TensorProto) -> int:

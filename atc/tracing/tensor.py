@@ -114,6 +114,11 @@ class Tensor:
         """Return the only element as a Python number."""
         return self._elements("the item").item()
 
+    def detach(self) -> Tensor:
+        """Return the same elements as a constant to gradients."""
+        tape = current_tape()
+        return Tensor.recorded(tape, tape.recording.stopped(tape.value(self)))
+
     def _elements(self, why: str) -> Array:
         tape = traced_tape()
         if tape is not None and not self.constant and (

@@ -198,29 +198,3 @@ def test_models_of_torchvision(name: str) -> None:
     with torch.no_grad():
         wanted = module(x)
     torch.testing.assert_close(silently(run, x), wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_a_module_trains_as_eager_pytorch_does(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
-                           nn.Linear(64, 3))  # fmt: skip
-    image, label = torch.randn(8, 1, 6, 6), torch.randint(0, 3, (8,))
-    step = atc.training_step(module, (image,), tmp_path / "step", lr=0.1, clip_norm=0.5,
-                             optimizer_options={"momentum": 0.9})  # fmt: skip
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(module(image), label)
-        loss.backward()
-        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
-        optimizer.step()
-        assert step(image.numpy(), label.numpy()) == pytest.approx(loss.item(), rel=1e-5)
-    for name, weight in module.named_parameters():
-        np.testing.assert_allclose(step.get(name), weight.detach(), rtol=1e-4, atol=1e-6)
-    mean = module[1].running_mean.numpy()
-    np.testing.assert_allclose(step.get("1.running_mean"), mean, rtol=1e-5)
-
-
-def test_a_step_of_a_module_needs_examples(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"atc.training_step\(module, \(tensor"):
-        atc.training_step(nn.Linear(2, 2), tmp_path / "step")

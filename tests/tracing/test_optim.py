@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atc import GradManager, Parameter, Tensor, functional, optim, trace
+from atc import array_api as xp
 from atc.tracing import ArgumentError, TracingError
 
 RNG = np.random.default_rng(7)
@@ -200,3 +201,12 @@ def test_backward_is_for_what_was_recorded() -> None:
         manager.backward(Tensor([1]) + 1)
     with GradManager() as empty, pytest.raises(ArgumentError, match="without attached"):
         empty.backward(weight * 2.0)
+
+
+def test_no_gradient_goes_through_what_is_detached() -> None:
+    x = Parameter(np.array([1.5, -2.0]))
+    manager = GradManager().attach(x)
+    with manager:
+        manager.backward(xp.sum((x * x).detach() * x))
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), x.numpy() ** 2)

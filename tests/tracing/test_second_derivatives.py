@@ -179,3 +179,8 @@ def test_only_the_part_that_changes_is_differentiated() -> None:
     assert weight.grad is not None
     np.testing.assert_allclose(weight.grad.numpy(), 6 * weight.numpy())
     assert atc.is_tracing() is False
+
+
+def test_a_second_derivative_ends_where_gradients_stop() -> None:
+    with pytest.raises(UnsupportedError, match="second derivative through StopGradient"):
+        gradcheck(slopes_of(lambda x: xp.sum((x * x).detach() * x)), [normal(3)])

@@ -258,6 +258,14 @@ def test_a_dump_with_names_of_another_count_is_refused(
     assert not [*tmp_path.iterdir()]
 
 
+def test_what_is_detached_is_dumped_in_the_standard(tmp_path: Path) -> None:
+    twice = trace(lambda x: (x * 2).detach() + x, symbolic=True, capture_as_const=True)
+    twice(X)
+    twice.dump(tmp_path / "m.onnx")
+    model = ReferenceEvaluator(onnx.load(tmp_path / "m.onnx"))
+    np.testing.assert_array_equal(model.run(None, {"x": X})[0], X * 3)
+
+
 def test_output_names_are_no_dicts(tmp_path: Path) -> None:
     traced = trace(capture_as_const=True)(lambda x: {"y": x + 1.0})
     traced(X)

@@ -12,10 +12,12 @@ from atc.lower.gradient import (
     expansions_control,
     expansions_rnn,
     expansions_sampling,
+    expansions_sequence,
     reverse,
 )
 
 __all__ = [
     "derivatives_layers", "derivatives_tensor", "derivatives_transforms", "expansions",
-    "expansions_control", "expansions_rnn", "expansions_sampling", "reverse",
+    "expansions_control", "expansions_rnn", "expansions_sampling",
+    "expansions_sequence", "reverse",
 ]  # fmt: skip

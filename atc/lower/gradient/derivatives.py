@@ -30,6 +30,8 @@ class Variable:
     """The variable of a gradient: one result of one node. Several may be the same value."""
 
     value: str
+    elements: tuple[Variable, ...] | None = None
+    """Its tensors, if it is a sequence."""
 
 
 ABSENT = Variable("")

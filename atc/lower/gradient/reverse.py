@@ -24,7 +24,7 @@ from atc.lower.gradient.tape import Tape, dependencies
 from atc.lower.gradient.totals import Total
 from atc.lower.gradient.without import STOPS, WITHOUT
 from atc.lower.registry import lowers
-from atc.lower.training import PREVIEW
+from atc.lower.training import OWN, PREVIEW
 
 
 @lowers("Gradient", domain=PREVIEW)
@@ -54,6 +54,9 @@ def second(step: Step) -> list[str]:
     the direction of that vector.
     """
     b, count = step.ctx.b, len(step.gradients)
+    held = [n for n in _nodes_of(step) if (n.domain, n.op_type) == (OWN, "StopGradient")]
+    if held:  # the nodes of the IR don't say where gradients stop
+        raise step.ctx.unsupported(f"the second derivative through {_named(held[0])}")
     begin = len(b.nodes)
     copies = tuple(_copy(b, name) for name in step.inputs)  # no two of them are one value
     wanted = [k for k, x in enumerate(step.operands) if x in step.active and step.is_real(k)]
@@ -62,6 +65,12 @@ def second(step: Step) -> list[str]:
     changes = directional(step.ctx, b.nodes[begin:], seeds, slopes)
     found = dict(zip(wanted, slopes, strict=True))
     return [changes.get(found[k], "") if k in found else "" for k in range(len(copies))]
+
+
+def _nodes_of(step: Step) -> list[onnx_ir.Node]:
+    """Return the nodes that a Gradient node differentiates."""
+    names = [*(step.at.strs("xs") or []), *(step.at.strs("zs") or [])]
+    return dependencies(step.node.graph or (), names, step.at.str("y"))[0]
 
 
 def _copy(b: Builder, name: str) -> str:

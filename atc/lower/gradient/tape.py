@@ -56,8 +56,7 @@ class Tape:
         if key not in DERIVATIVES and self.depth < MAX_DEPTH:
             if key in EXPANSIONS:
                 return self._bridged(place, EXPANSIONS[key](place))
-            types = [ctx.b.type(v.value) if v.value else None for v in place.operands]
-            body = None if key in WITHOUT else function_body(node, types, place.opset)
+            body = None if key in WITHOUT else place.body()
             if body is not None:
                 given = [*place.operands, *[ABSENT] * len(body.inputs)]
                 inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
@@ -72,6 +71,8 @@ class Tape:
         node, b, begin = place.node, self.ctx.b, len(self.ctx.b.nodes)
         if self.depth or node.op_type in WRITTEN_OUT:
             return results  # nobody else computes it, or the network does as it is done here
+        if any(r.elements is not None for r in results):
+            return results  # a sequence isn't computed
         direct = Step(self.ctx, node, place.operands, node.domain, place.opset).computed().results
         if not all(isinstance(n.op, SLOPED) for n in b.nodes[begin:]):
             return results
@@ -101,6 +102,12 @@ class Place:
         """The node with its attributes, on the values that it reads."""
         values = tuple(v.value for v in self.operands)
         return replace(self.tape.ctx, node=self.node, inputs=values, opset=self.opset)
+
+    def body(self) -> onnx_ir.Function | None:
+        """Return the standard's function body of the node, None if it has none."""
+        b = self.tape.ctx.b
+        types = [b.type(v.value) if v.value else None for v in self.operands]
+        return function_body(self.node, types, self.opset)
 
     def has(self, k: int) -> bool:
         """Return whether operand `k` is there."""

@@ -76,6 +76,12 @@ CASES = {
               "{ c = Concat<axis=1>(a, b, a) y = Mul(c, c) }",
     "Split": "(double[2,5] a) => (double[2,2] y) <int64[3] s = {2, 2, 1}> "
              "{ p, q, r = Split<axis=1>(a, s) t = Mul(p, q) y = Mul(t, p) }",
+    "sequences": "(double[4,3] a, double[4,2] b) => (double[2,2] y) <int64 z = {0}, int64 o = {1}, "
+                 "int64 m = {-1}> { s = SplitToSequence<axis=1>(a, o) p = SequenceAt(s, m) "
+                 "q = SequenceAt(s, o) c = SequenceConstruct(p, q) r = SequenceInsert(c, p, o) "
+                 "e = SequenceErase(r, z) v = SequenceInsert(e, q) w = SequenceErase(v) "
+                 "l = ConcatFromSequence<axis=1>(w) t = SplitToSequence<keepdims=0>(b) "
+                 "n = ConcatFromSequence<axis=-1, new_axis=1>(t) h = Tanh(l) y = MatMul(n, h) }",
     "Gather": "(double[4,3] a) => (double[4,5] y) <int64[5] i = {2, 0, -1, 2, 2}> "
               "{ t = Gather<axis=1>(a, i) y = Mul(t, t) }",
     "disjoint parts": "(double[7,3] a) => (double[2,3] y) <int64[2] i = {-1, 5}, int64 k = {0}, "
@@ -504,6 +510,15 @@ def test_what_y_does_not_depend_on_has_the_gradient_0() -> None:
     model = gradient_model([helper.make_node("Mul", ["a", "a"], ["y"])], ["a", "b"])
     got = run_model(model, [A, B])
     np.testing.assert_allclose(got, [2 * A, 0 * B])
+
+
+def test_no_gradient_goes_through_what_is_stopped() -> None:
+    nodes = [helper.make_node("StopGradient", ["a"], ["h"], domain="atc.training"),
+             helper.make_node("Mul", ["h", "a"], ["m"]), helper.make_node("Mul", ["m", "b"], ["y"])]
+    model = gradient_model(nodes, ["a", "b"])
+    model.opset_import.append(helper.make_opsetid("atc.training", 1))
+    got = run_model(model, [A, B])
+    np.testing.assert_allclose(got, [A * B, A * A])
 
 
 def test_other_variables_are_held() -> None:
