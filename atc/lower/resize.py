@@ -38,7 +38,7 @@ def upsample(ctx: LoweringContext) -> str:
 
 @lowers("Resize")
 def lower_resize(ctx: LoweringContext) -> str:
-    """ONNX Resize-19 in all modes; scales, sizes and roi must be known when compiling."""
+    """ONNX Resize-19 in all modes; scales and roi are constants, sizes may be bounded."""
     return resize(ctx, *resizing(ctx))
 
 
@@ -73,7 +73,7 @@ def resizing(ctx: LoweringContext) -> tuple[list[Axis], Sampling]:
         bool(ctx.int("exclude_outside")),
     )
     scales = _floats(ctx, 2, "the scales")
-    sizes = ctx.ints_const(3, "the sizes") if ctx.has(3) and ctx.type(3).size else None
+    sizes = ctx.ints_const(3, "the sizes", least=0) if ctx.has(3) and ctx.type(3).size else None
     ctx.require((scales is None) != (sizes is None), "give either scales or sizes")
     if scales is not None:
         axes = _scaled_axes(ctx, scales, chosen)

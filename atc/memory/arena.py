@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from atc.dims import most
+from atc.dims import is_data_dependent, most
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
 from atc.memory.drawing import arena_svg
@@ -137,9 +137,10 @@ def plan_memory(
     extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
     buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
-    values = dict.fromkeys(
-        [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
-    )
+    named = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
+    # Parts that begin where only the data say are written at an offset from their home.
+    moving = [program.home(v) for v in named if is_data_dependent(program.shift(v))]
+    values = dict.fromkeys([*lasting, *named, *moving])
     homes = {v: place(v) for v in values if place(v) not in outside}
     offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}

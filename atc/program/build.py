@@ -5,7 +5,7 @@ Everything after this point (memory plan, emission, report) reads the program, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
-from atc.dims import concrete
+from atc.dims import Symbol, concrete, symbols_of
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -107,6 +107,12 @@ class _Writer:
     aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
     """The values in `storage` that are reshapes of all of another one."""
+    clock: int = 0
+    """Nodes begun, and ended, so far."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """When the node of a value begins; of a Concat, the first of those that compute its parts."""
+    written: dict[Symbol, int] = field(default_factory=dict)
+    """When an extent of the data has been written last."""
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
     packed: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -136,6 +142,7 @@ class _Writer:
         steps: list[Step] = []
         making = self._cascades(part_of(graph, nodes), threads)
         for node in nodes:
+            self._begin(node)
             if node.outputs and node.outputs[0] in making:
                 cascade = making[node.outputs[0]]
                 if node is cascade.stages[-1].node:
@@ -160,8 +167,31 @@ class _Writer:
                     steps += self._loop(node)
                 case _:
                     steps.append(self._step(node, threads))
+            self._end(node)
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | SubView))
         return steps
+
+    def _begin(self, node: Node) -> None:
+        self.clock += 1
+        self.begun.update(dict.fromkeys(node.outputs, self.clock))
+        if isinstance(node.op, Loop):  # its body knows what it carries
+            self._write(own for own, _, _ in node.op.carried_extents)
+
+    def _end(self, node: Node) -> None:
+        self.clock += 1
+        self._write(node.op.written)
+        match node.op:
+            case If(extents=extents):
+                self._write(own for own, _, _ in extents)
+            case Loop(carried_extents=extents, trip_count=count):
+                self._write((*(own for own, _, _ in extents), count))
+
+    def _write(self, extents: Iterable[int]) -> None:
+        self.written.update(dict.fromkeys(symbols_of(tuple(extents)), self.clock))
+
+    def _known(self, extent: int, when: int) -> bool:
+        """Return whether what an extent depends on has been written by then."""
+        return all(self.written.get(symbol, 0) <= when for symbol in symbols_of(extent))
 
     def _cascades(self, graph: Graph, threads: int) -> dict[str, Cascade]:
         """Return the cascade that computes each value that a cascade computes."""
@@ -222,17 +252,19 @@ class _Writer:
     def _join(self, node: Node, made: set[str], kept: set[str]) -> Iterator[Call]:
         """Compute a Concat's operands in the result where possible; yield copies of the others.
 
-        A value stays where it is if it isn't computed here, is `kept` as an output, or is an
-        operand of a Concat already.
+        A value stays where it is if it isn't computed here, is `kept` as an output, is an operand
+        of a Concat already, or is computed before the extents of those in front of it are known.
         """
         result = node.outputs[0]
         shift = 0
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes
             source = self._same(operand)
-            if size and source in made and source not in kept:
+            fits = size and source in made and source not in kept
+            if fits and self._known(shift, self.begun[source]):
                 made.discard(source)
                 self._place(source, result, shift)
+                self.begun[result] = min(self.begun[result], self.begun[source])
             elif size:
                 place = f"{result}#{k}"
                 self.types[place] = self.types[operand]

@@ -21,6 +21,14 @@ BOOL = onnx.TensorProto.BOOL
 Inputs = dict[str, tuple[int, Sequence[int | str]]]
 X: Inputs = {"x": (FLOAT, ["n", 5])}
 
+
+
+def chosen(comparison: str, name: str) -> list[onnx.NodeProto]:
+    """Return nodes that choose the elements of `all` that a comparison with zero finds."""
+    return [node(comparison, ["all", "zero"], f"{name}_mask"),
+            node("Compress", ["all", f"{name}_mask"], name, axis=0)]  # fmt: skip
+
+
 CASES: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, int]]] = {
     "non_zero": ([node("NonZero", ["x"], "y")], X, {"y": INT64}),
     "compress": (
@@ -63,6 +71,27 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, int]]] = {
     "only_the_count": (
         [node("NonZero", ["x"], "nz"), node("Shape", ["nz"], "shape"), ints("one", 1),
          node("Gather", ["shape", "one"], "y")], X, {"y": INT64},
+    ),
+    "joined_before_the_first_is_counted": (
+        [ints("flat", -1), node("Reshape", ["x", "flat"], "all"), value("zero", np.float32(0)),
+         *chosen("Greater", "a"), node("Exp", ["a"], "e"), *chosen("Less", "b"),
+         node("Neg", ["b"], "m"), node("Concat", ["m", "e"], "y", axis=0)], X, {"y": FLOAT},
+    ),
+    "beginning_of_what_is_joined": (
+        [ints("flat", -1), node("Reshape", ["x", "flat"], "all"), value("zero", np.float32(0)),
+         *chosen("Greater", "a"), *chosen("Less", "b"), node("Exp", ["a"], "e"),
+         node("Neg", ["b"], "m"), node("Concat", ["m", "e"], "joined", axis=0), ints("s", 0),
+         ints("t", 4), node("Slice", ["joined", "s", "t"], "part"), node("Exp", ["part"], "y")],
+        X, {"y": FLOAT},
+    ),
+    "resized": (
+        [value("most", np.float32(9)), value("least", np.float32(1)), ints("same", 1, 1),
+         node("Min", ["size", "most"], "no_more"), node("Max", ["no_more", "least"], "sizes"),
+         node("Cast", ["sizes"], "whole", to=INT64), ints("front", 0, 1),
+         node("Unsqueeze", ["x", "front"], "image"),
+         node("Concat", ["same", "whole"], "all", axis=0),
+         node("Resize", ["image", "", "", "all"], "y", mode="linear")],
+        {**X, "size": (FLOAT, [2])}, {"y": FLOAT},
     ),
     "suppression": (
         [node("NonMaxSuppression", ["x", "scores", "most", "iou", "least"], "y")],
