@@ -68,12 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def without_zig(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the package ziglang, which serves wherever a test takes other compilers away."""
-    monkeypatch.setitem(sys.modules, "ziglang", None)
-
-
-@pytest.fixture
 def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the configuration of default runs away, for tests of what `atc` does without any."""
     monkeypatch.setenv("ATC_CONFIG", os.devnull)

@@ -5,7 +5,7 @@ Everything after this point (memory plan, emission, report) reads the program, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
-from atc.dims import Symbol, concrete, symbols_of
+from atc.dims import concrete
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -32,7 +32,6 @@ from atc.program.steps import (
     Branch,
     Call,
     CascadeLoop,
-    Fork,
     Parallel,
     Program,
     Repeat,
@@ -40,8 +39,10 @@ from atc.program.steps import (
     State,
     Step,
     calls,
+    forked_steps,
     home_of,
 )
+from atc.program.timeline import Timeline
 from atc.select.select import Choice, Selection, select
 
 ThreadCounts = Mapping[tuple[Workload, str], int]
@@ -107,12 +108,7 @@ class _Writer:
     aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
     """The values in `storage` that are reshapes of all of another one."""
-    clock: int = 0
-    """Nodes begun, and ended, so far."""
-    begun: dict[str, int] = field(default_factory=dict)
-    """When the node of a value begins; of a Concat, the first of those that compute its parts."""
-    written: dict[Symbol, int] = field(default_factory=dict)
-    """When an extent of the data has been written last."""
+    timeline: Timeline = field(default_factory=Timeline)
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
     packed: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -127,7 +123,7 @@ class _Writer:
         for branches in forked(graph, self.selection, self.target, self.workers):
             threads = self.threads if len(branches) == 1 else 1
             parts = [self._steps(graph, nodes, threads, made, kept) for nodes in branches]
-            steps += _joined(parts)
+            steps += forked_steps(parts)
         self._bind_outputs(graph, outputs, made, steps)
         return tuple(steps)
 
@@ -142,7 +138,7 @@ class _Writer:
         steps: list[Step] = []
         making = self._cascades(part_of(graph, nodes), threads)
         for node in nodes:
-            self._begin(node)
+            self.timeline.begin(node)
             if node.outputs and node.outputs[0] in making:
                 cascade = making[node.outputs[0]]
                 if node is cascade.stages[-1].node:
@@ -167,31 +163,9 @@ class _Writer:
                     steps += self._loop(node)
                 case _:
                     steps.append(self._step(node, threads))
-            self._end(node)
+            self.timeline.end(node)
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | SubView))
         return steps
-
-    def _begin(self, node: Node) -> None:
-        self.clock += 1
-        self.begun.update(dict.fromkeys(node.outputs, self.clock))
-        if isinstance(node.op, Loop):  # its body knows what it carries
-            self._write(own for own, _, _ in node.op.carried_extents)
-
-    def _end(self, node: Node) -> None:
-        self.clock += 1
-        self._write(node.op.written)
-        match node.op:
-            case If(extents=extents):
-                self._write(own for own, _, _ in extents)
-            case Loop(carried_extents=extents, trip_count=count):
-                self._write((*(own for own, _, _ in extents), count))
-
-    def _write(self, extents: Iterable[int]) -> None:
-        self.written.update(dict.fromkeys(symbols_of(tuple(extents)), self.clock))
-
-    def _known(self, extent: int, when: int) -> bool:
-        """Return whether what an extent depends on has been written by then."""
-        return all(self.written.get(symbol, 0) <= when for symbol in symbols_of(extent))
 
     def _cascades(self, graph: Graph, threads: int) -> dict[str, Cascade]:
         """Return the cascade that computes each value that a cascade computes."""
@@ -261,10 +235,10 @@ class _Writer:
             size = self.types[operand].nbytes
             source = self._same(operand)
             fits = size and source in made and source not in kept
-            if fits and self._known(shift, self.begun[source]):
+            if fits and self.timeline.is_known(shift, source):
                 made.discard(source)
                 self._place(source, result, shift)
-                self.begun[result] = min(self.begun[result], self.begun[source])
+                self.timeline.join(source, result)
             elif size:
                 place = f"{result}#{k}"
                 self.types[place] = self.types[operand]
@@ -463,15 +437,3 @@ def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
     """Return the call of a kernel for so many rows of the workload that it was chosen for."""
     share = rows / choice.workload.outputs[0].shape[2]
     return replace(call, chosen=choice.candidate.label, share=share, rows=share)
-
-
-def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:
-    """Return the steps of branches: a fork if more than one of them has any."""
-    branches = tuple(
-        tuple(step for step in part if isinstance(step, Call | CascadeLoop))
-        for part in parts if part
-    )
-    if len(branches) < 2:
-        return [step for part in parts for step in part]
-    assert sum(map(len, branches)) == sum(map(len, parts)), "a branch holds calls only"
-    return [Fork(branches)]

@@ -211,6 +211,18 @@ class Program:
         return shift
 
 
+def forked_steps(parts: Sequence[Sequence[Step]]) -> list[Step]:
+    """Return the steps of branches: a fork if more than one of them has any."""
+    branches = tuple(
+        tuple(step for step in part if isinstance(step, Call | CascadeLoop))
+        for part in parts if part
+    )
+    if len(branches) < 2:
+        return [step for part in parts for step in part]
+    assert sum(map(len, branches)) == sum(map(len, parts)), "a branch holds calls only"
+    return [Fork(branches)]
+
+
 def most_branches(steps: Sequence[Step]) -> int:
     """Return the most branches of any fork, 1 if there is none."""
     return max((len(step.branches) for step in walk(steps) if isinstance(step, Fork)), default=1)

@@ -49,7 +49,6 @@ def named(diagnosis: Diagnosis, name: str, area: str = "targets") -> Finding:
     return found
 
 
-@pytest.mark.usefixtures("without_zig")
 def test_a_machine_with_the_hosts_compiler_alone(machine: Machine) -> None:
     found = diagnose(machine("gcc", "as", "ld"))
     assert found.exit_status == 0
@@ -61,7 +60,6 @@ def test_a_machine_with_the_hosts_compiler_alone(machine: Machine) -> None:
     assert doctor_text(found).endswith("all that is needed works\n")
 
 
-@pytest.mark.usefixtures("without_zig")
 def test_what_is_asked_for_is_needed(machine: Machine) -> None:
     found = diagnose(machine("gcc", "as", "ld"), [CROSS])
     assert found.exit_status == 1
@@ -70,7 +68,6 @@ def test_what_is_asked_for_is_needed(machine: Machine) -> None:
     assert "apt install gcc-arm-none-eabi" in last
 
 
-@pytest.mark.usefixtures("without_zig")
 def test_nothing_compiles_without_a_compiler(machine: Machine) -> None:
     found = diagnose(machine())
     assert found.exit_status == 1
