@@ -62,7 +62,7 @@ def gone(node: nodes.If) -> bool:
 
 def cut_environment(monkeypatch: pytest.MonkeyPatch) -> Environment:
     """Return the templates as they would be if nobody had thought of these features."""
-    cut = environment().overlay()
+    cut = environment().overlay(bytecode_cache=None)
     parse = cut._parse
 
     def parse_less(source: str, name: str | None, filename: str | None) -> nodes.Template:
