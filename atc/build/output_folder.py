@@ -10,12 +10,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from atc.errors import InternalError, OptionError, not_written
 from atc.files.blob import Blob
+from atc.files.locked import locked
 from atc.files.temporary import left_over, temporary_folder
 from atc.names import network_identifier
 
@@ -81,24 +82,34 @@ def _place(tree: Mapping[str, Content | Path], folder: Path) -> None:
     made = [parent for parent in folder.absolute().parents if not parent.exists()]
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        # Inside an output folder that exists: it may be a mount point, its parent closed to us.
-        near = folder if folder.is_dir() else folder.parent
-        for place in dict.fromkeys((near, folder.absolute().parent)):
-            for left in left_over(place, hidden=True):
-                if place == folder:
-                    _undo(left, folder)
-        with temporary_folder("output", near, hidden=True) as temporary:
+        with ExitStack() as stack:
+            with locked(folder):
+                temporary = stack.enter_context(_cleared(folder))
             new, old = temporary / "new", temporary / "old"
             write_files(new, tree)
-            if folder.is_dir():
-                _swap_in(tree, new, folder, old)
-            else:
-                new.rename(folder)
+            with locked(folder):
+                if folder.is_dir():
+                    _swap_in(tree, new, folder, old)
+                else:
+                    new.rename(folder)
     except BaseException:
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _cleared(folder: Path) -> AbstractContextManager[Path]:
+    """Restore what a killed process was replacing; return a temporary folder near by.
+
+    It is inside an output folder that exists: that may be a mount point, its parent closed to us.
+    """
+    near = folder if folder.is_dir() else folder.parent
+    for place in dict.fromkeys((near, folder.absolute().parent)):
+        for left in left_over(place, hidden=True):
+            if place == folder:
+                _undo(left, folder)
+    return temporary_folder("output", near, hidden=True)
 
 
 def _swap_in(tree: Mapping[str, Content | Path], new: Path, folder: Path, old: Path) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
@@ -118,10 +119,13 @@ class KeptNetwork:
         """
         if done.warnings or done.sizes is not None or done.folder != self.options.output:
             return
-        with operator_cache(
-            self.options, self.environ, self.target.name, lambda text: None, mode="enable",
-            listings=self.listings,
-        ) as opened:
+        with (
+            suppress(OSError),
+            operator_cache(
+                self.options, self.environ, self.target.name, lambda text: None, mode="enable",
+                listings=self.listings,
+            ) as opened,
+        ):
             limits = opened.limits
             if limits is None:
                 return
@@ -268,12 +272,13 @@ def _installed(path: Sequence[str]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------ the entry
 
 
-def numbers_of(done: Compilation) -> dict[str, int]:
-    """Return the sizes of what a compilation made."""
+def numbers_of(done: Compilation, library: Content | Path | None = None) -> dict[str, int]:
+    """Return the sizes of what a compilation made; `library` is what became of it in its folder."""
     return {
-        "library": done.library.stat().st_size, "weights": done.emission.blob.size,
+        "library": _size(done.library if library is None else library),
+        "weights": done.emission.blob.size,
         "arena": int(str(done.emission.interface["arena_size"])),
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -342,9 +347,10 @@ def _packed(tree: Mapping[str, Content | Path], done: Compilation) -> _Packed:
         runs = isinstance(content, Path) and os.access(content, os.X_OK)
         listed = [numbers[id(piece)] for piece in own]
         files.append({"path": path, "pieces": listed, "executable": runs})
-    sizes = [piece.size for piece in pieces]
-    head = {"sizes": sizes, "files": files, "numbers": numbers_of(done),
-            "cached": done.build.cached}  # fmt: skip
+    head = {
+        "sizes": [piece.size for piece in pieces], "files": files,
+        "numbers": numbers_of(done, tree.get(done.library.name)), "cached": done.build.cached,
+    }  # fmt: skip
     return _Packed(json.dumps(head).encode() + b"\n", tuple(pieces))
 
 

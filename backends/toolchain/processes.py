@@ -6,6 +6,7 @@ time limit.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -128,7 +129,9 @@ def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log
     errors = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
     reason = next((line for line in (*errors, *lines) if line), f"exit status {done.status}")
     kind = CompilerCrash if crashed(done.status) else ToolchainError
-    raise kind(f"{Path(argv[0]).name} failed: {reason}", where=where)
+    full = os.strerror(errno.ENOSPC) in reason
+    hint = "make room, or set TMPDIR, or --build_dir, to a folder that has some" if full else ""
+    raise kind(f"{Path(argv[0]).name} failed: {reason}", where=where, hint=hint)
 
 
 def ran(

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from atc.cache import Key, open_cache
 from atc.codegen.weights import included_weights
 from atc.errors import InternalError, OptionError, ToolchainError
 from atc.files.blob import Blob
+from atc.files.locked import locked
 from atc.templates import verbatim
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}
@@ -104,6 +106,38 @@ def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"src/a\.c exists and was not written by atc"):
         write_tree(FILES, tmp_path)
     assert content(tmp_path) == {"src/a.c": b"precious"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_writers_of_one_folder_take_turns(tmp_path: Path, there: bool) -> None:
+    """Whoever is last, the folder is one's as a whole, and none is refused for another's files."""
+    folder = tmp_path / "net"
+    trees = [
+        {name: f"{k}".encode() for name in ("net.h", f"own{k}.c", *(f"f{n}" for n in range(20)))}
+        for k in range(6)
+    ]
+    if there:
+        write_tree(trees[0], folder)
+
+    def write(k: int) -> None:
+        for _ in range(5):
+            write_tree(trees[k], folder)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(write, range(len(trees))))
+    left = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != MANIFEST}
+    assert left in trees
+    assert [p.name for p in tmp_path.iterdir()] == ["net"]
+
+
+def test_a_folder_that_another_process_keeps_is_waited_for_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atc.files.locked.PATIENCE", 0.05)
+    write_tree(FILES, tmp_path / "net")
+    with locked(tmp_path / "net"), pytest.raises(OptionError, match="another process is writing"):
+        write_tree(FILES, tmp_path / "net")
+    write_tree(FILES, tmp_path / "net")
 
 
 def test_a_folder_in_the_place_of_a_former_output_file_is_kept(tmp_path: Path) -> None:

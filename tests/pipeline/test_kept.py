@@ -167,7 +167,7 @@ def test_a_row_of_a_batch_is_restored(given: dict[str, Any], tmp_path: Path) -> 
     second = compile_row(row, 2)
     assert (first.compiled, first.cached) == (second.cached, second.compiled) != (0, 0)
     assert replace(first, compiled=0, cached=0) == replace(second, compiled=0, cached=0)
-    assert (tmp_path / "net/libnet.so").stat().st_size == second.library
+    assert (tmp_path / "net/libnet.so").stat().st_size == second.library == first.library
 
 
 # ---------------------------------------------------------------------------- what must differ
