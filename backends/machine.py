@@ -61,6 +61,13 @@ class Machine:
         """Return the vectors of so many bytes loaded per cycle."""
         return self._narrowed(self.loads, vector_bytes)
 
+    def broadcast_rate(self, vector_bytes: int) -> float:
+        """Return the numbers per cycle that are read into all lanes of vectors of so many bytes.
+
+        That takes as long as to load a vector; cores of short ones multiply by a lane instead.
+        """
+        return self.load_rate(vector_bytes) if vector_bytes > LANES_MULTIPLY else self.loads
+
     def sums(self, vector_bytes: int) -> int:
         """Return how many sums keep the multiply-adds on vectors of so many bytes busy."""
         return ceil(1.25 * self.fma_latency * self.fma_rate(vector_bytes))
@@ -89,6 +96,8 @@ class Machine:
         return self.l2.size // 8
 
 
+LANES_MULTIPLY = 16
+"""Bytes of the vectors whose lanes are factors of instructions, on Arm."""
 PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
 

@@ -29,7 +29,7 @@ def tile_cycles(
     pixels = rows * cols
     size = g.block * 4
     arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
-    loads = pixels / machine.loads + vectors / machine.load_rate(size)
+    loads = pixels / machine.broadcast_rate(size) + vectors / machine.load_rate(size)
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
     if widening:

@@ -21,6 +21,7 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     TileParams,
     column_panels,
+    crowding,
     row_tiles,
 )
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
@@ -191,7 +192,7 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         p = planes_of(w, target)
         panels = column_panels(p.cols.out, params.nv, p.lanes)
         row = sum(
-            c.count * t.count * (CALL + p.taps * _tap_cycles(target, t.rows, c.vectors))
+            c.count * t.count * (CALL + p.taps * _tap_cycles(target, p, t.rows, c.vectors))
             for c in panels
             for t in row_tiles(p.filters, params.mr)
         )
@@ -201,11 +202,12 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         return p.batch * p.group * (p.rows.out * row * SLACK + copied)
 
 
-def _tap_cycles(target: Target, rows: int, vectors: int) -> float:
+def _tap_cycles(target: Target, p: Planes, rows: int, vectors: int) -> float:
     """Return the cycles of a tap: multiply-adds, loads, or waiting for the sums."""
     machine, size = target.machine, target.vector_bytes
-    loads = UNALIGNED * vectors / machine.load_rate(size) + rows / machine.loads
-    return max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * FMA_WAIT)
+    loads = UNALIGNED * vectors / machine.load_rate(size) + rows / machine.broadcast_rate(size)
+    step = max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * FMA_WAIT)
+    return step * crowding(machine, rows, p.taps * 4)
 
 
 def _by_rows(epilogue: Epilogue) -> Epilogue:

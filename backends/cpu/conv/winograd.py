@@ -349,13 +349,15 @@ def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
 
 
 TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
-"""Cycles to transform one vector of a tile's inputs, and of its products, by m."""
+"""Cycles to transform one vector of a tile's inputs, and of its products, by m; units as wide."""
 READ = 60.0
 """Cycles to read a vector of filters that a run transforms."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
-"""Cycles to compute a component and write it, where U is one panel and where it is all."""
+"""Cycles to compute a component and write it, where L2 holds U since it is one panel, and else."""
 STREAM = 0.7
 """Part of memory's rate at which filters come from beyond L2."""
+WAITING = 0.5
+"""Part of the shorter of products and that way by which it prolongs the longer one."""
 
 
 def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: WinogradParams) -> float:
@@ -371,15 +373,18 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
         products = n * _product_cycles(machine, g.block, g.ic, g.mb, count, p, nv, rate)
-        of_blocks[count] = max(products, reread / (STREAM * machine.memory))
-    into, back = TRANSFORMS[m]
+        less, more = sorted((products, reread / (STREAM * machine.memory)))
+        of_blocks[count] = more + (WAITING * less if filters > machine.l2.size else 0.0)
+    narrow = max(1.0, 4 * g.block / machine.datapath)
+    into, back = (narrow * cycles for cycles in TRANSFORMS[m])
     for count in tiles.blocks:
         total += of_blocks[count]
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
     total *= g.batch * (1.15 if workspace > machine.l2.size else 1.0)
     if raw:
-        each = READ + n * (NEAR_COMPONENT if raw.once else FAR_COMPONENT)
+        near = raw.once and 4.0 * n * raw.stride <= machine.l2.size
+        each = READ + n * (NEAR_COMPONENT if near else FAR_COMPONENT)
         total += g.ic * g.mb * each
     return total
 

@@ -17,7 +17,8 @@ WORD = 4
 """Bytes in a word."""
 AT_ONCE, INTERLEAVING = 16, 8.0
 """Words that NEON's instructions take apart into vectors of bytes, or put together; cycles."""
-
+STARTED, EXECUTED = 0.2, 0.1
+"""Cycles per element of a square: of its instructions, and of vectors as wide as the units."""
 
 Relayout = Block | Unblock
 
@@ -53,7 +54,8 @@ class _Reorder(Kernel[Relayout]):
         channels, pixels, wide = plain.shape[1], prod(plain.shape[2:]), lanes(target)
         square = plain.dtype is DType.FLOAT
         inside = channels // wide * wide * (pixels // wide * wide) if square else 0
-        return plain.shape[0] * (0.3 * inside + 1.2 * (channels * pixels - inside))
+        each = STARTED + EXECUTED * max(1.0, target.vector_bytes / target.machine.datapath)
+        return plain.shape[0] * (each * inside + 1.2 * (channels * pixels - inside))
 
 
 class BlockChannels(_Reorder):

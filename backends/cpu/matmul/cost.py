@@ -114,9 +114,10 @@ def streamed(machine: Machine) -> int:
 
 def crowding(machine: Machine, rows: int, stride: int) -> float:
     """Return how many times slower a tile is whose rows, `stride` bytes apart, evict each other."""
-    crowded = stride and stride % PAGE == 0
-    ways = machine.l1_ways
-    return 4.0 if crowded and rows > ways + 4 else 1.08 if crowded and rows > ways else 1.0
+    if not stride:
+        return 1.0
+    ways = machine.l1_ways * PAGE // min(stride & -stride, PAGE)
+    return 4.0 if rows > ways + 4 else 1.08 if rows > ways else 1.0
 
 
 def step_wait(machine: Machine, depth: int, stride: int) -> float:
@@ -145,7 +146,8 @@ def tile_cycles(
     the tile `streams` it.
     """
     arithmetic = rows * vectors / machine.fma_rate(lanes * 4) + vectors * widening
-    loads = rows / at_once / machine.loads + vectors / machine.load_rate(lanes * 4)
+    read = rows / at_once / machine.broadcast_rate(lanes * 4)
+    loads = read + vectors / machine.load_rate(lanes * 4)
     row = vectors * lanes * size
     memory = row / machine.l2.rate if streams or row * depth > machine.l1_kept else 0
     waiting = machine.fma_latency * FMA_WAIT / phases
