@@ -1,18 +1,23 @@
 """Words per second of decoders with caches, beside onnxruntime and the memory's own speed.
 
-    python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4
+    python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4,int4-int8
 
 makes a decoder of the shape of Llama's with 135 million weights (fewer layers and words, if given),
 compiles it once for prompts and single words, and runs it alternately with onnxruntime, which is
 given its caches anew as its users do, and with a loop that does nothing but read as many bytes as
-the weights are. The share is that loop's time in the time of a word. All run in one thread. Where
-llama-cpp-python is installed, `--gguf=FILE` runs a model of its own beside them.
+the library's weights are, without the table of which a word takes a row. The share is that loop's
+time in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
+multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread.
+
+llama.cpp runs beside them where llama-cpp-python is installed; `--gguf=FILE` is its model, which
+`--make_gguf=1` makes first: the same shape, Q4_0, random weights (package gguf).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import subprocess
 import sys
 import tempfile
@@ -101,6 +106,9 @@ class Compiled:
                     op_compiler_cache_mode="enable")  # fmt: skip
         self.net = atc.load(folder)
         self.held = 0
+        report = json.loads(next(folder.glob("*.report.json")).read_text())
+        self.weights = report["memory"]["weights_bytes"] - 4 * shape.words * shape.width
+        """Bytes that a word reads: of a table it takes a row."""
 
     def read_on(self, count: int) -> float:
         """Run so many words more; return the time."""
@@ -166,6 +174,17 @@ def measured(
     }
 
 
+def let_round(file: Path) -> None:
+    """Let products with packed weights round what they multiply."""
+    model = onnx.load(file)
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            others = [a for a in node.attribute if a.name != "accuracy_level"]
+            del node.attribute[:]
+            node.attribute.extend([*others, onnx.helper.make_attribute("accuracy_level", 4)])
+    onnx.save(model, file)
+
+
 def rows(chosen: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the table."""
     shape = make_decoder.SHAPES[chosen.shape]
@@ -176,22 +195,65 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
         onnx.save(make_decoder.Decoder(shape).model(), wide)
         for weights in chosen.weights.split(","):
             model = wide
-            if weights == "int4":
-                model = folder / "int4.onnx"
+            if weights != "float32":
+                model = folder / f"{weights}.onnx"
                 quantize_weights(Job(wide, model, weights="int4"))
-            table = 4 * shape.words * shape.width  # of which a word takes a row
-            read = reader(folder, model.stat().st_size - table)
-            runs = {
-                "atc": Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads),
-                "onnxruntime": Onnxruntime(model, chosen.threads),
-            }
+                if weights == "int4-int8":
+                    let_round(model)
+            own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads)
+            read = reader(folder, own.weights)
+            runs = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
             for who, found in measured(runs, read, chosen.prompt, chosen.steps).items():
                 yield (
-                    f"{weights:9}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
+                    f"{weights:10}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
                     f"{1 / found.prompt:10.1f} words/s of the prompt"
                 )
     if chosen.gguf:
+        if chosen.make_gguf:
+            make_gguf(shape, chosen.gguf)
         yield llama_cpp(chosen.gguf, chosen.prompt, chosen.steps, chosen.threads)
+
+
+def make_gguf(shape: make_decoder.Shape, file: Path) -> None:
+    """Write llama.cpp's model of that shape, with random weights in Q4_0."""
+    from gguf import GGMLQuantizationType, GGUFWriter, quants  # type: ignore[import-not-found]
+
+    writer, random = GGUFWriter(str(file), "llama"), np.random.default_rng(0)
+    writer.add_context_length(shape.longest)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.groups)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(shape.size)
+    writer.add_vocab_size(shape.words)
+    writer.add_tokenizer_model("no_vocab")
+    q4 = GGMLQuantizationType.Q4_0
+
+    def add(name: str, outer: int, inner: int) -> None:
+        weights = random.standard_normal((outer, inner), dtype=np.float32) / inner**0.5
+        writer.add_tensor(f"{name}.weight", quants.quantize(weights, q4), raw_dtype=q4)
+
+    def add_norm(name: str) -> None:
+        writer.add_tensor(f"{name}.weight", np.ones(shape.width, np.float32))
+
+    add("token_embd", shape.words, shape.width)
+    add("output", shape.words, shape.width)
+    add_norm("output_norm")
+    for layer in (f"blk.{k}." for k in range(shape.layers)):
+        for part, outer in (("q", shape.heads), ("k", shape.groups), ("v", shape.groups)):
+            add(f"{layer}attn_{part}", outer * shape.size, shape.width)
+        add(f"{layer}attn_output", shape.width, shape.width)
+        for part in ("gate", "up"):
+            add(f"{layer}ffn_{part}", shape.inner, shape.width)
+        add(f"{layer}ffn_down", shape.width, shape.inner)
+        add_norm(f"{layer}attn_norm")
+        add_norm(f"{layer}ffn_norm")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def llama_cpp(model: Path, prompt: int, words: int, threads: int) -> str:
@@ -202,7 +264,7 @@ def llama_cpp(model: Path, prompt: int, words: int, threads: int) -> str:
     first = timed(lambda: llama.eval([1] * prompt))
     each = [timed(lambda: llama.eval([1])) for _ in range(words)]
     return (
-        f"{'gguf':9}{'llama.cpp':13}{1 / median(each):9.1f} words/s{'':18}"
+        f"{'gguf':10}{'llama.cpp':13}{1 / median(each):9.1f} words/s{'':18}"
         f"{prompt / first:10.1f} words/s of the prompt"
     )
 
@@ -218,6 +280,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gguf", type=Path)
+    parser.add_argument("--make_gguf", type=int, choices=(0, 1), default=0)
     for line in rows(parser.parse_args()):
         print(line, flush=True)
 
