@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
-from atc.dims import concrete
+from atc.dims import concrete, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -43,6 +43,9 @@ from atc.program.steps import (
     home_of,
 )
 from atc.select.select import Choice, Selection, select
+
+COPIED_AT_ONCE = 16
+"""Bytes that kernels of a GPU copy by one instruction, from multiples of as many."""
 
 ThreadCounts = Mapping[tuple[Workload, str], int]
 """Threads that share a workload's call by the candidate with a label; by default all."""
@@ -223,14 +226,17 @@ class _Writer:
         """Compute a Concat's operands in the result where possible; yield copies of the others.
 
         A value stays where it is if it isn't computed here, is `kept` as an output, or is an
-        operand of a Concat already.
+        operand of a Concat already; on a GPU also where it would begin off what is copied at once.
         """
         result = node.outputs[0]
         shift = 0
+        unit = COPIED_AT_ONCE if self.target.device else 1
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes
             source = self._same(operand)
-            if size and source in made and source not in kept:
+            rest = shift % unit
+            aligned = not is_dynamic(rest) and rest == 0
+            if size and source in made and source not in kept and aligned:
                 made.discard(source)
                 self._place(source, result, shift)
             elif size:
