@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
-from atc.dims import concrete
+from atc.dims import concrete, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -44,6 +44,9 @@ from atc.program.steps import (
 )
 from atc.program.timeline import Timeline
 from atc.select.select import Choice, Selection, select
+
+COPIED_AT_ONCE = 16
+"""Bytes that kernels of a GPU copy by one instruction, from multiples of as many."""
 
 ThreadCounts = Mapping[tuple[Workload, str], int]
 """Threads that share a workload's call by the candidate with a label; by default all."""
@@ -227,14 +230,16 @@ class _Writer:
         """Compute a Concat's operands in the result where possible; yield copies of the others.
 
         A value stays where it is if it isn't computed here, is `kept` as an output, is an operand
-        of a Concat already, or is computed before the extents of those in front of it are known.
+        of a Concat already, or is computed before the extents of those in front of it are known; on
+        a GPU also where it would begin off what is copied at once.
         """
         result = node.outputs[0]
         shift = 0
+        unit = COPIED_AT_ONCE if self.target.device else 1
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes
             source = self._same(operand)
-            fits = size and source in made and source not in kept
+            fits = size and source in made and source not in kept and _is_multiple(shift, unit)
             if fits and self.timeline.is_known(shift, source):
                 made.discard(source)
                 self._place(source, result, shift)
@@ -437,3 +442,9 @@ def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
     """Return the call of a kernel for so many rows of the workload that it was chosen for."""
     share = rows / choice.workload.outputs[0].shape[2]
     return replace(call, chosen=choice.candidate.label, share=share, rows=share)
+
+
+def _is_multiple(size: int, unit: int) -> bool:
+    """Return whether a size is known to be a multiple of `unit`."""
+    rest = size % unit
+    return not is_dynamic(rest) and rest == 0

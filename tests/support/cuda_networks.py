@@ -52,6 +52,26 @@ def image_model() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def joined_model(first: int) -> onnx.ModelProto:
+    """Return a model whose product is read, and joined behind `first` other numbers."""
+    rng = np.random.default_rng(1)
+    weights = {k: (rng.normal(size=(32, 32)) / 8).astype(np.float16) for k in "vw"}
+    nodes = [
+        helper.make_node("Relu", ["s"], ["r"]),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Reshape", ["a", "flat"], ["b"]),
+        helper.make_node("Concat", ["r", "b"], ["c"], axis=0),
+        helper.make_node("Softmax", ["c"], ["z"]),
+        helper.make_node("MatMul", ["a", "v"], ["y"]),
+    ]
+    kind = TensorProto.FLOAT16
+    return make_model(
+        nodes, [("x", kind, (32, 32)), ("s", kind, (first,))],
+        [("y", kind, (32, 32)), ("z", kind, (1024 + first,))],
+        {**weights, "flat": np.array([-1])},
+    )  # fmt: skip
+
+
 def attention_model() -> onnx.ModelProto:
     """Return a model of self-attention behind a normalisation."""
     width = 64

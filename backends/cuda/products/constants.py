@@ -25,12 +25,12 @@ def pitch_of(product: Product, step: int) -> int:
 
 
 def pack_rows(
-    op: Conv | MatMul, product: Product, step: int, planes: int, constant: Array
+    op: Conv | MatMul, product: Product, step: int, planes: int, by_taps: bool, constant: Array
 ) -> Array:
     """Return input 1 as [planes, *batch, rows, pitch], with zeros behind the depth.
 
-    Floats are rounded to bfloat16 (one plane) or split in two of them; with 0 planes numbers stay
-    as they are.
+    Filters may be `by_taps`, with the channels of each side by side. Floats are rounded to bfloat16
+    (one plane) or split in two of them; with 0 planes numbers stay as they are.
     """
     if isinstance(op, MatMul):
         kept = dict(packed_batch(op))
@@ -38,7 +38,8 @@ def pack_rows(
         full = gather_view(constant, (*batch, op.k, op.n), op.b_view)
         matrix = full.reshape(-1, op.k, op.n).transpose(0, 2, 1).reshape(-1, op.k)
     else:
-        matrix = constant.reshape(-1, product.k)
+        filters = np.moveaxis(constant, 1, -1) if by_taps else constant
+        matrix = filters.reshape(-1, product.k)
     rows = np.zeros((len(matrix), pitch_of(product, step)), constant.dtype)
     rows[:, : product.k] = matrix
     if planes == 0:

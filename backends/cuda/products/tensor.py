@@ -13,6 +13,8 @@ from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
     SharedParams,
+    by_taps,
+    channel_runs,
     epilogue_of,
     multiply_add,
     product_of,
@@ -81,6 +83,8 @@ class Side:
     operand: Operand
     copies: tuple[tuple[str, str], ...]
     """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
+    begin: str
+    """Where a chunk's first number lies, if that says where the others do, else ''."""
     type: str
     found: str
     """The C type and value of an element that is loaded, from which numbers are made."""
@@ -114,12 +118,15 @@ def _side(
     kind, held = f"uint{8 * form.bytes}_t", f"{name}_held[turn][e]"
     words = (n.format(element=held, value=held) for n in form.numbers)
     as_stored = "{element}" in form.numbers
-    if operand.inside and not copies:
-        operand = replace(operand, place=f"inside ? {operand.place} : 0")
+    begin, read = "", operand
+    if operand.run >= form.chunk and not copies:
+        begin = f"{operand.source} + (inside ? {operand.place} : 0)"
+        read = replace(operand, source=f"{name}_from", place=f"e * {operand.stride}")
+    elif operand.inside and not copies:
+        read = replace(operand, place=f"inside ? {operand.place} : 0")
     return Side(
-        name, index, rows, extent, f"tile_{index} * {rows}", operand, copies,
-        operand.dtype.c if as_stored else "float",
-        operand.element if as_stored else operand.value,
+        name, index, rows, extent, f"tile_{index} * {rows}", operand, copies, begin,
+        operand.dtype.c if as_stored else "float", read.element if as_stored else read.value,
         tuple(f"({kind}){word}" for word in words),
     )  # fmt: skip
 
@@ -191,13 +198,15 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         if not isinstance(op, MatMul | Conv) or not self._is_packed(w):
             return {}
         form = self._form(product)
-        return {1: lambda b: pack_rows(op, product, form.depth, form.packed, b)}
+        by_taps = channel_runs(w) > 1
+        return {1: lambda b: pack_rows(op, product, form.depth, form.packed, by_taps, b)}
 
     def _is_packed(self, w: Workload) -> bool:
+        if not isinstance(w.op, MatMul | Conv) or not w.constant[1]:
+            return False
         product = product_of(w)
         form, own = self._form(product), product.b if isinstance(w.op, MatMul) else product.a
-        copied = form.stored and own.chunks >= form.chunk
-        return isinstance(w.op, MatMul | Conv) and w.constant[1] and not copied
+        return not form.stored or own.chunks < form.chunk or channel_runs(w) > 1
 
     def _is_copied(self, w: Workload) -> bool:
         """Whether both operands are copied to shared memory, through no thread's registers."""
@@ -208,7 +217,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     def packing(self, w: Workload, params: TileParams, target: Target) -> str:
         """Return one name for all tiles and kernels of a form, which read the same layout."""
         form = self._form(product_of(w))
-        own = f"rows of {form.depth}, {form.packed} planes"
+        own = f"rows of {form.depth}, {form.packed} planes" + ", by taps" * (channel_runs(w) > 1)
         return own if self.packs(w, params, target) else ""
 
     def packing_overhead(self, w: Workload, params: TileParams, target: Target) -> int:
@@ -227,6 +236,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         if not isinstance(op, MatMul | Conv) or not self._is_packed(w):
             return product, ()
         form = self._form(product)
+        if channel_runs(w) > 1:
+            product = by_taps(w)
         own, copies = packed_rows(op, product, form.depth, form.packed, w.input(1).size)
         is_matmul = isinstance(op, MatMul)
         return (replace(product, b=own) if is_matmul else replace(product, a=own)), copies

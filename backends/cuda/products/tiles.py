@@ -52,7 +52,8 @@ class Operand:
     otherwise it is 0), `indices` are the variables that both use. `zero` is the C of its zero
     point. It is contiguous `along_rows` (i or j), else along the depth: there in `chunks` of so
     many elements, which begin at multiples of that. `computed` is the C of a value that isn't
-    stored as such.
+    stored as such. In each `run` of elements along the depth all are inside or none, and their
+    places grow by `stride`.
     """
 
     source: str
@@ -64,6 +65,8 @@ class Operand:
     along_rows: bool = False
     chunks: int = 1
     computed: str = ""
+    run: int = 1
+    stride: str = ""
 
     @property
     def text(self) -> str:
@@ -201,13 +204,34 @@ def _chunks(view: View, depth: int) -> int:
     return next(n for n in (16, 8, 4, 2, 1) if all(step % n == 0 for step in steps))
 
 
-def _of_conv(w: Workload, op: Conv) -> Product:
+def channel_runs(w: Workload) -> int:
+    """Return how many channels of a tap a Conv's product meets one after another by `by_taps`.
+
+    All chunks of 16 bytes lie in such a run, or it is 1.
+    """
+    channels = w.input(1).shape[1] if isinstance(w.op, Conv) else 1
+    return channels if channels % 16 == 0 else 1
+
+
+def by_taps(w: Workload) -> Product:
+    """Return a Conv as a product whose depth has the channels of each tap side by side.
+
+    Most of the place of an input is then computed once for many. Filters must be packed so.
+    """
+    assert isinstance(w.op, Conv)
+    product = _of_conv(w, w.op, by_taps=True)
+    runs = replace(product.b, run=channel_runs(w), stride=str(row_major(w.input(0).shape)[1]))
+    return replace(product, b=runs, index=index_type(w))
+
+
+def _of_conv(w: Workload, op: Conv, by_taps: bool = False) -> Product:
     (x, weights), y = w.inputs[:2], w.outputs[0]
     assert x is not None
     assert weights is not None
     filters, channels = weights.shape[0] // op.group, weights.shape[1]
     outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
-    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(op.window.kernel))]
+    window = [(f"k{d}", n) for d, n in enumerate(op.window.kernel)]
+    taps = [*window, ("c", channels)] if by_taps else [("c", channels), *window]
     inputs, inside = windows_met(op.window, x.shape[2:], y.shape[2:])
     depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
     groups = (("g", op.group),) if op.group > 1 else ()

@@ -17,9 +17,11 @@ from cuda_cases import (
     lowered,
     program_of,
 )
+from cuda_networks import joined_model
 from joined_sources import compile_joined
+from projects import reference
 
-from atc.onnx_backend import compile_networks
+from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.program.steps import calls
 from atc.runtime.network import Network
 
@@ -58,3 +60,19 @@ def test_the_device_computes_it(name: str) -> None:
     chosen = [*calls(program_of(lowered(CASES[name]).graph).steps)]
     assert CASES[name].kernel in {c.choice.candidate.kernel.name for c in chosen}
     assert all(c.source.launch for c in chosen)
+
+
+@pytest.mark.parametrize(("first", "inside"), [(3, 0), (8, 16)])
+def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -> None:
+    """A product that is joined to others lies behind these where 16 bytes divide that."""
+    model, rng = joined_model(first), np.random.default_rng(2)
+    feeds = {"x": rng.normal(size=(32, 32)) / 4, "s": rng.normal(size=first)}
+    feeds = {name: value.astype(np.float16) for name, value in feeds.items()}
+    graph = AtcBackendRep(model, TARGET.name).lower(feeds)
+    program = program_of(graph)
+    products = [c.node.outputs[0] for c in calls(program.steps) if c.node.op.kind == "MatMul"]
+    assert max(map(program.shift, products)) == inside
+    (network,) = compile_networks([graph], TARGET, "O0")
+    right = dict(zip("yz", reference(model, *feeds.values()), strict=True))
+    for name, found in network.run(feeds).items():
+        np.testing.assert_allclose(found, right[name], atol=4e-3)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.reference
 import pytest
 from cuda_cases import TARGET
 from product_cases import (
@@ -35,6 +37,7 @@ from atc.backends.targets import get_target
 from atc.passes import run_passes
 from atc.runtime.network import Network
 from atc.select.select import consider, select
+from support import node_model
 
 CONV = (("pads", [1, 2, 0, 1]), ("strides", [2, 1]))
 CASES = {
@@ -99,6 +102,16 @@ CASES |= {
                            (("group", 2), ("dilations", [2])), constant=(1,)),
     "packed filters of float16": Case("cuda_conv_tensor", "Conv", (F16, F16, F16),
                                       ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV, constant=(1,)),
+    "filters by taps": Case("cuda_conv_bf16x3", "Conv", (F32, F32, F32),
+                            ((2, 16, 9, 11), (12, 16, 3, 3), (12,)), CONV, constant=(1, 2)),
+    "filters of float16 by taps": Case("cuda_conv_tensor", "Conv", (F16, F16),
+                                       ((1, 96, 12), (40, 48, 3)),
+                                       (("group", 2), ("dilations", [2])), constant=(1,)),
+    "filters of bytes by taps": Case("cuda_conv_tensor", "ConvInteger", (np.uint8, np.int8),
+                                     ((1, 48, 6, 7), (20, 48, 2, 2)),
+                                     (("pads", [1, 0, 0, 1]),), constant=(1,)),
+    "short filters by taps": Case("cuda_conv_tf32", "Conv", (F32, F32),
+                                  ((1, 32, 5, 6, 4), (16, 32, 1, 2, 3)), (), constant=(1,)),
     "wgmma of float16": Case("cuda_matmul_wgmma", "MatMul", (F16, F16), ((70, 104), (104, 40))),
     "wgmma of bfloat16, batches": Case("cuda_matmul_wgmma", "MatMul", (BF16, BF16),
                                        ((2, 3, 34, 40), (3, 40, 72))),
@@ -133,7 +146,7 @@ CASES |= {
 }  # fmt: skip
 QUICK = (
     "float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short",
-    "wgmma of float16", "wgmma of halves", "packed halves",
+    "wgmma of float16", "wgmma of halves", "packed halves", "filters by taps",
 )  # fmt: skip
 
 
@@ -299,6 +312,30 @@ def test_packed_constants_are_copied_beside_products(name: str) -> None:
         text = render_kernel(each, own.workload, TARGET).text
         assert f"t_copy({side}_tile[filled][0]" in text
         assert f"t_store({side}_tile" not in text
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.endswith("by taps")])
+def test_places_of_channels_are_found_once_for_a_chunk(name: str) -> None:
+    own = lowered(name)
+    for each in own.candidates(CASES[name].kernel):
+        text = render_kernel(each, own.workload, TARGET).text
+        loads = text[text.index("b_from = x0 + (inside ?") :].partition("t_commit()")[0]
+        assert re.search(r"= (\w+\()?b_from\[e \* \d+\]\)?;", loads)
+        assert "x0[" not in loads
+
+
+def test_what_is_not_finite_is_as_in_floats_of_filters_by_taps() -> None:
+    network = next(w for (n, _), w in compiled(True).items() if n == "filters by taps")
+    x, filters, bias = (array.copy() for array in lowered("filters by taps").arrays)
+    x[0, 3, 2, 1], x[1, 15, 5, 10] = np.inf, np.nan
+    found = next(iter(network.run({"x0": x}).values()))
+    model = node_model("Conv", [x, filters, bias], opset=23, **dict(CONV))
+    (right,) = onnx.reference.ReferenceEvaluator(model).run(
+        None, {"x0": x, "x1": filters, "x2": bias}
+    )
+    for kind in (np.isnan, np.isinf):
+        assert 0 < kind(right).sum() < right.size / 2
+        np.testing.assert_array_equal(kind(found), kind(right))
 
 
 def test_devices_without_such_cores_do_without() -> None:
