@@ -162,6 +162,8 @@ def result_lines(
     `indices` run over the result, the last of them is `column`; `most` is the largest magnitude of
     a sum, where that is known.
     """
+    if most is not None and (few := _few_sums(epilogue.expr, most, total)):
+        return few
     known = requantization(epilogue, w, first, most)
     if known is not None and known.table:
         return [], f"({known.table})[{_requantized(known, total, column)}]"
@@ -219,6 +221,16 @@ def _in_fixed_point(
         lines.append(f"const int32_t {name} = {text};")
     own, value = found.lines(names, "e")
     return [*lines, *own], value
+
+
+def _few_sums(expr: Expr, most: int, total: str) -> tuple[list[str], str] | None:
+    """Return lines and value of a byte made of a sum up to `most`, without floats.
+
+    None where no weight gives every sum's byte.
+    """
+    sums = Input(DType.INT32, 0)
+    found = fixed_point(expr, lambda e: (-most, most) if e == sums else None)
+    return None if found is None or found.steps.guard else found.lines([total], "e")
 
 
 def _any_result(
