@@ -4,8 +4,8 @@ usage: instructions.py [--target=cortex-m4f,...] [--level=O2] [--only=TEXT] [--f
 
 Builds every layer and network of tests/support/tiny_networks.py for the targets, in int8 and in
 float32, runs each once and twice on the emulated board, and prints what one run takes, what
-CMSIS-NN takes, and the ratios ("-" for floats that no board of qemu's has room for); changes of
-the layout at the border count for networks only.
+CMSIS-NN takes, and the ratios ("-" for floats that no board of qemu's has room for, and where a
+layer has no such form); changes of the layout at the border count for networks only.
 Needs the target's compiler (`atc doctor --target=...`) and qemu-system-arm, or, where there is an
 operating system (armv7-neon, aarch64-neon, riscv64-rvv), qemu-user, whose programs take plugins.
 
@@ -143,10 +143,13 @@ def main() -> None:
         for label, made in models.items():
             row = []
             for quantized in (True,) if given.no_float else (True, False):
+                model = made(quantized)
+                if model is None:
+                    continue
                 with tempfile.TemporaryDirectory() as path:
                     build_plugin(Path(path))
                     try:
-                        found = counts(made(quantized), target, given.level, Path(path))
+                        found = counts(model, target, given.level, Path(path))
                     except subprocess.CalledProcessError as error:
                         if quantized or "-o" not in error.cmd:
                             raise

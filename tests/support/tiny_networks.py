@@ -305,6 +305,37 @@ def function_layer(operator: str, *shape: int) -> Callable[[bool], onnx.ModelPro
     return made
 
 
+def pointwise(
+    channels: int, height: int, width: int, operator: str
+) -> Callable[[bool], onnx.ModelProto]:
+    """Return a network of a 1x1 convolution and a function of its results."""
+
+    def made(quantized: bool) -> onnx.ModelProto:
+        net = Net(quantized)
+        x = net.conv(net.input(1, channels, height, width), channels, (1, 1), relu=False)
+        y = net._name("function")
+        net.nodes.append(helper.make_node(operator, [x], [y]))
+        net.shapes[y] = net.shapes[x]
+        return net.model(net._activated(y, False))
+
+    return made
+
+
+def quantized_floats(*shape: int) -> Callable[[bool], onnx.ModelProto | None]:
+    """Return a network that quantizes floats; there is none without."""
+
+    def made(quantized: bool) -> onnx.ModelProto | None:
+        if not quantized:
+            return None
+        net = Net(True)
+        net.inputs, net.shapes["x"] = ["x"], (1, *shape)
+        model = net.model(net._quantized("x", 0.016, 3))
+        model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+        return model
+
+    return made
+
+
 def softmax_layer(*shape: int) -> Callable[[bool], onnx.ModelProto]:
     """Return a network of one Softmax over the last axis."""
 
@@ -332,9 +363,10 @@ def pooled(
     return made
 
 
-LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
+LAYERS: dict[str, Callable[[bool], onnx.ModelProto | None]] = {
     "1x1 64->64 at 25x5": layer((64, 25, 5), 64, (1, 1)),
     "3x3 16->16 at 32x32": layer((16, 32, 32), 16),
+    "1x1 64->64 at 25x5, HardSwish": pointwise(64, 25, 5, "HardSwish"),
     "depthwise 3x3 64 at 25x5": layer((64, 25, 5), 64, depthwise=True),
     "first 10x4 1->64": layer((1, 49, 10), 64, (10, 4), 2),
     "1x1 8->16 at 48x48": layer((8, 48, 48), 16, (1, 1)),
@@ -343,6 +375,7 @@ LAYERS: dict[str, Callable[[bool], onnx.ModelProto]] = {
     "product of 16 at 32x32": elementwise("Mul", 16, 32, 32),
     "relu of 16 at 32x32": function_layer("Relu", 16, 32, 32),
     "sigmoid of 16 at 32x32": function_layer("Sigmoid", 16, 32, 32),
+    "floats to bytes, 16 at 32x32": quantized_floats(16, 32, 32),
     "average 2x2/2 of 16 at 32x32": pooled("AveragePool", 16, 2, 2),
     "average 3x3/2 of 16 at 32x32": pooled("AveragePool", 16, 3, 2),
     "maximum 3x3/2 of 16 at 32x32": pooled("MaxPool", 16, 3, 2),

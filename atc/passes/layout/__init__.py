@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from atc.ir.graph import Array, Graph
-from atc.ir.ops import Conv
+from atc.ir.ops import Conv, Pool
 from atc.passes.layout.apply import apply
 from atc.passes.layout.choice import (
     Choices,
@@ -57,7 +57,8 @@ def choose_layouts(
     """Choose layouts that minimise the cost of calls and reorders; vectors hold `width` floats."""
     last, alone = layouts.bytes_last, layouts.block > 0
     names = layout_names(width, last, alone, layouts.batch_last)
-    if len(names) < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
+    moved = (Conv, Pool) if last else (Conv,)
+    if len(names) < 2 or not any(isinstance(n.op, moved) for n in graph.nodes):
         return graph
     found = choices(Scene(graph, outer, width, last, alone, layouts.batch_last), layouts.price)
     kept = worthwhile(found)

@@ -107,4 +107,4 @@ def computed(value: Expr, atoms: Sequence[Array]) -> Array:
             raise InternalError(f"{value} is not a sum or product")
 
 
-_STEPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
+_STEPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}

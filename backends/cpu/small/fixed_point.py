@@ -180,6 +180,13 @@ def _polynomial(
             return {(): Fraction(0), (k,): Fraction(1)}, Fraction(0)
         case _ if (k := atom(expr)) is not None:
             return {(): Fraction(0), (k,): Fraction(1)}, Fraction(0)
+        case Call(fn="Div", dtype=DType.FLOAT, args=(a, Const() as divisor)):
+            dividend, by = _polynomial(a, atom, ranges), float(divisor.value)
+            if dividend is None or not 1 <= abs(by) < 2.0**24:
+                return None
+            terms = {key: c / Fraction(by) for key, c in dividend[0].items()}
+            wrong = dividend[1] / abs(Fraction(by))
+            return terms, wrong + (_magnitude(terms, ranges) + wrong) * HALF_ULP + FEWEST
         case Call(fn="Add" | "Sub" | "Mul", dtype=DType.FLOAT, args=(a, b)):
             first, second = _polynomial(a, atom, ranges), _polynomial(b, atom, ranges)
         case _:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from atc.backends.cpu.map.lookup_table import MapTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
-from atc.backends.cpu.small.rounded import rounded_byte
+from atc.backends.cpu.small.rounded import quantized_value
 from atc.backends.cpu.small.runs import instructions
-from atc.backends.cpu.small.words import ENDS, word_steps
+from atc.backends.cpu.small.words import word_steps
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address, behind, load, render_expr
 from atc.backends.render.loops import loop_names, reader
@@ -69,22 +69,19 @@ class MapQuantize(Kernel[Map]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
-        """Return whether a byte's whole range is rounded to, of operands that are all read."""
+        """Return whether floats are computed and quantized last."""
         plain = target.bytes_last and not is_dynamic(w.op.shape) and not w.op.coordinates
-        found = rounded_byte(w.op.expr) if plain else None
-        if found is None or found.value.dtype is not DType.FLOAT:
-            return False
-        return (found.low + found.zero, found.high + found.zero) == ENDS[found.dtype]
+        return plain and quantized_value(w.op.expr) is not None
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return loops, declarations and the stored value, and those of elements in a row."""
-        found = rounded_byte(w.op.expr)
+        found = quantized_value(w.op.expr)
         assert found is not None
-        sign = "u" if found.dtype is DType.UINT8 else "s"
 
         def element(read: Callable[[int], str]) -> tuple[list[str], str]:
             lines, value = render_expr(found.value, read)
-            return lines, f"({found.dtype.c})(q_quantize_{sign}({value}, {found.zero}))"
+            rounding = [line.replace("rintf(", "q_rounded(") for line in (*lines, value)]
+            return rounding[:-1], found.byte(rounding[-1])
 
         return _loops(w, element, at_once=True) | {"guard": 0}
 

@@ -10,7 +10,13 @@ from math import frexp
 import numpy as np
 
 from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
-from atc.backends.cpu.small.rounded import MOST, Rounded, kept_byte, rounded_byte
+from atc.backends.cpu.small.rounded import (
+    MOST,
+    Rounded,
+    kept_byte,
+    quantized_value,
+    rounded_byte,
+)  # fmt: skip
 from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import behind, literal
@@ -18,7 +24,6 @@ from atc.backends.render.loops import finish, reader
 from atc.ir.expr import Call, Const, Expr, Input, call, const, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
-from atc.ir.ops.blocked import BYTES
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,8 @@ def result_lines(
     `indices` run over the result, the last of them is `column`; `most` is the largest magnitude of
     a sum, where that is known.
     """
+    if most is not None and (few := _few_sums(epilogue.expr, most, total)):
+        return few
     known = requantization(epilogue, w, first, most)
     if known is not None and known.table:
         return [], f"({known.table})[{_requantized(known, total, column)}]"
@@ -216,66 +223,30 @@ def _in_fixed_point(
     return [*lines, *own], value
 
 
+def _few_sums(expr: Expr, most: int, total: str) -> tuple[list[str], str] | None:
+    """Return lines and value of a byte made of a sum up to `most`, without floats.
+
+    None where no weight gives every sum's byte.
+    """
+    sums = Input(DType.INT32, 0)
+    found = fixed_point(expr, lambda e: (-most, most) if e == sums else None)
+    return None if found is None or found.steps.guard else found.lines([total], "e")
+
+
 def _any_result(
     epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str
 ) -> tuple[list[str], str]:
     """Return lines and value of an epilogue that is no mere requantization.
 
-    Where no operand can be NaN, what is rounded and then brought into a byte's range is so as an
-    integer; elsewhere it is rounded without a call of the library.
+    What is rounded is so without a call of the library, to an integer where it becomes a byte.
     """
-    whole = _rounded_last(epilogue, w, first)
-    if whole is None:
-        lines, text = finish(epilogue, w, total, indices, first)
-        rounding = [line.replace("rintf(", "q_rounded(") for line in (*lines, text)]
-        return rounding[:-1], rounding[-1]
-    rounded, zero, dtype = whole
-    lines, text = finish(Epilogue(rounded, epilogue.views), w, total, indices, first)
-    fn = "q_near(" if _all_clamped(rounded) else "q_rounded("
-    low = (-128 if dtype is DType.INT8 else 0) - zero
-    text = f"q_clamp(q_round({text}), {low}, {low + 255})"
-    shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
-    rounding = [line.replace("rintf(", fn) for line in (*lines, f"({dtype.c})({shifted})")]
+    last = quantized_value(epilogue.expr)
+    inner = epilogue if last is None else replace(epilogue, expr=last.value)
+    lines, text = finish(inner, w, total, indices, first)
+    text = text if last is None else last.byte(text)
+    fn = "q_near(" if last is not None and _all_clamped(last.value) else "q_rounded("
+    rounding = [line.replace("rintf(", fn) for line in (*lines, text)]
     return rounding[:-1], rounding[-1]
-
-
-def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, int, DType] | None:
-    """Return what is rounded at the end, the zero point then added, and the byte that it becomes.
-
-    None where it is something else, or may be NaN: with computed floats, or by a division by them.
-    """
-    match epilogue.expr:
-        case Call(fn="CastSaturate", args=(
-            Call(fn="Add", args=(Call(fn="Round", args=(value,)), Const() as point)),
-        )):  # fmt: skip
-            zero = float(point.value)
-        case Call(fn="CastSaturate", args=(Call(fn="Round", args=(value,)),)):
-            zero = 0.0
-        case _:
-            return None
-    dtype = epilogue.expr.dtype
-    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
-        return None
-    if value.dtype is not DType.FLOAT:
-        return None
-    for e in walk(value):
-        match e:
-            case Const():
-                sound = abs(float(e.value)) < float("inf")
-            case Input(_, k) if k > 0:
-                sound = not e.dtype.is_float or w.constant[first + k - 1]
-            case Call(fn="Div", args=(_, Const() as divisor)):
-                sound = float(divisor.value) != 0
-            case Call(fn=fn):
-                sound = fn in _FINITE
-            case _:
-                sound = True
-        if not sound:
-            return None
-    return value, int(zero), dtype
-
-
-_FINITE = frozenset(["Add", "Sub", "Mul", "Max", "Min", "Round", "Cast"])
 
 
 def _all_clamped(value: Expr) -> bool:

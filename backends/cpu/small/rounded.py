@@ -23,6 +23,36 @@ class Rounded:
     high: int
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """A byte `saturate(round(value) + zero)` of a float, as QuantizeLinear makes it."""
+
+    value: Expr
+    zero: int
+    dtype: DType
+
+    def byte(self, text: str) -> str:
+        """Return the C of the byte, that of the value given."""
+        sign = "u" if self.dtype is DType.UINT8 else "s"
+        return f"({self.dtype.c})(q_quantize_{sign}({text}, {self.zero}))"
+
+
+def quantized_value(expr: Expr) -> Quantized | None:
+    """Return what an expression quantizes last; None where it is of another form."""
+    match expr:
+        case Call(fn="CastSaturate", args=(
+            Call(fn="Add", args=(Call(fn="Round", args=(value,)), Const() as point)),
+        )):  # fmt: skip
+            zero = float(point.value)
+        case Call(fn="CastSaturate", args=(Call(fn="Round", args=(value,)),)):
+            zero = 0.0
+        case _:
+            return None
+    floats = expr.dtype in BYTES and value.dtype is DType.FLOAT
+    whole = zero.is_integer() and abs(zero) <= 255
+    return Quantized(value, int(zero), expr.dtype) if floats and whole else None
+
+
 def rounded_byte(expr: Expr) -> Rounded | None:
     """Return what an expression rounds and saturates; None where it is of another form.
 

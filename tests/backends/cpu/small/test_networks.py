@@ -210,6 +210,30 @@ def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
 
 
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
+@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_any_floats_between_bytes_have_the_portable_kernels_bits(
+    alone: bool, target: str, tmp_path: Path
+) -> None:
+    net = Net(True, uneven=True)
+    a = net.input(1, 6, 9, 5, scale=0.0231)
+    x = a if alone else net.conv(a, 6, (1, 1), relu=False)
+    net.constants |= {
+        "slope": np.linspace(-0.3, 0.4, 6, dtype=np.float32).reshape(6, 1, 1),
+        "factor": np.linspace(0.5, 1.7, 6, dtype=np.float32).reshape(6, 1, 1),
+    }
+    for operator, other in (("PRelu", "slope"), ("Mul", "factor"), ("Max", a), ("Div", a)):
+        y = f"{operator}.result"
+        net.nodes.append(helper.make_node(operator, [x, other], [y]))
+        net.shapes[y] = net.shapes[a]
+        x = net._quantized(y, 0.0117 if operator != "Div" else 0.07, -9)
+    model = net.model(x)
+    given = np.random.default_rng(6).integers(-128, 128, (1, 6, 9, 5)).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", given)
+    assert len(np.unique(want)) > 20
+    np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
+
+
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 def test_floats_at_the_end_leave_convolutions_their_bytes(target: str, tmp_path: Path) -> None:
     net = Net(True)
