@@ -195,7 +195,7 @@ class _Graph:
         if not self._freeze and any(True for _ in self._graph.parameters()):
             raise unsupported("the graph owns parameters, which may change; use freeze")
         results = results_of(self._graph, inputs, shapes)
-        module = Bound(self._graph, inputs, given, self._read.items, shapes)
+        module = Bound(self._graph, inputs, given, self._read.items, shapes, results)
         options = dict(self._options)
         with temporary_folder("dynamo") as folder:
             path, output = Path(folder, "graph.onnx"), Path(folder, "graph")

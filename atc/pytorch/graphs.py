@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from atc.runtime.network import Network
 Run = Callable[..., Any]
 
 Result = Callable[[Sequence[Any]], Any] | None
-"""What gives a result that is no tensor, from a call's inputs; None for a tensor."""
+"""What gives a result from a call's inputs; None for a tensor that is computed."""
 
 
 class _Item:
@@ -30,14 +31,15 @@ class _Item:
 
 
 class Bound(torch.nn.Module):  # type: ignore[misc]
-    """A graph as a module of its tensors alone, whose outputs are tensors."""
+    """A graph as a module of its tensors alone, whose outputs are those that are computed."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, inputs: Sequence[Any], given: Sequence[int],
-        items: Collection[int], shapes: OpenShapes,
+        items: Collection[int], shapes: OpenShapes, results: Sequence[Result],
     ) -> None:  # fmt: skip
         super().__init__()
         self.graph_module = graph
+        self._computed = [k for k, result in enumerate(results) if result is None]
         self._given = [*given]
         self._fixed = {
             k: _Item(x.item()) if k in items else x for k, x in enumerate(inputs) if k not in given
@@ -49,7 +51,7 @@ class Bound(torch.nn.Module):  # type: ignore[misc]
                 self.register_parameter(f"fixed_{k}", x)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Return the tensors among the graph's results."""
+        """Return the results that are computed."""
         listed: list[Any] = [None] * (len(self._given) + len(self._fixed))
         for k, tensor in zip(self._given, tensors, strict=True):
             listed[k] = tensor
@@ -57,7 +59,8 @@ class Bound(torch.nn.Module):  # type: ignore[misc]
             listed[k] = getattr(self, f"fixed_{k}") if isinstance(x, torch.nn.Parameter) else x
         for k, (place, axis) in self._extents.items():
             listed[k] = listed[place].shape[axis]
-        return tuple(r for r in self.graph_module(*listed) if isinstance(r, torch.Tensor))
+        results = self.graph_module(*listed)
+        return tuple(results[k] for k in self._computed)
 
 
 def results_of(
@@ -78,10 +81,10 @@ def results_of(
         raise unsupported("the graph draws random numbers")
     if not all(torch.equal(_bits(x), _bits(y)) for x, y in pairs):
         raise unsupported("the graph changes tensors in place")
-    if any(a is b for a in results for b in copies if isinstance(a, torch.Tensor)):
-        raise unsupported("the graph returns an input")
+    given = {id(copy): k for k, copy in enumerate(copies) if isinstance(copy, torch.Tensor)}
     return [
-        _result(*pair, shapes) for pair in zip(results, numbers_made(graph), strict=True)
+        itemgetter(given[id(result)]) if id(result) in given else _result(result, symbol, shapes)
+        for result, symbol in zip(results, numbers_made(graph), strict=True)
     ]
 
 

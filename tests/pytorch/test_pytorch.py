@@ -107,6 +107,17 @@ def test_graphs_break_where_python_looks(positive: bool) -> None:
     torch.testing.assert_close(two["half"], -torch.ones(3))
 
 
+def test_a_result_may_be_an_input() -> None:
+    def run(x: Any, y: Any) -> Any:
+        return x, x * 2 + y, y
+
+    x, y = torch.ones(3), torch.zeros(3)
+    found = silently(torch.compile(run, backend=backend), x, y)
+    torch.testing.assert_close(found, run(x, y))
+    assert found[0] is x
+    assert found[2] is y
+
+
 SLOW_TYPES = [pytest.param(k, marks=pytest.mark.slow) for k in ("float32", "float64", "int64")]
 
 
