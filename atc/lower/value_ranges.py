@@ -36,8 +36,25 @@ RESULTS: Mapping[str, Interval] = {
 }  # fmt: skip
 
 
-def interval_of(b: Builder, name: str, depth: int = 0) -> Interval:
+Seen = dict[str, tuple[int, Interval]]
+"""The bounds of the values met so far, and how many nodes in a row lead to each."""
+
+
+def interval_of(b: Builder, name: str) -> Interval:
     """Return bounds of all elements of a value; those of its type where nothing else is known."""
+    return _bounds(b, name, 0, {})
+
+
+def _bounds(b: Builder, name: str, depth: int, seen: Seen) -> Interval:
+    """Return the bounds of a value: once for all paths to it, unless a shorter one sees farther."""
+    if name in seen and seen[name][0] <= depth:
+        return seen[name][1]
+    found = _found(b, name, depth, seen)
+    seen[name] = depth, found
+    return found
+
+
+def _found(b: Builder, name: str, depth: int, seen: Seen) -> Interval:
     own = type_interval(b.type(name).dtype)
     array = b.value(name)
     if array is not None:
@@ -49,7 +66,7 @@ def interval_of(b: Builder, name: str, depth: int = 0) -> Interval:
     node = b.maker(name)
     if node is None or depth > DEEPEST:
         return own
-    found = _of_node(b, node, name, depth + 1)
+    found = _of_node(b, node, name, depth + 1, seen)
     return max(found[0], own[0]), min(found[1], own[1])
 
 
@@ -73,9 +90,9 @@ def _of_array(array: Array) -> Interval:
     return float(array.min()), float(array.max())
 
 
-def _of_node(b: Builder, node: Node, name: str, depth: int) -> Interval:
+def _of_node(b: Builder, node: Node, name: str, depth: int, seen: Seen) -> Interval:
     def operand(k: int) -> Interval:
-        return interval_of(b, node.inputs[k], depth)
+        return _bounds(b, node.inputs[k], depth, seen)
 
     match node.op:
         case Map():

@@ -16,6 +16,8 @@ from whole.test_dynamic_models import network_of
 from atc.dims import Range
 from atc.errors import AtcError, OptionError
 from atc.importers.onnx import pin_inputs
+from atc.ir.expr import call, cast, const
+from atc.ir.graph import DType, TensorType
 from atc.lower import lower_model
 from atc.lower.builder import Builder
 from atc.lower.value_bounds import declare_ranges
@@ -149,15 +151,24 @@ def test_what_ranges_are_written_like() -> None:
 def test_intervals_of_arithmetic(
     op: str, operands: tuple[str, ...], interval: tuple[float, float] | None
 ) -> None:
-    from atc.ir.expr import call, cast
-    from atc.ir.graph import DType, TensorType
-
     b = Builder()
     u = b.declare("u", TensorType(DType.UINT8, (3,)))
     wide = b.map(lambda x: cast(x, DType.INT64), u)
     names = {"u": wide, "c": b.constant(np.array([5, 5, 5]))}
     y = b.map(lambda *x: call(op, *x), *(names[k] for k in operands))
     assert interval_of(b, y) == ((0, 255 * 255) if interval is None else interval)
+
+
+def test_a_value_that_many_paths_lead_to_is_looked_at_once() -> None:
+    b = Builder()
+    y = b.map(lambda x: cast(x, DType.INT64), b.declare("u", TensorType(DType.UINT8, (3,))))
+    five = b.constant(np.array([5, 5, 5]))
+    for _ in range(28):  # 2 ** 28 paths
+        low, high = (b.map(lambda *x, f=f: call(f, *x), y, five) for f in ("Min", "Max"))
+        y = b.map(lambda *x: call("Div", call("Add", *x), const(2, DType.INT64)), low, high)
+    assert interval_of(b, y)[0] >= 0
+    assert interval_of(b, y)[1] <= 255
+
 
 
 def test_a_loop_may_be_bounded_by_its_name(tmp_path: Path) -> None:
