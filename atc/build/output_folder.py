@@ -6,6 +6,7 @@ that lie in the folder of a build are not read but get a second name.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -87,11 +88,9 @@ def _place(tree: Mapping[str, Content | Path], folder: Path) -> None:
                 temporary = stack.enter_context(_cleared(folder))
             new, old = temporary / "new", temporary / "old"
             write_files(new, tree)
-            with locked(folder):
-                if folder.is_dir():
+            if not _made_whole(new, folder):
+                with locked(folder):
                     _swap_in(tree, new, folder, old)
-                else:
-                    new.rename(folder)
     except BaseException:
         for parent in made:
             with suppress(OSError):
@@ -110,6 +109,19 @@ def _cleared(folder: Path) -> AbstractContextManager[Path]:
             if place == folder:
                 _undo(left, folder)
     return temporary_folder("output", near, hidden=True)
+
+
+def _made_whole(new: Path, folder: Path) -> bool:
+    """Make the output folder of a new one, unless it is there, perhaps since a moment ago."""
+    if folder.is_dir():
+        return False
+    try:
+        new.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _swap_in(tree: Mapping[str, Content | Path], new: Path, folder: Path, old: Path) -> None:

@@ -19,20 +19,14 @@ _POLL = 0.01
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which may be new: then its parent is locked.
+    """Keep other processes that ask for it out of a folder, if it is there.
 
     The system takes the lock away with its process. Raises OSError where another one keeps it;
     where the file system has no locks there are none.
     """
     deadline = time.monotonic() + PATIENCE
-    while True:
-        place = folder if folder.is_dir() else folder.absolute().parent
-        descriptor = _lock(place, deadline)
-        # Meanwhile the folder may have been made, or be another one.
-        now = folder if folder.is_dir() else folder.absolute().parent
-        if descriptor is None or (now == place and _is(descriptor, place)):
-            break
-        os.close(descriptor)
+    while (descriptor := _lock(folder, deadline)) is not None and not _is(descriptor, folder):
+        os.close(descriptor)  # the folder is another one meanwhile
     try:
         yield
     finally:
@@ -45,7 +39,7 @@ def _lock(place: Path, deadline: float) -> int | None:
         return None
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # who may only go through it locks nothing
+    except OSError:  # it isn't there, or may not be read
         return None
     try:
         while True:

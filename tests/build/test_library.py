@@ -32,6 +32,7 @@ from atc.codegen.weights import included_weights
 from atc.errors import InternalError, OptionError, ToolchainError
 from atc.files.blob import Blob
 from atc.files.locked import locked
+from atc.files.temporary import temporary_folder
 from atc.templates import verbatim
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}
@@ -128,6 +129,15 @@ def test_writers_of_one_folder_take_turns(tmp_path: Path, there: bool) -> None:
     left = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != MANIFEST}
     assert left in trees
     assert [p.name for p in tmp_path.iterdir()] == ["net"]
+
+
+def test_a_writers_own_temporary_folder_is_no_other_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("atc.files.locked.PATIENCE", 0.05)
+    with temporary_folder("test") as place:
+        for _ in range(2):
+            write_tree(FILES, place / "net")
 
 
 def test_a_folder_that_another_process_keeps_is_waited_for_in_vain(

@@ -359,7 +359,7 @@ def test_parallel_runs_agree(bench: Bench) -> None:  # 41
     assert bench.compile("enable") == []
     assert result(bench.folder / "net") == one
     assert bench.tool("verify") == 0
-    assert f"{len(bench.entries)} entries checked, 0 damaged" in bench.said()
+    assert f"{len(bench.stored)} entries checked, 0 damaged" in bench.said()
 
 
 @pytest.mark.slow
