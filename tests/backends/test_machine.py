@@ -12,6 +12,8 @@ import archspec.cpu.detect
 import pytest
 
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
+from atc.backends.cpu.conv.nchw_rows import ConvNchwRows
+from atc.backends.cpu.matmul.cost import TileParams, crowding
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.targets import TARGETS
@@ -22,8 +24,10 @@ from atc.backends.targets import get_target
 from atc.errors import OptionError
 from atc.fast_run.machine import Found, machine_of, parsed, system_caches
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import ConvBlocked, MatMul, Window, identity_epilogue
+from atc.ir.ops import Conv, ConvBlocked, MatMul, Window, identity_epilogue
 from atc.ir.view import View
+from atc.select.layout_costs import estimate
+from atc.select.select import Limits
 
 F = DType.FLOAT
 ZEN5 = MACHINES["zen5"]
@@ -135,6 +139,49 @@ def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None
         for name in ("zen5", "zen4")
     )
     assert 1.7 < slow / fast < 2.1
+
+
+def plain_convolution(filters: int, channels: int) -> Workload:
+    """A 1x1 convolution of planes with constant filters."""
+    shapes = [(1, channels, 28, 28), (filters, channels, 1, 1), (1, filters, 28, 28)]
+    x, weights, y = (TensorType(F, shape) for shape in shapes)
+    op = Conv(Window((1, 1), (1, 1), (1, 1), (0, 0)), 1, identity_epilogue(F))
+    return Workload(op, (x, weights), (y,), (False, True))
+
+
+def test_layouts_compare_costs_of_planes_that_follow_the_machine() -> None:
+    w = plain_convolution(128, 64)
+    fast, slow = (
+        estimate(w, get_target("x86-64-avx512", machine=MACHINES[name]), Limits())
+        for name in ("zen5", "zen4")
+    )
+    assert fast is not None
+    assert slow is not None
+    assert 1.6 < slow / fast < 2.2
+
+
+def test_a_broadcast_takes_a_load_of_the_vector_that_it_fills() -> None:
+    zen4 = MACHINES["zen4"]
+    assert zen4.broadcast_rate(64) == zen4.load_rate(64) == zen4.loads / 2
+    assert MACHINES["cortex_a53"].broadcast_rate(16) == MACHINES["cortex_a53"].loads
+
+
+@pytest.mark.parametrize(
+    ("rows", "stride", "slower"),
+    [(29, 2048, True), (16, 2048, False), (13, 4096, True), (8, 4096, False), (29, 2112, False),
+     (13, 12288, True), (29, 0, False)],
+)  # fmt: skip
+def test_rows_crowd_whose_distance_is_a_multiple_of_a_power_of_two(
+    rows: int, stride: int, slower: bool
+) -> None:
+    assert (crowding(MACHINES["zen4"], rows, stride) > 1.0) == slower
+
+
+def test_tiles_of_few_rows_are_taken_where_more_would_crowd() -> None:
+    w, kernel = plain_convolution(256, 512), ConvNchwRows()  # rows of filters 2 KB apart
+    target = get_target("x86-64-avx512", machine=MACHINES["zen4"])
+    high, low = (kernel.cost(w, TileParams(mr=m, nv=v), target) for m, v in ((29, 1), (14, 2)))
+    assert high > 1.5 * low
 
 
 # ------------------------------------------------------------------------------- which machine

@@ -11,6 +11,8 @@ CALL = 12.0
 """Cycles to enter and leave a tile."""
 STEP_LOSS = 0.3
 """Cycles that a step loses to its neighbours."""
+MISSING = 1.15
+"""How much longer loads take than if the L1 cache had all they read."""
 CROWDED = 0.94
 """Part of a step's arithmetic up to which its loads don't hinder those that convert, too."""
 NEAR, FAR = 7 / 8, 1 / 2
@@ -30,10 +32,11 @@ def tile_cycles(
     size = g.block * 4
     arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
     loads = pixels / machine.broadcast_rate(size) + vectors / machine.load_rate(size)
+    loads *= MISSING
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
     if widening:
-        step += max(0.0, loads - CROWDED * arithmetic)
+        step += max(0.0, loads / MISSING - CROWDED * arithmetic)
     iterations = depth / (g.block if not g.plain else 1)
     return CALL + depth * step + iterations * 2.0 + pixels * vectors * 1.5
 

@@ -353,9 +353,12 @@ TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
 READ = 60.0
 """Cycles to read a vector of filters that a run transforms."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
-"""Cycles to compute a component and write it, where L2 holds U since it is one panel, and else."""
+"""Cycles to compute a component and write it, where L2 holds U, which is one panel, and where U is
+all or far larger than L2."""
+HARDLY_HELD = 2.25
+"""How many times larger than L2 that is."""
 STREAM = 0.7
-"""Part of memory's rate at which filters come from beyond L2."""
+"""Part of memory's rate, and of L3's after that, at which filters come from beyond L2."""
 WAITING = 0.5
 """Part of the shorter of products and that way by which it prolongs the longer one."""
 
@@ -370,10 +373,12 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
     reread = filters if filters > machine.l2.size / 2 and not raw else 0.0
     rate = FAR if reread else NEAR
+    blocks = len(tiles.blocks)
+    streaming = (1 / machine.memory + (blocks - 1) / machine.far_rate) / (STREAM * blocks)
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
         products = n * _product_cycles(machine, g.block, g.ic, g.mb, count, p, nv, rate)
-        less, more = sorted((products, reread / (STREAM * machine.memory)))
+        less, more = sorted((products, reread * streaming))
         of_blocks[count] = more + (WAITING * less if filters > machine.l2.size else 0.0)
     narrow = max(1.0, 4 * g.block / machine.datapath)
     into, back = (narrow * cycles for cycles in TRANSFORMS[m])
@@ -383,8 +388,9 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
     total *= g.batch * (1.15 if workspace > machine.l2.size else 1.0)
     if raw:
-        near = raw.once and 4.0 * n * raw.stride <= machine.l2.size
-        each = READ + n * (NEAR_COMPONENT if near else FAR_COMPONENT)
+        larger = 4.0 * n * raw.stride / machine.l2.size if raw.once else HARDLY_HELD
+        far = min(max(larger - 1.0, 0.0) / (HARDLY_HELD - 1.0), 1.0)
+        each = READ + n * (NEAR_COMPONENT + far * (FAR_COMPONENT - NEAR_COMPONENT))
         total += g.ic * g.mb * each
     return total
 
