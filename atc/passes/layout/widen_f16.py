@@ -50,10 +50,9 @@ def _spread_constants(graph: Graph) -> frozenset[str]:
     able = {n for n in graph.constants if graph.types[n].dtype is HALF and n not in graph.ends}
     able = {n for n in able if not is_dynamic(graph.types[n])}
     for node in graph.nodes:
-        for name in able.intersection(reads(node)):
-            larger = isinstance(node.op, Map) and not node.op.is_movement
-            if not larger or most(prod(node.op.shape)) <= graph.types[name].size:
-                able.discard(name)
+        op = node.op
+        results = most(prod(op.shape)) if isinstance(op, Map) and not op.is_movement else 0
+        able -= {n for n in able.intersection(reads(node)) if graph.types[n].size >= results}
     return frozenset(able)
 
 
