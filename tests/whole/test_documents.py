@@ -332,6 +332,11 @@ SLOW = {
          "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
     ),
+    "decoding": Script(
+        ("python tests/benchmarks/decode.py --weights=float32,int4,int4-int8",),
+        {"--weights=float32,int4,int4-int8": "--shape=tiny --weights=int4-int8 --steps=2 "
+         "--prompt=4"},
+    ),
     "less memory": Script(
         ("python tests/benchmarks/recomputation.py --batch=100 --plan",
          "python tests/benchmarks/recomputation.py",

@@ -1,14 +1,17 @@
 """Computes with values of float16 as floats that float16 holds, so that all passes see floats.
 
 No number changes: what makes a value still rounds it. Which of them are stored in 16 bits is
-decided at last, by `store_f16`.
+decided at last, by `store_f16`. Constants that are spread over larger results, such as biases, are
+stored as floats: an epilogue of floats takes them then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
+from atc.dims import is_dynamic, most
 from atc.ir.expr import Call, Expr, Input, cast, walk
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reduce
@@ -27,18 +30,35 @@ def widen_f16(graph: Graph, outer: Mapping[str, Array]) -> Graph:
             able.difference_update(reads(node))
         elif isinstance(node.op, Reduce):
             able.difference_update(node.inputs[len(node.op.views) :])
-    wide = {name for group in groups(graph) if able.issuperset(group) for name in group}
+    spread = _spread_constants(graph)
+    wide = {name for group in groups(graph) if able.issuperset(group) for name in group} | spread
     if not wide:
         return graph
     floats = {name: TensorType(FLOAT, graph.types[name].shape) for name in wide}
     nodes = tuple(_widened(n, wide) for n in graph.nodes)
-    widened = replace(graph, nodes=nodes, types={**graph.types, **floats})
-    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened))))
+    constants = {name: graph.constants[name].astype("float32") for name in spread}
+    widened = replace(
+        graph, nodes=nodes, types={**graph.types, **floats},
+        constants={**graph.constants, **constants},
+    )  # fmt: skip
+    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened, spread))))
 
 
-def _rounded_once(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes without rounding of what float16 holds anyway."""
-    exact: set[str] = set()
+def _spread_constants(graph: Graph) -> frozenset[str]:
+    """Return the constants that only arithmetic reads, each with more results than they have
+    numbers."""
+    able = {n for n in graph.constants if graph.types[n].dtype is HALF and n not in graph.ends}
+    able = {n for n in able if not is_dynamic(graph.types[n])}
+    for node in graph.nodes:
+        op = node.op
+        results = most(prod(op.shape)) if isinstance(op, Map) and not op.is_movement else 0
+        able -= {n for n in able.intersection(reads(node)) if graph.types[n].size >= results}
+    return frozenset(able)
+
+
+def _rounded_once(graph: Graph, constants: frozenset[str]) -> Iterator[Node]:
+    """Yield the nodes without rounding of what float16 holds anyway, as it does the constants."""
+    exact: set[str] = {*constants}
     for node in graph.nodes:
         once = _without_rounding(node, exact)
         if is_exact(once, exact):

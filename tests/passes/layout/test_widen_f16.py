@@ -1,0 +1,79 @@
+"""Values and constants of float16 that are computed with as floats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+import atc
+from atc.ir.expr import Input, call, cast
+from atc.ir.graph import DType, Graph, Node, TensorType, type_of
+from atc.ir.ops import Map
+from atc.ir.view import View
+from atc.passes.layout.widen_f16 import widen_f16
+
+F, H = DType.FLOAT, DType.FLOAT16
+
+
+def added(constant: NDArray[Any]) -> Graph:
+    """Return the sum of x, [2, 3], and a constant that its rows or numbers share."""
+    total = call("Add", cast(Input(H, 0), F), cast(Input(H, 1), F))
+    own = View((3, 1)) if constant.size == 6 else View((0, 1))
+    op = Map((2, 3), cast(total, H), (View((3, 1)), own))
+    types = {name: TensorType(H, (2, 3)) for name in ("x", "y")} | {"c": type_of(constant)}
+    return Graph("g", ("x",), ("y",), (Node(op, ("x", "c"), ("y",), ("n",)),), types,
+                 {"c": constant})  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "stored"), [((3,), F), ((2, 3), H)])
+def test_constants_that_larger_results_share_become_floats(
+    shape: tuple[int, ...], stored: DType
+) -> None:
+    constant = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    found = widen_f16(added(constant), {})
+    assert found.types["c"].dtype is stored
+    np.testing.assert_array_equal(found.constants["c"].astype(np.float16), constant)
+    assert found.types["y"].dtype is H
+
+
+@pytest.mark.slow
+def test_products_with_a_bias_are_tiles_of_vectors(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def constant(name: str, *shape: int) -> onnx.TensorProto:
+        scale = shape[0] ** -0.5 if len(shape) > 1 else 1.0
+        array = (scale * random.standard_normal(shape)).astype(np.float16)
+        return numpy_helper.from_array(array, name)
+
+    weights = [constant("w", 48, 80), constant("b", 80), constant("v", 80, 48), constant("a", 48)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["b", "p"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["s"]),
+        helper.make_node("Add", ["s", "a"], ["t"]),
+        helper.make_node("Sigmoid", ["x"], ["z"]),
+        helper.make_node("Add", ["t", "z"], ["u"]),
+        helper.make_node("Softmax", ["u"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, [1, 40, 48]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="host")
+    report = json.loads((tmp_path / "net" / "net.report.json").read_text())
+    kernels = {n["kernel"] for n in report["nodes"] if n["op"] == "MatMul"}
+    assert kernels
+    assert not any(k.startswith("matmul_rows") for k in kernels)
+    given = random.standard_normal((1, 40, 48)).astype(np.float16)
+    reference = onnx.reference.ReferenceEvaluator(str(tmp_path / "m.onnx"))
+    with atc.load(tmp_path / "net") as net:
+        got, want = net(given), reference.run(None, {"x": given})[0]
+    np.testing.assert_allclose(got.astype(float), np.asarray(want, float), rtol=2e-2, atol=1e-3)
