@@ -42,7 +42,9 @@ enum { STACK = 1 << 16 };
 /* POISON is in what nobody has written: a large number of any type, and a finite one. */
 enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0x4b, WARP = 32, STACK_END = 64,
   ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900,
-  CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1 };
+  CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1, INVALID_CONTEXT = 201 };
+
+static __thread unsigned entered; /* contexts that the operating system's thread has made its own */
 
 /* ---- threads of a block ---- */
 
@@ -590,6 +592,7 @@ static size_t total_memory(void)
 
 static int memory_info(size_t *unused, size_t *total)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   *total = total_memory();
   take_lock();
   *unused = taken < *total ? *total - taken : 0;
@@ -599,6 +602,7 @@ static int memory_info(size_t *unused, size_t *total)
 
 static int memory_alloc(CUdeviceptr *memory, size_t size)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   void *place = NULL;
   size_t unused, total;
   memory_info(&unused, &total);
@@ -618,6 +622,7 @@ static int memory_alloc(CUdeviceptr *memory, size_t size)
 
 static int memory_free(CUdeviceptr memory)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   block **at = &allocated;
   take_lock();
   while (*at != NULL && (CUdeviceptr)(uintptr_t)memory_of(*at) != memory) at = &(*at)->next;
@@ -631,6 +636,7 @@ static int memory_free(CUdeviceptr memory)
 
 static int stream_wait(CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   int good = 1;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   take_lock();
@@ -643,6 +649,7 @@ static int stream_wait(CUstream stream)
 
 static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memcpy((void *)(uintptr_t)to, from, size);
   return CUDA_SUCCESS;
@@ -650,6 +657,7 @@ static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstrea
 
 static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memcpy(to, (const void *)(uintptr_t)from, size);
   return CUDA_SUCCESS;
@@ -657,6 +665,7 @@ static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream
 
 static int memory_set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
   memset((void *)(uintptr_t)at, value, size);
   return CUDA_SUCCESS;
@@ -702,17 +711,21 @@ static int context_release(int device)
 static int context_push(CUcontext context)
 {
   (void)context;
+  entered++;
   return CUDA_SUCCESS;
 }
 
 static int context_pop(CUcontext *context)
 {
   *context = NULL;
+  if (entered == 0) return INVALID_CONTEXT;
+  entered--;
   return CUDA_SUCCESS;
 }
 
 static int module_load(CUmodule *module, const void *image)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   *module = malloc(sizeof **module);
   if (*module == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
   **module = (struct CUmod_st){{image, WITHOUT_ASKING}};
@@ -721,12 +734,14 @@ static int module_load(CUmodule *module, const void *image)
 
 static int module_unload(CUmodule module)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   free(module);
   return CUDA_SUCCESS;
 }
 
 static int module_function(CUfunction *function, CUmodule module, const char *name)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)name;
   *function = &module->function;
   return CUDA_SUCCESS;
@@ -734,6 +749,7 @@ static int module_function(CUfunction *function, CUmodule module, const char *na
 
 static int stream_create(CUstream *stream, unsigned flags)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)flags;
   *stream = calloc(1, sizeof **stream);
   return *stream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -741,18 +757,21 @@ static int stream_create(CUstream *stream, unsigned flags)
 
 static int stream_destroy(CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   free(stream);
   return CUDA_SUCCESS;
 }
 
 static int stream_capturing(CUstream stream, int *status)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   *status = capture_of(stream) != NULL;
   return CUDA_SUCCESS;
 }
 
 static int capture_begin(CUstream stream, int mode)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)mode;
   if (is_default(stream) || stream->captured != NULL) return CAPTURE_UNSUPPORTED;
   CUgraph graph = calloc(1, sizeof *graph);
@@ -765,6 +784,7 @@ static int capture_begin(CUstream stream, int mode)
 
 static int capture_end(CUstream stream, CUgraph *graph)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   *graph = stream->captured;
   stream->captured = NULL;
   if (*graph != NULL && (*graph)->unjoined != 0) return CAPTURE_UNJOINED;
@@ -781,6 +801,7 @@ static int graph_destroy(CUgraph graph)
 /* The runnable graph is the graph's own work: the graph itself is left with none. */
 static int graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)flags;
   *exec = (CUgraphExec)(void *)graph->first;
   graph->first = NULL;
@@ -789,12 +810,14 @@ static int graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long lon
 
 static int exec_destroy(CUgraphExec exec)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   free_work((work *)(void *)exec);
   return CUDA_SUCCESS;
 }
 
 static int graph_launch(CUgraphExec exec, CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   int status = CUDA_SUCCESS;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   for (work *each = (void *)exec; each != NULL && status == CUDA_SUCCESS; each = each->next) {
@@ -809,6 +832,7 @@ static int graph_launch(CUgraphExec exec, CUstream stream)
 
 static int event_create(CUevent *event, unsigned flags)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)flags;
   *event = calloc(1, sizeof **event);
   return *event != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -816,12 +840,14 @@ static int event_create(CUevent *event, unsigned flags)
 
 static int event_destroy(CUevent event)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   free(event);
   return CUDA_SUCCESS;
 }
 
 static int event_record(CUevent event, CUstream stream)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   event->stream = stream;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
   return CUDA_SUCCESS;
@@ -831,6 +857,7 @@ static int event_record(CUevent event, CUstream stream)
  * that is captured is, too, until that waits for it. */
 static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)flags;
   const CUgraph graph = capture_of(event->stream);
   if (graph == NULL || is_default(stream) || stream == event->stream) return CUDA_SUCCESS;
@@ -846,12 +873,14 @@ static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
 
 static int event_wait(CUevent event)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   (void)event;
   return CUDA_SUCCESS;
 }
 
 static int event_elapsed(float *milliseconds, CUevent begin, CUevent end)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   const double seconds = (double)(end->at.tv_sec - begin->at.tv_sec);
   *milliseconds = (float)(seconds * 1e3 + (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
   return CUDA_SUCCESS;
@@ -861,6 +890,7 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
                   unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
                   CUstream stream, void **given, void **extra)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   const struct emulated_kernel *const own = function->kernel;
   if (blocks_y * blocks_z * threads_y * threads_z != 1 || extra != NULL) {
     return LAUNCH_FAILED; /* none of our kernels asks for this */
@@ -876,6 +906,7 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
 
 static int function_set(CUfunction function, int attribute, int value)
 {
+  if (entered == 0) return INVALID_CONTEXT;
   enum { SHARED_AT_MOST = 8 };
   if (attribute != SHARED_AT_MOST || value < 0 || value > MOST_SHARED) return INVALID_VALUE;
   function->most_shared = (unsigned)value;

@@ -311,7 +311,7 @@ int main(void)
   CUmodule module;
   CUfunction function;
   void *arguments[] = {&at[0], &at[1]};
-  if (!cuda_driver_open(&driver)) return 1;
+  if (!cuda_driver_open(&driver) || driver.context_push(NULL) != 0) return 1;
   for (int k = 0; k < 2; k++) driver.memory_alloc(&at[k], sizeof x);
   driver.copy_to_device(at[0], x, sizeof x, NULL);
   if (driver.module_load(&module, &neighbours_image) != 0) return 1;
