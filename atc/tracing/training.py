@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -68,7 +69,8 @@ def training_step(
     """Compile one training step of a model into the folder `output`.
 
     `loss` is a name of `LOSSES`, which compares the first output with a label, or a function of
-    the outputs and the labels; `labels` then has the type and shape of each label. `trainable`
+    the outputs and the labels; `labels` then has the type and shape of each label, if there are
+    any: a model may compute its loss itself. `trainable`
     are patterns of weights' names: all others are constants, for which no gradient is computed.
     Gradients of `accumulate` steps are averaged before the parameters are updated; if their norm
     exceeds a `clip_norm` other than 0, they are scaled down to it. `optimizer_options` are
@@ -201,10 +203,17 @@ def _label_arrays(labels: Mapping[str, tuple[Any, Sequence[int]]], where: str) -
 
 
 def _label(read: Model, loss: str | Callable[..., Tensor], where: str) -> dict[str, Array]:
-    """Return the label that a named loss compares the first output with."""
+    """Return the label that a named loss compares the first output with.
+
+    A function of the outputs alone has none.
+    """
     if not isinstance(loss, str):
-        raise ArgumentError("a function as loss needs the labels' types and shapes", where=where,
-                            hint='labels={"label": ("int64", (8,))}')  # fmt: skip
+        try:
+            signature(loss).bind(*read.proto.graph.output)
+        except (TypeError, ValueError):
+            raise ArgumentError("a function as loss needs the labels' types and shapes",
+                                where=where, hint='labels={"label": ("int64", (8,))}') from None
+        return {}
     out = _zeros(read.proto.graph.output[0])
     if loss != "cross_entropy":
         return {"label": out}

@@ -81,6 +81,15 @@ class Cells(nn.Module):  # type: ignore[misc]
         return self.gated(x, h) + c
 
 
+class Smoothed(nn.Linear):  # type: ignore[misc]
+    """Losses that PyTorch's exporter makes others of: smoothed labels, and shares as labels."""
+
+    def forward(self, x: Any) -> Any:
+        y, rows = super().forward(x), torch.arange(8)
+        smooth = nn.functional.cross_entropy(y, rows % 4, label_smoothing=0.2, ignore_index=2)
+        return smooth + nn.functional.cross_entropy(y, torch.softmax(rows[:, None] * y, 1).detach())
+
+
 def last_norm_alone() -> Any:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
     module[1].eval()
@@ -98,6 +107,7 @@ MODULES: dict[str, tuple[Callable[[], Any], Any]] = {
     "no statistics": (lambda: nn.BatchNorm1d(3, track_running_stats=False), ROWS),
     "frozen": (lambda: nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 3)), ROWS),
     "cells": (Cells, ROWS),
+    "smoothed": (lambda: Smoothed(3, 4), ROWS),
     "attention": (lambda: nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0), (
         torch.arange(24.0).cos().reshape(3, 2, 4), torch.arange(16.0).sin().reshape(2, 2, 4))),
 }  # fmt: skip

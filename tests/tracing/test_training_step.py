@@ -114,6 +114,15 @@ def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.get("w"), wanted, rtol=1e-9)
 
 
+def test_a_model_may_compute_its_loss(tmp_path: Path) -> None:
+    path = saved(tmp_path / "line.onnx", LINE, {"w": LW})
+    step = atc.training_step(path, tmp_path / "line", lr=0.1,
+                             loss=lambda y: y.__array_namespace__().sum(y * y))  # fmt: skip
+    assert step.inputs == ["x"]
+    assert step(LX) == pytest.approx(((LX @ LW.T) ** 2).sum())
+    np.testing.assert_allclose(step.get("w"), LW - 0.2 * (LX @ LW.T).T @ LX, rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_frozen_layers_cost_nothing(net: Path, whole: Path, tmp_path: Path) -> None:
     every = TrainingStep(whole)
@@ -264,7 +273,7 @@ def test_a_state_is_saved_and_loaded(whole: Path, tmp_path: Path) -> None:
         ({"labels": "a:int64[4];b:int64[4]"}, "compares one label, not 2"),
         ({"labels": "a:int64[5]"}, r"labels of int64 \[5\] for"),
         ({"labels": {"a": ("thing", (4,))}}, "labels: data type"),
-        ({"loss": lambda y: y}, "needs the labels"),
+        ({"loss": lambda y, label: y}, "needs the labels"),
         ({"loss": lambda y, t: y, "labels": {"t": ("int64", (4,))}}, r"has the shape \[4, 3\]"),
         ({"loss": functional.cross_entropy, "labels": {"t": ("int64", (5,))}}, r"int64 \[5\]"),
         ({"memory_budget": 64, "recompute": "all"}, r"state \(\d+\) need .*more than 64"),
