@@ -98,7 +98,10 @@ def _mapped(d: Draw) -> list[Value]:
 
 
 def _joined(d: Draw) -> list[Value]:
-    return [_one(d, "Concat", *(_vector(d) for _ in range(d.int(2, 4))), axis=0)]
+    parts = [_vector(d) for _ in range(d.int(2, 4))]
+    if d.chance(0.5):  # what was computed last comes first
+        parts.sort(key=d.pool.index, reverse=True)
+    return [_one(d, "Concat", *parts, axis=0)]
 
 
 def _cut(d: Draw) -> list[Value]:
