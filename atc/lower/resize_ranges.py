@@ -39,35 +39,63 @@ def scaled(ctx: LoweringContext, size: int, scale: float) -> int:
 
 
 def resize_axis(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:
-    """Resize one axis of a value; `nearest` and `linear` in the common coordinates.
+    """Resize one axis of a value in the common coordinates.
 
     Each run computes the tables of places and weights first, which are those of one axis.
     """
     if sampling.mode == "nearest":
         return _taken(ctx, x, d, axis, sampling)
-    if sampling.mode != "linear" or sampling.antialias or sampling.exclude_outside:
-        raise ctx.unsupported(f"{sampling.mode} interpolation of an axis whose extent is a range")
+    if sampling.antialias or sampling.exclude_outside:
+        raise ctx.unsupported(
+            f"{sampling.mode} interpolation of an axis whose extent is a range, with antialias or "
+            "exclude_outside"
+        )
     b = ctx.b
     type_ = b.type(x)
+    taps = 2 if sampling.mode == "linear" else 4
 
     def index(q: Expr, tap: Expr) -> Expr:
         left = call("Floor", _place(ctx, cast(q, DType.FLOAT), axis, sampling))
         place = call("Add", left, cast(tap, DType.FLOAT))
+        if taps == 4:
+            place = call("Sub", place, _real(1))
         return clamped(cast(place, DType.INT64), axis.size)
 
     def weight(q: Expr, tap: Expr) -> Expr:
         place = _place(ctx, cast(q, DType.FLOAT), axis, sampling)
         part = cast(call("Sub", place, call("Floor", place)), type_.dtype)
+        if taps == 4:
+            return _cubic(part, cast(tap, type_.dtype), sampling.cubic_a)
         first = call("Equal", tap, const(0, DType.INT64))
         return call("Where", first, call("Sub", const(1, type_.dtype), part), part)
 
     along = [View((1, 0)), View((0, 1))]
-    tables = [b.map(f, shape=(axis.out, 2), views=(), coordinates=along) for f in (index, weight)]
+    tables = [
+        b.map(f, shape=(axis.out, taps), views=(), coordinates=along) for f in (index, weight)
+    ]
     outer, inner = prod(type_.shape[:d]), prod(type_.shape[d + 1 :])
     not_of_nothing(b, x, 1, outer * axis.out * inner)
     shape = (*type_.shape[:d], axis.out, *type_.shape[d + 1 :])
-    op = Resample(outer, axis.size, inner, axis.out, 2)
+    op = Resample(outer, axis.size, inner, axis.out, taps)
     return b.emit1(op, [x, *tables], TensorType(type_.dtype, shape))
+
+
+def _cubic(part: Expr, tap: Expr, a: float) -> Expr:
+    """Return Keys' weight of a tap by its distance from the place, `part` behind the second tap."""
+
+    def number(value: float) -> Expr:
+        return const(value, tap.dtype)
+
+    def polynomial(x: Expr, *factors: float) -> Expr:
+        result = number(factors[0])
+        for factor in factors[1:]:
+            result = call("Add", call("Mul", result, x), number(factor))
+        return result
+
+    far = call("Abs", call("Sub", call("Add", part, number(1)), tap))
+    near = polynomial(far, a + 2, -(a + 3), 0, 1)
+    outer = polynomial(far, a, -5 * a, 8 * a, -4 * a)
+    return call("Where", call("LessOrEqual", far, number(1)), near, outer)
 
 
 def _taken(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:

@@ -29,6 +29,18 @@ def chosen(comparison: str, name: str) -> list[onnx.NodeProto]:
             node("Compress", ["all", f"{name}_mask"], name, axis=0)]  # fmt: skip
 
 
+def resized(mode: str) -> list[onnx.NodeProto]:
+    """Return nodes that resize `x` to the sizes that an input names, between 1 and 9."""
+    return [
+        value("most", np.float32(9)), value("least", np.float32(1)), ints("same", 1, 1),
+        node("Min", ["size", "most"], "no_more"), node("Max", ["no_more", "least"], "sizes"),
+        node("Cast", ["sizes"], "whole", to=INT64), ints("front", 0, 1),
+        node("Unsqueeze", ["x", "front"], "image"),
+        node("Concat", ["same", "whole"], "all", axis=0),
+        node("Resize", ["image", "", "", "all"], "y", mode=mode),
+    ]  # fmt: skip
+
+
 CASES: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, int]]] = {
     "non_zero": ([node("NonZero", ["x"], "y")], X, {"y": INT64}),
     "compress": (
@@ -84,15 +96,8 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, int]]] = {
          ints("t", 4), node("Slice", ["joined", "s", "t"], "part"), node("Exp", ["part"], "y")],
         X, {"y": FLOAT},
     ),
-    "resized": (
-        [value("most", np.float32(9)), value("least", np.float32(1)), ints("same", 1, 1),
-         node("Min", ["size", "most"], "no_more"), node("Max", ["no_more", "least"], "sizes"),
-         node("Cast", ["sizes"], "whole", to=INT64), ints("front", 0, 1),
-         node("Unsqueeze", ["x", "front"], "image"),
-         node("Concat", ["same", "whole"], "all", axis=0),
-         node("Resize", ["image", "", "", "all"], "y", mode="linear")],
-        {**X, "size": (FLOAT, [2])}, {"y": FLOAT},
-    ),
+    "resized": (resized("linear"), {**X, "size": (FLOAT, [2])}, {"y": FLOAT}),
+    "resized_by_cubics": (resized("cubic"), {**X, "size": (FLOAT, [2])}, {"y": FLOAT}),
     "suppression": (
         [node("NonMaxSuppression", ["x", "scores", "most", "iou", "least"], "y")],
         {"x": (FLOAT, [2, "n", 4]), "scores": (FLOAT, [2, 3, "n"]), "most": (INT64, [1]),
