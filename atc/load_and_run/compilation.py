@@ -72,7 +72,7 @@ def compile_subject(
         if given:
             _check_given(options, given, arguments["batch_size"])
         on_gpu = "cuda" in options.target.lower()
-        options = replace(options, layout_transform=_gpu_layout(arguments, on_gpu, console))
+        options = replace(options, layout_transform=_layout(arguments, on_gpu, console))
         if batch := arguments["fast_run_shared_batch_size"]:
             (place / "shared").mkdir()
             other = with_batch(options, batch, place / "shared")
@@ -156,8 +156,8 @@ def _skipped(arguments: RunArguments) -> Iterator[str]:
 # ---- layouts ------------------------------------------------------------------------------------
 
 
-def _gpu_layout(arguments: RunArguments, on_gpu: bool, console: Console) -> str:
-    """Return how --layout_transform of atc calls the layout that is asked for."""
+def _layout(arguments: RunArguments, on_gpu: bool, console: Console) -> str:
+    """Return how --layout_transform of atc calls the layout that is asked for; `auto` for none."""
     chosen = arguments["layout_transform"]
     if chosen == "cuda" and not on_gpu:
         raise OptionError("the target is not a GPU", where="--layout_transform=cuda",
@@ -166,7 +166,8 @@ def _gpu_layout(arguments: RunArguments, on_gpu: bool, console: Console) -> str:
     if not on_gpu:
         for name in asked:
             console.warn(f"--{name} has no effect: it is for int8 on CUDA, the target is a CPU")
-        return "auto"
+        blocks = [size // 4 for name, size in _BLOCKS.items() if arguments[name]]
+        return f"nchw{blocks[0]}c" if blocks and not chosen else "auto"
     if len(asked) > 1 or asked and chosen:
         other = asked[1] if len(asked) > 1 else "layout_transform"
         raise OptionError(f"--{asked[0]} and --{other} exclude each other", where=f"--{other}")
