@@ -32,11 +32,12 @@ def tile_cycles(
     size = g.block * 4
     arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
     loads = pixels / machine.broadcast_rate(size) + vectors / machine.load_rate(size)
-    loads *= MISSING
+    if not widening:  # where they hinder products anyway, see below
+        loads *= MISSING
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
     if widening:
-        step += max(0.0, loads / MISSING - CROWDED * arithmetic)
+        step += max(0.0, loads - CROWDED * arithmetic)
     iterations = depth / (g.block if not g.plain else 1)
     return CALL + depth * step + iterations * 2.0 + pixels * vectors * 1.5
 
