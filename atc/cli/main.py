@@ -307,9 +307,9 @@ def _console(screen: Screen) -> Console:
 
 
 COMMANDS: dict[str, Command] = {
+    **{name: partial(_tool, name) for name in TOOLS},
     "verify": _verify, "check": _check, "explain": _explain, "batch": _batch,
     "env": _env, "completion": _completion, "cache": _cache,
-    **{name: partial(_tool, name) for name in TOOLS},
 }  # fmt: skip
 MEGENGINE: dict[str, Callable[[list[str]], int]] = {
     "load_and_run": _load_and_run, "compare_binary_iodump": _compare_binary_iodump
