@@ -66,7 +66,8 @@ def wrong(
 def file_digest(path: Path) -> str:
     """Return a file's SHA-256; read in large pieces, between which other threads may run.
 
-    That of a folder is made of its files' names and theirs. Raises OSError, also for what never ends.
+    That of a folder is made of its files' names and theirs. Raises OSError, also of a file that
+    never ends.
     """
     digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
     if path.is_dir():
