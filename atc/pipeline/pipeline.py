@@ -220,6 +220,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
             )
         if sizes is not None:
             check_sizes(sizes, project.arena, request, recomputed)
+        more = exported(timed, request, compiler, diagnostics)
         done = Compilation(
             **vars(project), folder=options.output, name=project.emission.name, request=request,
             target=request.target, compiler=compiler, build=built.result, cache=built.cache,
@@ -228,7 +229,6 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)
-        more = exported(timed, request, compiler, diagnostics)
         tree = {**built.files, **_texts(done), **more}
         write_tree(tree, options.output)
         if request.keep is not None:

@@ -66,6 +66,8 @@ def exported(
         files = export_files(
             timed.wanted, request.options, timed.limits, context, request.environ, diagnostics
         )
+    if not files:
+        diagnostics.warn("--fast_run=export writes no project: nothing has two kernels to measure")
     return {f"{FOLDER}/{path}": data for path, data in files.items()}
 
 

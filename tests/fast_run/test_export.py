@@ -102,6 +102,14 @@ def test_times_decide(tmp_path: Path) -> None:
     assert all(c.candidate.kernel.portable for c in measured)
 
 
+def test_nothing_to_measure_is_reported(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    onnx.save(make_model([node], [("x", 1, (4,))], [("y", 1, (4,))]), tmp_path / "net.onnx")
+    done = atc.compile(tmp_path / "net.onnx", tmp_path / "net", target="c99", fast_run="export")
+    assert done.warnings[-1].startswith("--fast_run=export writes no project")
+    assert not (done.folder / "fast_run").exists()
+
+
 def read(tmp_path: Path, *lines: str, first: str = FIRST) -> dict[str, dict[str, float | None]]:
     path = tmp_path / "times.txt"
     path.write_text("\n".join([first, "machine a board, 4 cores", *lines]) + "\n")
