@@ -50,6 +50,9 @@ class Machine:
     l2: Cache
     l3: Cache
     memory: float
+    scalar_factors: bool = False
+    """Whether multiply-adds take a factor from a scalar register or a lane, as on Arm and RISC-V:
+    no number is read into all lanes before."""
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 
@@ -64,9 +67,9 @@ class Machine:
     def broadcast_rate(self, vector_bytes: int) -> float:
         """Return the numbers per cycle that are read into all lanes of vectors of so many bytes.
 
-        That takes as long as to load a vector; cores of short ones multiply by a lane instead.
+        That takes as long as to load a vector, unless single numbers are factors.
         """
-        return self.load_rate(vector_bytes) if vector_bytes > LANES_MULTIPLY else self.loads
+        return self.loads if self.scalar_factors else self.load_rate(vector_bytes)
 
     def sums(self, vector_bytes: int) -> int:
         """Return how many sums keep the multiply-adds on vectors of so many bytes busy."""
@@ -96,10 +99,11 @@ class Machine:
         return self.l2.size // 8
 
 
-LANES_MULTIPLY = 16
-"""Bytes of the vectors whose lanes are factors of instructions, on Arm."""
 PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
+
+
+_FLAGS = {"scalar_factors", "measured"}
 
 
 def machine_json(machine: Machine) -> str:
@@ -115,19 +119,22 @@ def read_machine(data: object) -> Machine:
         least = 0 if level == "l3" else 1
         numbers = {name: _number(cache[name], f"{level}.{name}", least) for name in cache}
         own[level] = Cache(int(numbers["size"]), numbers["rate"], numbers["latency"])
-    if not isinstance(own["name"], str) or not isinstance(own["measured"], bool):
-        raise OptionError("a machine's name is a text, and 'measured' is true or false")
+    if not isinstance(own["name"], str):
+        raise OptionError("a machine's name is a text")
+    for name in _FLAGS & own.keys():
+        if not isinstance(own[name], bool):
+            raise OptionError(f"'{name}' of a machine is true or false")
     for name, value in own.items():
-        if name not in ("name", "measured", "l1", "l2", "l3"):
+        if name not in {"name", "l1", "l2", "l3", *_FLAGS}:
             own[name] = _number(value, name, 1e-3)
     own["datapath"] = int(own["datapath"])
     return Machine(**own)
 
 
 def _fields(data: object, kind: type, what: str) -> dict[str, Any]:
-    """Return a copy of an object that has just the fields of a class."""
+    """Return a copy of an object that has just the fields of a class, flags perhaps left out."""
     names = {f.name for f in fields(kind)}
-    if not isinstance(data, Mapping) or data.keys() != names:
+    if not isinstance(data, Mapping) or not names - _FLAGS <= data.keys() <= names:
         got = sorted(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
         raise OptionError(
             f"{what} has the fields {', '.join(sorted(names))}, not {one_line(str(got), 100)}",

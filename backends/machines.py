@@ -49,7 +49,7 @@ def _arm(
     near = Cache(l1 * KIB, loads * datapath, 4.0)
     return Machine(
         name, datapath, fmas=fmas, fma_latency=latency, loads=loads, l1=near, l2=l2, l3=l3,
-        memory=memory,
+        memory=memory, scalar_factors=True,
     )  # fmt: skip
 
 
