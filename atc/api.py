@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any, ParamSpec, TypeVar, cast
 
 from atc.accuracy.compare import Verification
-from atc.cache import Listings
+from atc.cache import Session
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.files.blob import NO_WEIGHTS, Blob
@@ -202,11 +202,11 @@ def compile(
 
 def compile_holding(
     held: Held, keywords: Mapping[str, Any], before: Blob = NO_WEIGHTS,
-    listings: Listings | None = None, kept: KeptNetwork | None = None,
+    session: Session | None = None, kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile as `compile` does; `held` is what the caller keeps from run to run.
 
-    `before` are the weights of other networks, in a library of several; `listings` what the
+    `before` are the weights of other networks, in a library of several; `session` what the
     caller's other compilations know of the op compiler cache, and `kept` its place for all of this.
     """
     resolved = resolve(keywords, "compile", program=True)
@@ -224,7 +224,7 @@ def compile_holding(
     with with_progress(listen) as shown:
         report = values["check_report"]
         done = compile_or_report(
-            options, resolved.environ, shown, report, decisions, listings, kept
+            options, resolved.environ, shown, report, decisions, session, kept
         )
     if values["display_model_info"]:
         for line in model_info(done).splitlines():

@@ -16,7 +16,7 @@ from atc.accuracy.golden import selftested
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
 from atc.build.output_folder import check_folder
-from atc.cache import Listings
+from atc.cache import Session
 from atc.diagnostics import Diagnostics, remembering
 from atc.farm.scheduler import open_scheduler
 from atc.options.options import Options
@@ -32,14 +32,14 @@ compile_request = calibrated(selftested(multi_target(within_error(bf16x3_settled
 
 def compile_model(
     options: Options, environ: Mapping[str, str] | None = None, listen: Diagnostics | None = None,
-    decisions: Decisions | None = None, listings: Listings | None = None,
+    decisions: Decisions | None = None, session: Session | None = None,
     kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile a model as the options say and write the output folder.
 
     `environ` is the environment that variables are read from, this process's by default;
-    `decisions` are what the caller decided for it, `listings` what its other compilations
-    know of the cache, which has `kept` as the place of all that is written. Raises AtcError; the
+    `decisions` are what the caller decided for it, `session` what its other compilations
+    learned of the cache, which has `kept` as the place of all that is written. Raises AtcError; the
     output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
@@ -48,10 +48,10 @@ def compile_model(
         check_compilers(options, env)
     listen = listen or Diagnostics()
     request = resolve_request(options, env, decisions)
-    if listings is not None:
-        request = replace(request, listings=listings)
     if kept is not None:
-        request = replace(request, keep=kept.keep)
+        request = replace(request, keep=kept.keep, session=kept.session)
+    if session is not None:
+        request = replace(request, session=session)
     of_farm: list[str] = []
     with ExitStack() as stack:
         farm = open_scheduler(options.scheduler, remembering(listen, of_farm).warn)

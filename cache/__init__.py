@@ -5,7 +5,6 @@ Keys, store and ageing; knows no models. May import `errors`.
 
 from atc.cache.debug import DebugConfig, parse_debug_config
 from atc.cache.key import Key, make_key
-from atc.cache.listings import Listings
 from atc.cache.manage import (
     CacheReport,
     ClearReport,
@@ -31,6 +30,7 @@ from atc.cache.report import (
     why_text,
 )
 from atc.cache.root import find_root
+from atc.cache.session import Session
 from atc.cache.stats import CacheStats, Event
 from atc.cache.store import Cache, open_cache
 
@@ -48,10 +48,10 @@ __all__ = [
     "Event",
     "FolderStats",
     "Key",
-    "Listings",
     "ContentStore",
     "RemoteTier",
     "RemoteUrl",
+    "Session",
     "StoredKernel",
     "VerifyReport",
     "WhyReport",

@@ -25,6 +25,7 @@ from atc.cache.folder import describe
 from atc.cache.key import Key, parse_key
 from atc.cache.remote_url import RemoteUrl
 from atc.cache.secret import KEY_VARIABLE, Secret, find_secret
+from atc.cache.session import Session
 from atc.cache.stats import RemoteCounts
 from atc.errors import OptionError, one_line
 
@@ -55,13 +56,14 @@ class RemoteTier:
 
     def __init__(
         self, blobs: Blobs, url: RemoteUrl, secret: Secret | None, writes: bool,
-        warn: Callable[[str], None], patience: float = PATIENCE,
+        warn: Callable[[str], None], session: Session, patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.counts = RemoteCounts()
         self.shown = url.shown
         self._blobs, self._url, self._secret = blobs, url, secret
-        self._reads, self._writes = True, writes
-        self._warn, self._warned = warn, False
+        self._reads = not session.rests(url.shown)
+        self._writes = writes and self._reads and not session.rests(url.shown, writes=True)
+        self._warn, self._session = warn, session
         self._patience, self._left = patience, IN_ALL
         self._crew = _Crew(OF_FOLDERS if url.scheme == "file" else AT_A_TIME)
         self._asked: dict[str, Future[bytes | None]] = {}
@@ -88,6 +90,7 @@ class RemoteTier:
         except Exception as error:
             self._reads = self._writes = False
             self._crew.stop()
+            self._session.note_failure(self.shown)
             self._warn_once(f"is not asked any more: {describe(error)}")
             return None
         if payload is None:
@@ -117,6 +120,7 @@ class RemoteTier:
                 self._answer(written)
                 self.counts.stored += 1
         except Exception as error:
+            self._session.note_failure(self.shown, writes=True)
             self._warn_once(f"is not written any more: {describe(error)}")
         self._reads = self._writes = False
         self._writing.clear()
@@ -139,8 +143,7 @@ class RemoteTier:
                 self._left -= time.monotonic() - begin
 
     def _warn_once(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if self._session.first_warning(self.shown):
             self._warn(f"the remote cache {self.shown} {one_line(self._url.scrubbed(text), 400)}")
 
 
@@ -291,13 +294,15 @@ def open_remote(
     trust: str = "key",
     environ: Mapping[str, str],
     warn: Callable[[str], None],
+    session: Session | None = None,
 ) -> RemoteTier | None:
     """Return the store at an address, None where there is none or where it can't be believed.
 
     Entries are signed by ATC_CACHE_KEY. Without it those of a folder that only the user can write
     to are signed by the user's own key; another store is a warning and None, unless `trust` is
     `store`, when whoever can write there can put code into the build. `access` is `read` or
-    `readwrite`, by default what the store allows. Raises OptionError for what can't be so.
+    `readwrite`, by default what the store allows. `session` knows stores that failed or were warned
+    of lately, which isn't repeated. Raises OptionError for what can't be so.
     """
     if url is None:
         return None
@@ -325,4 +330,5 @@ def open_remote(
                 "all who can write there with --op_compiler_cache_trust=store"
             )
             return None
-    return RemoteTier(open_blobs(url, private=private), url, secret, writes, warn)
+    known = session or Session()
+    return RemoteTier(open_blobs(url, private=private), url, secret, writes, warn, known)

@@ -25,6 +25,7 @@ from atc.cache.proved import check_content_stores
 from atc.cache.remote import LARGEST, RemoteTier, object_name, object_payload, parse_object
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
 from atc.cache.secret import Secret, find_secret
+from atc.cache.session import Session
 from atc.cache.stats import CacheStats, Event
 from atc.cache.versions import read_inis, settle_versions
 from atc.errors import one_line
@@ -226,7 +227,7 @@ def open_cache(
     environ: Mapping[str, str],
     warn: Warn,
     remote: RemoteTier | None = None,
-    listings: Listings | None = None,
+    session: Session | None = None,
 ) -> Cache:
     """Open the cache of `target` in `mode`, one of MODES, below `directory`.
 
@@ -234,7 +235,7 @@ def open_cache(
     keys and values that op_cache.ini records; other ones there empty the cache. Entries are aged
     now, before anything is compiled. `environ` also says which key signs. `disable` touches no
     file. `remote` is asked after the disk, filled behind it, and closed with the cache; where the
-    cache is off it isn't used. `listings` are what earlier openings of the caller's found, which
+    cache is off it isn't used. `session` is what the caller's earlier openings found, which
     spares listing large folders again. Directories that others can change and trouble with the
     disk are a call of `warn` with one line, and a cache that is off; an unknown mode or a wrong
     path raises OptionError.
@@ -248,7 +249,7 @@ def open_cache(
         if root is None:
             raise OSError("no directory is given and HOME is not set")
         place, aged = _open_place(
-            mode, root, target, versions, environ, warn, listings or Listings()
+            mode, root, target, versions, environ, warn, (session or Session()).listings
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in $HOME
         warn(f"the op compiler cache is off: {describe(error)}")

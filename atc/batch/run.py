@@ -20,7 +20,7 @@ from typing import Any
 
 from atc.batch.journal import Journal, Outcome
 from atc.batch.matrix import Matrix, Row
-from atc.cache import Listings
+from atc.cache import Session
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, one_line
 from atc.options.options import make_options
@@ -168,37 +168,39 @@ def serve(pipe: Connection) -> None:
     """Compile the rows that come by a pipe, until None does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     signal.signal(signal.SIGTERM, _interrupt)
-    listings = Listings()
+    session = Session()
     gc.freeze()
     gc.set_threshold(COLLECTED)
     with suppress(EOFError, KeyboardInterrupt):
         while (order := pipe.recv()) is not None:
             row, jobs = order
-            pipe.send(compile_row(row, jobs, listings))
+            pipe.send(compile_row(row, jobs, session))
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def compile_row(row: Row, jobs: int, listings: Listings | None = None) -> Outcome:
+def compile_row(row: Row, jobs: int, session: Session | None = None) -> Outcome:
     """Compile a row and return what became of it.
 
-    `listings` are what the process knows of the op compiler cache from its other rows.
+    `session` is what the process knows of its caches from other rows.
     """
     try:
         given = {"model": row.model, "output": row.output, "target": row.target, "jobs": jobs}
         given |= row.options
         settled = resolve(given, "compile", program=True)
         kept = kept_network(
-            make_options(settled.values), settled.environ, settled.values, listings
+            make_options(settled.values), settled.environ, settled.values, session
         )
         if kept and (restored := kept.restore(Diagnostics())):
-            return _outcome(row, restored.numbers, cached=restored.cached)
+            return _outcome(
+                row, restored.numbers, cached=restored.cached, warnings=restored.warnings
+            )
         from atc.api import compile_holding
         from atc.pipeline.held import Held
 
-        done = compile_holding(Held(), given, listings=listings, kept=kept)
+        done = compile_holding(Held(), given, session=session, kept=kept)
         return _outcome(
             row, numbers_of(done), done.build.compiled, done.build.cached, done.warnings
         )

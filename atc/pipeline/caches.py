@@ -24,7 +24,7 @@ def cache_of(request: Request, warn: Callable[[str], None]) -> Cache:
     """Open the op compiler cache of a request's target."""
     return operator_cache(
         request.options, request.environ, request.target.name, warn,
-        mode=_mode(request), listings=request.listings,
+        mode=_mode(request), session=request.session,
     )  # fmt: skip
 
 

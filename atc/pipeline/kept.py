@@ -31,7 +31,7 @@ from atc.build.caches import operator_cache
 from atc.build.compilers import compiler_of
 from atc.build.output_folder import Content, check_folder, network_name, write_tree
 from atc.build.place_in import found_in
-from atc.cache import CacheStats, Key, Listings, make_key
+from atc.cache import CacheStats, Key, Session, make_key
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError
 from atc.files.blob import Blob
@@ -81,6 +81,7 @@ class Restored:
     cached: int
     """Objects in it."""
     cache: CacheStats
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class KeptNetwork:
     environ: Mapping[str, str]
     target: Target
     key: Key
-    listings: Listings = field(default_factory=Listings)
+    session: Session = field(default_factory=Session)
 
     def restore(self, diagnostics: Diagnostics) -> Restored | None:
         """Write the output folder if the cache has it; None where it must be compiled.
@@ -102,28 +103,33 @@ class KeptNetwork:
             return None
         check_folder(self.options.output, "--output")
         with operator_cache(
-            self.options, self.environ, self.target.name, diagnostics.warn, listings=self.listings
+            self.options, self.environ, self.target.name, diagnostics.warn, session=self.session
         ) as opened:
             data = opened.get(self.key, self._label, shortcut=True)
         if data is None:
             return None
-        tree, numbers, cached = _unpacked(data)
+        tree, head = _unpacked(data)
+        for text in head["warnings"]:
+            diagnostics.warn(text)
         diagnostics.stage("writing the output folder, as the cache has it")
         write_tree(tree, self.options.output)
-        return Restored(numbers, cached, opened.stats)
+        return Restored(
+            head["numbers"], head["cached"], opened.stats, tuple(head["warnings"])
+        )
 
     def keep(self, tree: Mapping[str, Content | Path], done: Compilation) -> None:
         """Store an output folder, as it is where all objects are found, unless there is more to it.
 
-        A build that warned isn't kept: it shall warn again. Trouble is no reason to fail.
+        A build that had trouble of its own isn't kept: the next one may have none. Trouble in
+        keeping is no reason to fail.
         """
-        if done.warnings or done.sizes is not None or done.folder != self.options.output:
+        if done.passing or done.sizes is not None or done.folder != self.options.output:
             return
         with (
             suppress(OSError),
             operator_cache(
                 self.options, self.environ, self.target.name, lambda text: None, mode="enable",
-                listings=self.listings,
+                session=self.session,
             ) as opened,
         ):
             limits = opened.limits
@@ -142,7 +148,7 @@ class KeptNetwork:
 
 def kept_network(
     options: Options, environ: Mapping[str, str], settings: Mapping[str, Any] | None = None,
-    listings: Listings | None = None,
+    session: Session | None = None,
 ) -> KeptNetwork | None:  # fmt: skip
     """Return the place of a network in the cache; None where it isn't kept as a whole.
 
@@ -162,7 +168,7 @@ def kept_network(
         return None
     if not key:
         return None
-    return KeptNetwork(options, environ, target, key, listings or Listings())
+    return KeptNetwork(options, environ, target, key, session or Session())
 
 
 # -------------------------------------------------------------------------------------- the key
@@ -350,6 +356,7 @@ def _packed(tree: Mapping[str, Content | Path], done: Compilation) -> _Packed:
     head = {
         "sizes": [piece.size for piece in pieces], "files": files,
         "numbers": numbers_of(done, tree.get(done.library.name)), "cached": done.build.cached,
+        "warnings": done.warnings,
     }  # fmt: skip
     return _Packed(json.dumps(head).encode() + b"\n", tuple(pieces))
 
@@ -373,8 +380,8 @@ def _size(content: Content | Path) -> int:
             return len(content)
 
 
-def _unpacked(data: bytes) -> tuple[dict[str, Content], dict[str, int], int]:
-    """Return the files of an entry, which aren't copied, its sizes and number of objects."""
+def _unpacked(data: bytes) -> tuple[dict[str, Content], dict[str, Any]]:
+    """Return the files of an entry, which aren't copied, and its head: see `_packed`."""
     begin = data.index(b"\n")
     head, whole = json.loads(data[:begin]), memoryview(data)
     views, at = [], begin + 1
@@ -385,4 +392,4 @@ def _unpacked(data: bytes) -> tuple[dict[str, Content], dict[str, int], int]:
         file["path"]: Blob(tuple(views[k] for k in file["pieces"]), file["executable"])
         for file in head["files"]
     }
-    return tree, head["numbers"], head["cached"]
+    return tree, head

@@ -84,6 +84,8 @@ class Compilation(Project):
     build: BuildResult
     cache: CacheStats
     warnings: tuple[str, ...]
+    passing: tuple[str, ...] = ()
+    """Those of this build alone, such as that a store is away: the next one may not have them."""
     source: Sequence[Mapping[str, object]] = ()
     """The model's own nodes, as the report has them."""
     layouts: tuple[LayoutReport, ...] = ()
@@ -169,12 +171,13 @@ class _KernelCrash(Exception):
 
 def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     """Go through the stages; each takes what those before it gave."""
-    options, warnings = request.options, list[str]()
+    options, warnings, passing = request.options, list[str](), list[str]()
     diagnostics = remembering(listen, warnings)
+    building = remembering(diagnostics, passing)
     for text in options.warnings():
         diagnostics.warn(text)
     for _, label in sorted(request.decisions.crashing, key=lambda kernel: kernel[1]):
-        diagnostics.warn(f"the compiler crashes on {label}: the next best kernel is taken")
+        building.warn(f"the compiler crashes on {label}: the next best kernel is taken")
     for name in ("device_id", "gpu_pool", "gpu_kept_free"):
         if getattr(options, name) and "cuda" not in options.target.lower():
             diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
@@ -207,7 +210,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     diagnostics.stage("compiling C")
     with work_folder(options.build_dir, options.keep_build) as cwd:
         try:
-            built = build_project(made_from, project.emission, request, compiler, cwd, diagnostics)
+            built = build_project(made_from, project.emission, request, compiler, cwd, building)
         except CompilerCrash as error:
             raise _KernelCrash(error, _kernels_at(error.where, plans)) from None
         if options.keep_build:
@@ -216,7 +219,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         if wants_sizes(request):
             diagnostics.stage("measuring sizes")
             sizes = sizes_of(
-                made_from, project.emission, request, compiler, built.flags, cwd, diagnostics
+                made_from, project.emission, request, compiler, built.flags, cwd, building
             )
         if sizes is not None:
             check_sizes(sizes, project.arena, request, recomputed)
@@ -224,7 +227,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         done = Compilation(
             **vars(project), folder=options.output, name=project.emission.name, request=request,
             target=request.target, compiler=compiler, build=built.result, cache=built.cache,
-            warnings=tuple(warnings), source=source_nodes(models[0]), sizes=sizes,
+            warnings=tuple(warnings), passing=tuple(passing), source=source_nodes(models[0]),
+            sizes=sizes,
             layouts=tuple(report for each in timed.networks for report in each.layouts),
         )  # fmt: skip
         diagnostics.stage("writing the output folder")

@@ -20,7 +20,7 @@ from atc.backends.kernel import Workload
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
 from atc.build.output_folder import Content
-from atc.cache import Listings
+from atc.cache import Session
 from atc.codegen.selftest import Expected
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
@@ -116,7 +116,7 @@ class Request:
         default=None, compare=False, repr=False
     )
     """Takes note of what was written to the output folder."""
-    listings: Listings = field(default_factory=Listings, compare=False, repr=False)
+    session: Session = field(default_factory=Session, compare=False, repr=False)
     """What the caller knows of the op compiler cache's folders."""
 
     @property

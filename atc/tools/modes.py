@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.backends.toolchain.compiler import library_in
-from atc.cache import Listings
+from atc.cache import Session
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
@@ -88,12 +88,12 @@ def check_report(options: Options, path: Path, diagnostics: Diagnostics) -> Outc
 
 def compile_or_report(
     options: Options, environ: Mapping[str, str], diagnostics: Diagnostics, report: Path | None,
-    decisions: Decisions | None = None, listings: Listings | None = None,
+    decisions: Decisions | None = None, session: Session | None = None,
     kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile; where the model is refused and a report is asked for, write that first."""
     try:
-        return compile_model(options, environ, diagnostics, decisions, listings, kept)
+        return compile_model(options, environ, diagnostics, decisions, session, kept)
     except (ModelError, UnsupportedError):
         if report is not None:
             check_report(options, report, Diagnostics())

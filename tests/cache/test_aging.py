@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from atc.cache import Listings, aging
+from atc.cache import Session, aging
 from atc.cache.entry import scan
 from atc.cache.folder import Folder
 
@@ -229,7 +229,7 @@ def test_what_one_caller_listed_is_nothing_to_another(site, slow_listings):
     site.fill(dict.fromkeys(names(120), 100))
     slow_listings.clear()
     for _ in range(2):
-        replace(site, listings=Listings()).open().close()
+        replace(site, session=Session()).open().close()
     assert len(slow_listings) == 2
 
 

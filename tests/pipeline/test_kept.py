@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from atc.batch.run import compile_row
 from atc.cli.main import main
 from atc.options.options import Options, make_options
 from atc.options.resolve import resolve
-from atc.pipeline import kept
+from atc.pipeline import kept, pipeline
 from atc.pipeline.kept import KeptNetwork, kept_network
 
 SAME = {
@@ -372,10 +374,61 @@ def test_a_build_that_warns_warns_again(
     given: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given["weight"] = given["model"]
-    for _ in range(2):
-        capsys.readouterr()
-        build(given)
-        assert "--weight has no effect" in capsys.readouterr().err
+    build(given)
+    capsys.readouterr()
+    build(given, "--log=info")
+    log = capsys.readouterr().err
+    assert log.count("--weight has no effect") == 1
+    assert "lowering" not in log
+
+
+def test_a_row_warns_again(given: dict[str, Any], tmp_path: Path) -> None:
+    options = {k: v for k, v in given.items() if k not in ("model", "output", "target")}
+    row = Row("net", Path(given["model"]), tmp_path / "net", "c99", "",
+              {**options, "weight": given["model"]})  # fmt: skip
+    first, second = compile_row(row, 1), compile_row(row, 1)
+    assert first.warnings == second.warnings != ()
+    assert second.compiled == 0
+
+
+def test_a_build_in_trouble_is_not_kept(
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only one build had to say isn't kept for others."""
+    whole = pipeline.build_project
+
+    def with_trouble(*stages: Any) -> Any:
+        stages[-1].warn("a disk is full")
+        return whole(*stages)
+
+    monkeypatch.setattr(pipeline, "build_project", with_trouble)
+    build(given)
+    assert "a disk is full" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert compiled_again(given, capsys)
+    assert not compiled_again(given, capsys)
+
+
+def test_a_store_in_trouble_is_asked_once(
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It isn't waited for again by the objects after the whole network was asked for."""
+    asked = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(500)
+
+        def log_message(self, *text: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given["op_compiler_cache_remote"] = f"http://127.0.0.1:{server.server_address[1]}/"
+        build({**given, "op_compiler_cache_trust": "store"})
+        server.shutdown()
+    assert capsys.readouterr().err.count("is not asked any more") == 1
+    assert len(asked) == 1
 
 
 def test_what_would_fill_the_cache_is_not_kept(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atc.cache import Cache, CacheStats, Key, Listings, make_key, open_cache, open_remote
+from atc.cache import Cache, CacheStats, Key, Session, make_key, open_cache, open_remote
 from atc.cache.remote_url import parse_remote
 
 TARGET = "x86-64-avx2"
@@ -40,7 +40,7 @@ class NodeContext:
     environ: dict[str, str] = field(default_factory=own_key)
     versions: Mapping[str, str] = field(default_factory=lambda: VERSIONS)
     warnings: list[str] = field(default_factory=list)
-    listings: Listings = field(default_factory=Listings)
+    session: Session = field(default_factory=Session)
 
     @property
     def base(self) -> Path:
@@ -76,7 +76,7 @@ class NodeContext:
             versions=self.versions,
             environ=self.environ,
             warn=self.warnings.append,
-            listings=self.listings,
+            session=self.session,
             remote=open_remote(
                 parse_remote(self.remote), access=self.access, trust=self.trust,
                 environ=self.environ, warn=self.warnings.append,
