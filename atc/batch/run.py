@@ -106,6 +106,10 @@ def _events(todo: Sequence[Row], digests: Mapping[Any, str], workers: int, jobs:
             hand.end()
 
 
+class _NotStarted(Exception):
+    """A process that compiles rows couldn't be started."""
+
+
 class _RowThread(threading.Thread):
     """A thread that has one process compile rows, and another one once that is gone."""
 
@@ -135,15 +139,13 @@ class _RowThread(threading.Thread):
         digest = self._digests[row.output]
         try:
             if self._process is None:
-                context = multiprocessing.get_context("spawn")
-                self._pipe, theirs = context.Pipe()
-                self._process = context.Process(target=serve, args=[theirs], daemon=True)
-                self._process.start()
-                theirs.close()
+                self._start()
             assert self._pipe is not None
             self._pipe.send((row, self._jobs))
             outcome = self._pipe.recv()
             assert isinstance(outcome, Outcome)
+        except _NotStarted as error:
+            outcome = Outcome(row.name, digest, False, f"no process can be started: {error}")
         except (OSError, EOFError):
             self._process.join(LEAVING)
             status = self._process.exitcode
@@ -153,6 +155,19 @@ class _RowThread(threading.Thread):
             )
             outcome = Outcome(row.name, digest, False, f"{reason}; out of memory?")
         return replace(outcome, digest=digest, seconds=round(time.monotonic() - begin, 3))
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        try:
+            self._pipe, theirs = context.Pipe()
+            with theirs:
+                process = context.Process(target=serve, args=[theirs], daemon=True)
+                process.start()
+        except OSError as error:
+            raise _NotStarted(one_line(str(error))) from None
+        except RuntimeError:
+            raise _NotStarted('a script that calls it needs `if __name__ == "__main__":`') from None
+        self._process = process
 
     def end(self) -> None:
         """End the process, and with it its compilers."""

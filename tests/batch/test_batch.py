@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import shutil
@@ -285,6 +286,19 @@ def test_a_process_that_is_killed_costs_its_row(tmp_path: Path) -> None:
     done = run_batch(path, {**VALUES}, report)
     assert [o.ok for o in done.outcomes] == [row != killed[0] for row in rows]
     assert "signal 9" in next(o.message for o in done.outcomes if not o.ok)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "too many processes"), RuntimeError()])
+def test_a_process_that_can_not_be_started_costs_its_row(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(process: object) -> None:
+        raise error
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start)
+    done = run_batch(matrix(tmp_path), {**VALUES}, lambda event: None)
+    assert all("no process can be started" in outcome.message for outcome in done.outcomes)
 
 
 @pytest.mark.slow
