@@ -23,7 +23,7 @@ if sys.platform != "win32":
 
 # Reading must not count as an access: a hit is recorded by touching, see Folder.touch.
 _NO_ATIME = getattr(os, "O_NOATIME", 0)
-_POLL_S = 0.01
+_FIRST_POLL_S, _POLL_S = 0.0002, 0.01
 _LONGEST = 1000  # characters of a message
 
 OTHERS = 0o022  # mode bits that let others than the owner write
@@ -206,6 +206,7 @@ def describe(error: Exception) -> str:
 
 def _wait_for_lock(descriptor: int, shared: bool, deadline: float) -> None:
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+    pause = _FIRST_POLL_S  # most locks are held for less than a millisecond
     while True:
         try:
             fcntl.flock(descriptor, operation)
@@ -213,4 +214,5 @@ def _wait_for_lock(descriptor: int, shared: bool, deadline: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(_POLL_S)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_S)
