@@ -15,7 +15,7 @@ from atc.names import c_string, comment
 from atc.pipeline.held import Held, held_in_place
 from atc.pipeline.pipeline import Compilation
 from atc.templates import render
-from atc.tracing.tensor import Tensor
+from atc.tracing.tape import Tracked
 
 ALIGNMENT = 64
 """The alignment of each tensor in the state, in bytes."""
@@ -48,7 +48,7 @@ class Recorded:
 
     model: str
     inputs: tuple[str, ...]
-    state: tuple[tuple[str, str, Tensor], ...]
+    state: tuple[tuple[str, str, Tracked], ...]
     rate: str
     lr: float
     seed: str
@@ -81,7 +81,7 @@ def _slots(done: Compilation, recorded: Recorded, held: Held) -> tuple[list[Slot
     slots, first = list[Slot](), bytearray()
     for source, _, tensor in recorded.state:
         assert tensor.array is not None
-        kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
+        kind = helper.np_dtype_to_tensor_dtype(tensor.array.dtype)
         at, size = len(first), tensor.array.nbytes
         slots.append(Slot(source, kind, tensor.array.shape, at, size, at))
         first += tensor.array.tobytes() + bytes(-size % ALIGNMENT)
