@@ -13,7 +13,6 @@ from atc.backends.target import Target
 from atc.build.library import BuildResult
 from atc.cache import CacheStats
 from atc.codegen.hooks import output_numbers
-from atc.codegen.interface import Port
 from atc.codegen.step_values import step_values
 from atc.dims import most, plain
 from atc.ir.graph import is_own, original
@@ -132,24 +131,20 @@ def _build_info(done: Reported) -> str:
 def _interface(done: Reported) -> dict[str, object] | None:
     """Return what a program must know that calls the library; None for other tensors than plain."""
     values = done.emission.interface
-    ports: dict[str, tuple[Port, ...]] = {
-        side: values[side] for side in ("inputs", "outputs")  # type: ignore[misc]
-    }
-    every = [p for side in ports.values() for p in side]
-    special = any(values[kind] for kind in ("states", "dynamic", "bundles"))
-    if special or any(p.is_string for p in every):
+    special = values.states or values.dynamic or values.bundles
+    if special or any(p.is_string for p in values.ports):
         return None
     described = {
         side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
-        for side, own in ports.items()
+        for side, own in (("inputs", values.inputs), ("outputs", values.outputs))
     }
     seen = [
         {"node": v.node, "names": v.names, "dtype": v.type.dtype.code, "shape": v.type.shape,
          "step": v.step, "buffer": v.buffer, "offset": v.offset}
-        for v in (step_values(done.program, done.arena) if values["step"] else ())
+        for v in (step_values(done.program, done.arena) if values.step else ())
     ]  # fmt: skip
-    return {**described, "arena": values["arena_size"], "external": values["external"],
-            "weights_in": values["weights_in"], "values": seen}
+    return {**described, "arena": values.arena_size, "external": values.external,
+            "weights_in": values.weights_in, "values": seen}
 
 
 def _moved(program: Program) -> dict[str, int]:
