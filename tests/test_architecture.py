@@ -291,6 +291,22 @@ def test_only_the_toolchain_starts_processes() -> None:
     assert found == {"atc/backends/toolchain/processes.py"}
 
 
+def test_docstrings_name_what_they_are_for() -> None:
+    """A module's or function's begins with a noun or a verb; a question names neither."""
+    question = re.compile('"""(What|How|Which|Who|Where|When) ')
+    texts = {name: path.read_text("utf-8") for name, path in SOURCES.items()}
+    found = [
+        f"{name}: {doc.splitlines()[0]}"
+        for name, text in texts.items()
+        if question.search(text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.FunctionDef)
+        and (doc := ast.get_docstring(node))
+        and question.match(f'"""{doc}')
+    ]
+    assert not found
+
+
 def test_no_file_grows_out_of_hand() -> None:
     lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in SOURCES.items()}
     large = {name: count for name, count in lines.items() if count > 450}
