@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from atc.accuracy.bf16x3 import bf16x3_settled
 from atc.accuracy.golden import selftested
@@ -22,12 +23,17 @@ from atc.farm.scheduler import open_scheduler
 from atc.options.options import Options
 from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.multi_target import multi_target
-from atc.pipeline.pipeline import Compilation, compile_one
+from atc.pipeline.pipeline import Compilation, Compile, compile_one
 from atc.pipeline.request import Decisions, resolve_request
 from atc.quantize.calibrated import calibrated
 
-compile_request = calibrated(selftested(multi_target(within_error(bf16x3_settled(compile_one)))))
-"""Compiles a request, by searching over compilations where its options ask for that."""
+
+def searching(compile_one: Compile) -> Compile:
+    """Put a compilation inside of what searches over compilations where options ask for that."""
+    return calibrated(selftested(multi_target(within_error(bf16x3_settled(compile_one)))))
+
+
+compile_request = searching(compile_one)
 
 
 def compile_model(
@@ -48,8 +54,8 @@ def compile_model(
         check_compilers(options, env)
     listen = listen or Diagnostics()
     request = resolve_request(options, env, decisions)
-    if kept is not None:
-        request = replace(request, keep=kept.keep, session=kept.session)
+    if session is None and kept is not None:
+        session = kept.session
     if session is not None:
         request = replace(request, session=session)
     of_farm: list[str] = []
@@ -57,5 +63,6 @@ def compile_model(
         farm = open_scheduler(options.scheduler, remembering(listen, of_farm).warn)
         if farm is not None:
             stack.enter_context(farm)
-        done = compile_request(replace(request, farm=farm), listen)
+        compile_it = searching(partial(compile_one, keep=kept.keep)) if kept else compile_request
+        done = compile_it(replace(request, farm=farm), listen)
     return replace(done, warnings=(*done.warnings, *of_farm)) if of_farm else done

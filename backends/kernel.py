@@ -50,7 +50,7 @@ class StripedParams(KernelParams):
     y_rows: int | None = None
 
     @property
-    def bands(self) -> tuple[int, ...]:
+    def rows_held(self) -> tuple[int, ...]:
         """The rows of input 0 and of output 0 in memory; none where all are."""
         return () if self.x_rows is None else (self.x_rows, self.y_rows or 0)
 
@@ -134,9 +134,10 @@ def loop_cycles(w: Workload) -> float:
 
 @dataclass(frozen=True)
 class Walk:
-    """Where the windows of a convolution begin (im2col): `steps` along each axis, innermost first.
+    """Places where a convolution's windows begin (im2col): `steps` along each axis.
 
-    From `lower` they go to `upper`, which counts from an axis' last pixel; then comes the next row.
+    The innermost axis is first. From `lower` they go to `upper`, which counts from an axis' last
+    pixel; then comes the next row.
     """
 
     lower: tuple[int, ...]
@@ -175,7 +176,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Launch:
-    """How many blocks of how many threads run a kernel of a GPU, at most.
+    """The blocks and threads that run a kernel of a GPU, at most.
 
     `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
     blocks that `merge`, at most as many, they run when all others have ended, and the kernel is

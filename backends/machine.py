@@ -1,4 +1,4 @@
-"""What a processor does in a cycle: the numbers that estimates of kernels are made of.
+"""Rates and sizes of processors: the numbers that estimates of kernels are made of.
 
 Everything is in cycles of the core's clock, so that a record holds for any frequency, but for the
 rate of memory, which is given for the clock that such a core usually runs at.
@@ -103,7 +103,7 @@ PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
 
 
-_FLAGS = {"scalar_factors", "measured"}
+_FLAGS = tuple(f.name for f in fields(Machine) if f.type == "bool")
 
 
 def machine_json(machine: Machine) -> str:
@@ -121,8 +121,8 @@ def read_machine(data: object) -> Machine:
         own[level] = Cache(int(numbers["size"]), numbers["rate"], numbers["latency"])
     if not isinstance(own["name"], str):
         raise OptionError("a machine's name is a text")
-    for name in _FLAGS & own.keys():
-        if not isinstance(own[name], bool):
+    for name in _FLAGS:
+        if not isinstance(own.get(name, False), bool):
             raise OptionError(f"'{name}' of a machine is true or false")
     for name, value in own.items():
         if name not in {"name", "l1", "l2", "l3", *_FLAGS}:
@@ -134,7 +134,7 @@ def read_machine(data: object) -> Machine:
 def _fields(data: object, kind: type, what: str) -> dict[str, Any]:
     """Return a copy of an object that has just the fields of a class, flags perhaps left out."""
     names = {f.name for f in fields(kind)}
-    if not isinstance(data, Mapping) or not names - _FLAGS <= data.keys() <= names:
+    if not isinstance(data, Mapping) or not names.difference(_FLAGS) <= data.keys() <= names:
         got = sorted(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
         raise OptionError(
             f"{what} has the fields {', '.join(sorted(names))}, not {one_line(str(got), 100)}",

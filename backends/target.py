@@ -69,7 +69,7 @@ class Target:
 
     @property
     def link_flags(self) -> tuple[str, ...]:
-        """What links a program that brings its own startup, where there is no operating system."""
+        """The linker's flags for a program that brings its own startup: no operating system."""
         newlib = ("--specs=nano.specs", "--specs=nosys.specs") if self.arch == "arm" else ()
         return ("-nostartfiles", *newlib)
 

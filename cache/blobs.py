@@ -87,7 +87,7 @@ def _within(folder: Folder, names: list[str], *, create: bool) -> Folder:
 
 
 class _Web:
-    """What a web server has below an address; it can't be written."""
+    """Files of a web server below an address; they can't be written."""
 
     def __init__(self, url: RemoteUrl) -> None:
         self._base = url.text.partition("?")[0].rstrip("/")

@@ -1,4 +1,4 @@
-"""What is remembered of large folders, lest each opening lists them again."""
+"""Remembered listings of large folders, lest each opening lists them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOLDS_FOR = 100  # times as long as listing a folder took what was found holds,
 
 @dataclass
 class _Listing:
-    """What a target's folder held when it was listed, and what has been stored there since."""
+    """The content of a target's folder when it was listed, and what has been stored there since."""
 
     when: float
     seconds: float

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -104,12 +105,16 @@ def unit(module: str) -> str:
     return module.partition(".")[2].split(".")[0]
 
 
+When = Literal["at once", "deferred", "for types"]
+"""An import runs with its module, inside of a function, or under TYPE_CHECKING: never."""
+
+
 @dataclass(frozen=True)
 class Imported:
-    """A module of ours that a file imports; `deferred` inside of a function."""
+    """A module of ours that a file imports."""
 
     module: str
-    deferred: bool
+    when: When
 
 
 Imports = Mapping[str, set[Imported]]
@@ -117,10 +122,10 @@ Imports = Mapping[str, set[Imported]]
 
 
 def imports(path: Path) -> set[Imported]:
-    """Return what a file imports of ours at run time (not under TYPE_CHECKING)."""
+    """Return what a file imports of ours."""
     tree = ast.parse(path.read_text("utf-8"))
     found: set[Imported] = set()
-    for node, deferred in _import_statements(tree.body):
+    for node, when in _import_statements(tree.body):
         if isinstance(node, ast.Import):
             names = {a.name for a in node.names}
         elif node.module:
@@ -128,30 +133,29 @@ def imports(path: Path) -> set[Imported]:
                      for a in node.names}  # fmt: skip
         else:
             continue
-        found |= {Imported(m, deferred) for m in names if m.split(".")[0] == "atc"}
+        found |= {Imported(m, when) for m in names if m.split(".")[0] == "atc"}
     return found
 
 
 def _import_statements(
-    body: Sequence[ast.AST], deferred: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Yield the imports below statements, and whether each is inside of another statement.
+    body: Sequence[ast.AST], when: When = "at once"
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, When]]:
+    """Yield the imports below statements, and when each runs.
 
     Expressions hold none, so that only blocks are gone through.
     """
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, deferred
+            yield node, when
             continue
         blocks = [
             part
             for name in ("body", "orelse", "finalbody", "handlers", "cases")
             if isinstance(part := getattr(node, name, ()), list)
         ]
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
+        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for block in blocks:
-            yield from _import_statements(block, deferred=True)
+            yield from _import_statements(block, "for types" if for_types else "deferred")
 
 
 def module_of(name: str) -> str:
@@ -171,6 +175,12 @@ def test_every_module_stands_on_a_level() -> None:
     assert {unit(m) for m in MODULES} - {""} == set(LEVEL)
 
 
+def test_the_map_names_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").split("## Map")[1].split("\n## ")[0]
+    packages = LEVEL.keys() - {"__main__"}
+    assert not [name for name in packages if not re.search(rf"\b{name}\b", text)]
+
+
 def test_modules_import_only_lower_levels(imported: Imports) -> None:
     wrong = [
         f"{module} imports {each.module}"
@@ -184,7 +194,8 @@ def test_modules_import_only_lower_levels(imported: Imports) -> None:
 
 def test_the_package_itself_imports_next_to_nothing(imported: Imports) -> None:
     """`import atc` must stay cheap; `atc.compile` and `atc.load` load what they need."""
-    assert {each.module for each in imported["atc"]} == {"atc.lazy_imports"}
+    run = {each.module for each in imported["atc"] if each.when != "for types"}
+    assert run == {"atc.lazy_imports"}
 
 
 def test_families_of_kernels_import_only_lower_ones(imported: Imports) -> None:
@@ -243,7 +254,8 @@ def test_modules_import_each_other_in_no_circle(imported: Imports) -> None:
 
 
 def test_only_commands_defer_imports(imported: Imports) -> None:
-    deferred = {m for m, found in imported.items() if any(e.deferred for e in found)} - {"atc"}
+    deferred = {m for m, found in imported.items() if any(e.when == "deferred" for e in found)}
+    deferred -= {"atc"}
     assert not {m for m in deferred if not {unit(m), m.partition(".")[2]} & DEFERRED}
 
 
@@ -277,6 +289,22 @@ def test_only_the_toolchain_starts_processes() -> None:
     start = re.compile(r"^\s*(import|from) subprocess|os\.(system|popen|exec|spawn|fork)\b", re.M)
     found = {name for name, path in SOURCES.items() if start.search(path.read_text("utf-8"))}
     assert found == {"atc/backends/toolchain/processes.py"}
+
+
+def test_docstrings_name_what_they_are_for() -> None:
+    """A module's or function's begins with a noun or a verb; a question names neither."""
+    question = re.compile('"""(What|How|Which|Who|Where|When) ')
+    texts = {name: path.read_text("utf-8") for name, path in SOURCES.items()}
+    found = [
+        f"{name}: {doc.splitlines()[0]}"
+        for name, text in texts.items()
+        if question.search(text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.FunctionDef)
+        and (doc := ast.get_docstring(node))
+        and question.match(f'"""{doc}')
+    ]
+    assert not found
 
 
 def test_no_file_grows_out_of_hand() -> None:

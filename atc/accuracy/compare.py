@@ -101,7 +101,7 @@ class Verification:
 
 
 class Runnable(Protocol):
-    """What is compared of a network: `Network`, or one that runs on a device."""
+    """A network that can be compared: `Network`, or one that runs on a device."""
 
     inputs: tuple[Tensor, ...]
     parameters: tuple[Value, ...]
@@ -109,7 +109,7 @@ class Runnable(Protocol):
 
     @property
     def build_info(self) -> str:
-        """What the library says of itself."""
+        """The library's own account of its build."""
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the outputs by name."""

@@ -34,7 +34,7 @@ PAGE = "batch.html"
 
 @dataclass(frozen=True)
 class Batch:
-    """What became of a batch: all rows' outcomes, the libraries of several, and the page."""
+    """The result of a batch: all rows' outcomes, the libraries of several, and the page."""
 
     matrix: Matrix
     outcomes: tuple[Outcome, ...]

@@ -1,4 +1,4 @@
-"""What became of the rows of a batch, kept line by line, so that a killed run goes on."""
+"""Journal of a batch: the outcome of each row, a line each, so that a killed run goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "batch.jsonl"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row: sizes in bytes, time in seconds; `message` where it failed."""
+    """The outcome of a row: sizes in bytes, time in seconds; `message` where it failed."""
 
     row: str
     digest: str

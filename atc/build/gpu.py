@@ -1,4 +1,4 @@
-"""What a program that uses a GPU is built of: the driver's part, and compiled kernels."""
+"""Parts of a program that uses a GPU: the driver's, and compiled kernels."""
 
 from __future__ import annotations
 

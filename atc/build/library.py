@@ -120,7 +120,7 @@ class RemoteJob:
 
 
 class Farm(Protocol):
-    """What compiles elsewhere, such as a cluster."""
+    """A compiler elsewhere, such as a cluster."""
 
     def compile(
         self, jobs: Sequence[RemoteJob], progress: Callable[[int], None]

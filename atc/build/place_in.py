@@ -1,4 +1,4 @@
-"""Where a file holds a blob."""
+"""Find the place of a blob in a file."""
 
 from __future__ import annotations
 

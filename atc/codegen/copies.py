@@ -1,4 +1,4 @@
-"""Where copies of a GPU's values lie on the host, for who looks at them around a launch."""
+"""Copies of a GPU's values on the host, for who looks at them around a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atc.memory.arena import ALIGNMENT
 
 @dataclass(frozen=True)
 class Copies:
-    """Where copies of values begin on the host, and the room that they take there.
+    """The places of copies of values on the host, and the room that they take there.
 
     Pointers to the copies come first.
     """

@@ -18,19 +18,20 @@ from atc.backends.target import Target
 from atc.codegen.gpu import Plan, make_gpu
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
-from atc.codegen.prefault import MOST, PAGE, prefault_ranges
+from atc.codegen.prefault import PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import make_schedule
 from atc.codegen.selftest import Expected, formula, node_sums
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.sources import gpu_files, kernel_tree
+from atc.codegen.template_values import TemplateValues
 from atc.files.blob import NO_WEIGHTS, Blob
-from atc.ir.graph import STRING_BYTES, Array
+from atc.ir.graph import Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
-from atc.names import c_string, comment, module_name, network_identifier
+from atc.names import c_string, comment, network_identifier
 from atc.options.values import Checks
 from atc.program.placement import uses_device
 from atc.program.steps import Program, calls
@@ -43,9 +44,6 @@ from atc.runtime import queue as runtime_queue
 from atc.runtime import shown as runtime_shown
 from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
-
-ABI_VERSION = runtime_library.ABI_VERSION
-"""Bumped when a struct or prototype of the generated header changes."""
 
 _LONGEST = 1000
 """Characters of a sequence's name that are kept: no C string gets longer than C99 allows."""
@@ -60,14 +58,14 @@ class Emission:
     kernels: tuple[KernelSource, ...]
     blob: Blob
     """The weights."""
+    interface: TemplateValues = field(repr=False)
+    """What the templates of the public interface were given."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Where each constant begins in the weights."""
     threads: int = 1
     """The most pieces, of a call or of the network, that may run at the same time."""
     on_gpu: bool = False
     """Whether a GPU runs any of its kernels."""
-    interface: dict[str, object] = field(default_factory=dict, repr=False)
-    """What the templates of the public interface were given."""
 
     @cached_property
     def weights(self) -> bytes:
@@ -165,65 +163,59 @@ def emit(
     )
     sources = [k.path for k in kernels if not k.launch]
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
-    values: dict[str, object] = {
-        "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
-        "model": comment(model), "target": target.name, "cflags": target.cflags,
-        "checks": target.cpu_checks, "tiles": any(k.tiles for k in kernels), "net": schedule,
-        "inputs": ports[: len(schedule.inputs)], "outputs": ports[len(schedule.inputs) :],
-        "bundles": _bundles(program), "ports": ports,
-        "string_bytes": STRING_BYTES, "failures": _failures(kernels),
-        "half": any(p.dtype.is_half for p in ports),
+    values = TemplateValues(
+        name=name, model=comment(model), target=target.name, bare=target.bare,
+        build_info=c_string(_build_info(target, model, model_hash, options)),
+        cflags=target.cflags, checks=target.cpu_checks, tiles=any(k.tiles for k in kernels),
+        as_text=not target.includes_files,
+        own_math=any(OWN_MATH in k.headers for k in kernels), deterministic=target.deterministic,
+        sources=sources, kernels=_users(programs, kernels), net=schedule,
+        inputs=ports[: len(schedule.inputs)], outputs=ports[len(schedule.inputs) :],
+        bundles=_bundles(program), failures=_failures(kernels), shape_profiles=profiles,
+        ranges=ranges, states=_states(program, arena), io=_io_places(program, arena),
         # Empty values need an address too, hence never a size of 0 with values.
-        "touches_arena": has_arena and not target.bare and gpu is None
-        and max(a.plan.size for a in planned) >= 2 * PAGE,
-        "dynamic": ranges or profiles, "shape_profiles": profiles, "ranges": ranges,
-        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena
+        arena_size=max(max(a.plan.size for a in planned), target.alignment) if has_arena
         else target.alignment if gpu and (ranges or profiles) else 0,
-        "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
-        "touched": () if target.bare else prefault_ranges(programs, places),
-        "page": PAGE, "most": MOST,
-        "external": external_weights and blob.size > 0,
-        "weights_hash": blob.checksum if external_weights or selftest else 0,
-        "split": external_weights and split_weights and blob.size > 0,
-        "weights_in": f"lib{name}.so" if once else "",
-        "threads": threads if schedule.tasks else 1,
-        "profile": profiled_calls(program) if profile else (),
-        "hooks": observed(program) if hooks else None, "log": log,
-        "sanity": checked(program, arena, checks) if checks else None,
-        "states": _states(program, arena),
-        "build_info": c_string(_build_info(target, model, model_hash, options)),
-        "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
-        "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
-        "as_text": not target.includes_files,
-        "selftest": selftest.outputs if selftest else (),
-        "nodes": node_sums(program, arena, selftest) if selftest and step else (),
-        "starter": starter, "step": step, "io": _io_places(program, arena),
-        "max_ram": max_ram, "max_rom": max_rom,
-        "own_math": any(OWN_MATH in k.headers for k in kernels),
-        "deterministic": target.deterministic,
-        "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
-    }  # fmt: skip
+        alignment=target.alignment,
+        touches_arena=has_arena and not target.bare and gpu is None
+        and max(a.plan.size for a in planned) >= 2 * PAGE,
+        touched=() if target.bare else prefault_ranges(programs, places),
+        weights_size=blob.size,
+        weights_hash=blob.checksum if external_weights or selftest else 0,
+        weights_in=f"lib{name}.so" if once else "",
+        external=external_weights and blob.size > 0,
+        split=external_weights and split_weights and blob.size > 0,
+        threads=threads if schedule.tasks else 1, step=step,
+        profile=profiled_calls(program) if profile else (),
+        hooks=observed(program) if hooks else None, log=log,
+        sanity=checked(program, arena, checks) if checks else None,
+        selftest=selftest.outputs if selftest else (),
+        nodes=node_sums(program, arena, selftest) if selftest and step else (),
+        formulas=[formula(p) for p in schedule.inputs] if selftest else [],
+        starter=starter, max_ram=max_ram, max_rom=max_rom, gpu=gpu, device_id=device_id,
+        gpu_pool=gpu_pool, gpu_kept_free=gpu_kept_free,
+    )  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(profiles.runs if profiles and gpu is None else ()):
         plan = make_schedule(*shape_profiles[k], places[k], name)
         runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
-            **values, "shape_profile": run, "net": plan, "inputs": plan.inputs,
+            **values.values(), "shape_profile": run, "net": plan, "inputs": plan.inputs,
             "outputs": plan.outputs,
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     if selftest:
         runs[f"src/{name}_selftest.c"] = without_single_loops(
-            render("project/selftest.c.j2", values)
+            render("project/selftest.c.j2", values.values())
         )
-    values["sources"] = [*runs, *sources]
+    values = replace(values, sources=[*runs, *sources])
     texts = {**_library(values, kernels, target), **runs}
     texts |= {} if library_alone else project_texts(values)
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}
-    pieces = threads if schedule.tasks else 1
-    return Emission(files, name, kernels, blob, offsets, pieces, gpu is not None, values)
+    return Emission(
+        files, name, kernels, blob, values, offsets, values.threads, gpu is not None
+    )
 
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
@@ -286,36 +278,37 @@ def _failures(kernels: Iterable[KernelSource]) -> list[tuple[str, int, str]]:
 
 
 def _library(
-    values: dict[str, object], kernels: Sequence[KernelSource], target: Target
+    values: TemplateValues, kernels: Sequence[KernelSource], target: Target
 ) -> dict[str, str]:
     """Return what the library is made of, less the weights."""
-    name = values["name"]
+    name, known = values.name, values.values()
+    own = {"src/gpu_own.h": render("cuda/project/gpu_own.h.j2", known)} if values.gpu else {}
     return {
-        f"include/{name}.h": render("project/net.h.j2", values),
-        f"src/{name}.c": without_single_loops(render("project/net.c.j2", values)),
-        f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
-        **({"src/gpu_own.h": render("cuda/project/gpu_own.h.j2", values)} if values["gpu"] else {}),
+        f"include/{name}.h": render("project/net.h.j2", known),
+        f"src/{name}.c": without_single_loops(render("project/net.c.j2", known)),
+        f"src/{name}_kernels.h": render("project/kernels.h.j2", known),
+        **own,
         **kernel_tree(kernels, target),
     }
 
 
-def project_texts(values: dict[str, object]) -> dict[str, str]:
+def project_texts(values: TemplateValues) -> dict[str, str]:
     """Return what a user of the library starts from: build files, an example, a Python module."""
-    name = values["name"]
+    name, known = values.name, values.values()
     files = {
-        "CMakeLists.txt": render("project/CMakeLists.txt.j2", values),
-        f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
-        f"cmake/{name}.pc.in": render("project/pkgconfig.pc.j2", values),
-        "example/main.c": render("project/main.c.j2", values),
-        "README.md": render("project/README.md.j2", values),
+        "CMakeLists.txt": render("project/CMakeLists.txt.j2", known),
+        f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", known),
+        f"cmake/{name}.pc.in": render("project/pkgconfig.pc.j2", known),
+        "example/main.c": render("project/main.c.j2", known),
+        "README.md": render("project/README.md.j2", known),
     }
-    if not values["bare"]:  # what Python can load
-        runtime = _runtime_source(bool(values["profile"]))
-        text = render("project/module.py.j2", {**values, "runtime": runtime})
-        files[f"{values['module']}.py"] = text
-    if values["weights_size"] and not values["external"] and not values["as_text"]:
+    if not values.bare:  # what Python can load
+        runtime = _runtime_source(bool(values.profile))
+        text = render("project/module.py.j2", {**known, "runtime": runtime})
+        files[f"{known['module']}.py"] = text
+    if values.weights_size and not values.external and not values.as_text:
         files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", {
-            "name": name, "alignment": values["alignment"], "words": "@WORDS@",
+            "name": name, "alignment": values.alignment, "words": "@WORDS@",
             "lines": ["@LINES@"],
         })  # fmt: skip
     return files

@@ -58,7 +58,7 @@ class GpuRun:
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the templates need beside the schedules; `arena` are the bytes on the device.
+    """Values of templates beside the schedules; `arena` are the bytes on the device.
 
     Where the host computes nothing, it needs none of its own. The last of the runs is the only one,
     or that of the largest shapes.

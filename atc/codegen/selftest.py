@@ -47,7 +47,7 @@ _OTHERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64", "bool")
 
 @dataclass(frozen=True)
 class Golden:
-    """What every `stride`-th element of an output must be, give or take `tolerance`."""
+    """The expected values of every `stride`-th element of an output, give or take `tolerance`."""
 
     values: tuple[float, ...]
     stride: int
@@ -76,7 +76,7 @@ class Golden:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reference computes of the self-test's inputs."""
+    """Results that a reference computes of the self-test's inputs."""
 
     outputs: tuple[Golden, ...] = ()
     values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
@@ -89,7 +89,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeSum:
-    """What a node's result must add up to after a step; numbers but `step` are C.
+    """The expected sum of a node's result after a step; numbers but `step` are C.
 
     It lies `offset` bytes from the begin of the arena, or of an output: `buffer` - 1. The sum and
     the tolerance are divided by the root of the number of elements, 1 / `scale`.

@@ -1,4 +1,4 @@
-"""What generated C uses, recorded while it is written."""
+"""Record what generated C uses while it is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atc.dims import Dim
 
 @dataclass
 class Uses:
-    """What a run function and its tasks use, collected while they are written."""
+    """The needs of a run function and its tasks, collected while they are written."""
 
     pointers: set[str] = field(default_factory=set)
     """The pointers to inputs, outputs, constants and values, by their names in C."""

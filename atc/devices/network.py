@@ -42,7 +42,7 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Device:
-    """How a program for a target is run: `local`, under its emulator if needed, or `ssh:HOST`.
+    """A place where programs for a target run: `local`, if needed its emulator, or `ssh:HOST`.
 
     With `serial:DEVICE` it already runs on a board at the other end of a serial line. The empty
     runner is `local`, but loads the library in this process if it can.

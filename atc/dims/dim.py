@@ -11,13 +11,15 @@ raises `Undecided` where the range holds both answers; two unlike extents count 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from atc.errors import UnsupportedError
+
+T = TypeVar("T")
 
 NARROWER = "give a narrower range in --input_shape, or list shapes with --dynamic_dims"
 RELATED = (
@@ -43,6 +45,14 @@ RANGES = "atc.ranges"
 
 class Undecided(UnsupportedError):
     """Shapes inside the range would need different code."""
+
+
+def decided(find: Callable[[], T]) -> T | None:
+    """Return what a function finds; None where that depends on the shape."""
+    try:
+        return find()
+    except Undecided:
+        return None
 
 
 @dataclass(frozen=True)

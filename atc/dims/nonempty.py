@@ -1,4 +1,4 @@
-"""What follows for the extents of a loop nest, or of a tensor, from its having any elements."""
+"""Facts about the extents of a loop nest, or of a tensor, that has any elements."""
 
 from __future__ import annotations
 

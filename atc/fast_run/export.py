@@ -35,7 +35,7 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,255}")
 
 @dataclass(frozen=True)
 class Imported:
-    """What a board measured: its name, and ns by workload and candidate, None for failures."""
+    """Times from a board: its name, and ns by workload and candidate, None for failures."""
 
     machine: str
     times: Mapping[str, Mapping[str, float | None]]

@@ -1,4 +1,4 @@
-"""What a core of this machine does in a cycle, by a small program that tries."""
+"""Measure what a core of this machine does in a cycle, by a small program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TIMEOUT = 60
 
 @dataclass(frozen=True)
 class Found:
-    """What the program printed for vectors of so many bytes: numbers by name, curves by size."""
+    """The measurements for vectors of so many bytes: numbers by name, curves by size."""
 
     vector_bytes: int
     numbers: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""What is measured: a network's workloads, and the candidates of one of them."""
+"""Measuring tasks: a network's workloads, and the candidates of one of them."""
 
 from __future__ import annotations
 

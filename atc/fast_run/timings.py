@@ -140,7 +140,7 @@ def counted(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where programs run that measure; without a runner, here."""
+    """The place where programs run that measure; without a runner, here."""
 
     runner: Runner | None = None
     nvcc: Compiler | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 from itertools import pairwise
 from math import prod
 
@@ -18,6 +18,7 @@ from atc.dims import (
     Symbol,
     Undecided,
     at_least_one,
+    decided,
     divides_by_zero,
     high,
     is_dynamic,
@@ -263,10 +264,7 @@ def compose_refining(
     """
     loops, current = tuple(shape), tuple(views)
     for _ in range(8):
-        try:
-            result = compose(loops, current[index], inner_shape, inner)
-        except Undecided:
-            return None
+        result = decided(partial(compose, loops, current[index], inner_shape, inner))
         if result is None:
             return None
         if not isinstance(result, Split):
@@ -295,11 +293,10 @@ def overlaps_itself(shape: Sequence[int], view: View) -> bool:
         return True
     if _nest(axes):
         return False
-    try:
-        axes.sort(key=cmp_to_key(_by_stride))
-    except Undecided:
-        return True
-    return any(high(s * n - t) > 0 for (s, n), (t, _) in pairwise(axes))
+    ordered = decided(partial(sorted, axes, key=cmp_to_key(_by_stride)))
+    return ordered is None or any(
+        high(s * n - t) > 0 for (s, n), (t, _) in pairwise(ordered)
+    )
 
 
 def _nest(axes: Sequence[tuple[int, int]]) -> bool:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from atc.errors import one_line
 
-if TYPE_CHECKING:
-    from atc.cli.terminal import Screen
+
+class Screen(AbstractContextManager["Screen"], Protocol):
+    """Shows how a compilation goes; a context around it."""
+
+    def stage(self, text: str) -> None:
+        """Show the stage that begins."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how much of the stage is done."""
 
 
 @dataclass

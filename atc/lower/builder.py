@@ -23,6 +23,7 @@ from atc.dims import (
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.ir.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
 from atc.ir.graph import (
+    OWN,
     Array,
     Dequantization,
     DType,
@@ -52,9 +53,6 @@ MAX_ELEMENTS = 1 << 33
 
 MAX_PARTS = 4096
 """Elements of a sequence: each is a value of its own."""
-
-_PARTS = "#parts"
-"""How the names of values begin that aren't tensors."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Builder:
 
     def fresh(self, hint: str = "t") -> str:
         """Return a name that no other value has."""
-        name = f"{hint}#{next(self._counter)}"
+        name = f"{hint}{OWN}{next(self._counter)}"
         return self.fresh(hint) if name in self._declared else name
 
     def declare(self, name: str, type_: TensorType) -> str:
@@ -154,9 +152,9 @@ class Builder:
         """Return the type of a value of this graph or of an enclosing one."""
         if name in self._types:
             return self._types[name]
+        if name in self._parts:
+            raise ModelError("a sequence or empty optional is given where a tensor is needed")
         if self.parent is None:
-            if name.startswith(_PARTS):
-                raise ModelError("a sequence or empty optional is given where a tensor is needed")
             raise InternalError(f"value '{name}' has no type")
         return self.parent.type(name)
 
@@ -266,7 +264,7 @@ class Builder:
         return self._bundle(CompositeValue(None))
 
     def _bundle(self, parts: CompositeValue) -> str:
-        name = self.fresh(_PARTS)
+        name = self.fresh("parts")
         self._parts[name] = parts
         return name
 

@@ -1,4 +1,4 @@
-"""What is known of inputs that grow: how, and the buffers that they lie in.
+"""Growing inputs: how they grow, and the buffers that they lie in.
 
 Such an input [outer, past, inner] is the begin of each row of a buffer [outer, room, inner]. What a
 node joins behind it is written there, where the buffer lies, and what follows reads both as a view.

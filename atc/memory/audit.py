@@ -162,7 +162,7 @@ class _Auditor:
 
     @cached_property
     def _following(self) -> frozenset[str]:
-        """What the states are after the run."""
+        """The values that the states are after the run."""
         return frozenset(state.next for state in self.program.states)
 
     def _home(self, value: str) -> str:

@@ -21,7 +21,7 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Bar:
-    """How far a stage is, as a notebook shows it; of no `text` nothing is left."""
+    """The progress of a stage as a notebook shows it; of no `text` nothing is left."""
 
     text: str
     done: int = 0

@@ -1,4 +1,4 @@
-"""Which machine the estimates of a compilation count on: `--machine`, and what was measured here.
+"""The machine that estimates of a compilation count on: `--machine`, or as measured here.
 
 A compilation depends on it as on any other option: a target that is named has a default machine of
 its own, so that its code is the same wherever it is compiled. Only the target `host`, and

@@ -1,4 +1,4 @@
-"""What other languages and build systems need around a library: wrappers, packages of firmware.
+"""Wrappers for other languages and packages of firmware around a library.
 
 Takes an `Emission`'s files and interface, gives files. May import `codegen` and what is below it.
 """

@@ -55,7 +55,7 @@ def package_files(emission: Emission, target: Target, packages: Sequence[str]) -
     if not packages:
         return {}
     values = emission.interface
-    kinds = {"several shapes": values["dynamic"], "weights beside it": values["external"],
+    kinds = {"several shapes": values.dynamic, "weights beside it": values.external,
              "several threads": emission.threads > 1}  # fmt: skip
     for kind, is_so in kinds.items():
         if is_so:
@@ -97,7 +97,7 @@ def _headers(emission: Emission) -> dict[str, str]:
 
 
 def _arduino(emission: Emission, target: Target) -> dict[str, str]:
-    name, values = emission.name, emission.interface
+    name, values = emission.name, emission.interface.values()
     example = f"examples/{name}/{name}.ino"
     texts = {
         "library.properties": render("packaging/arduino/library.properties.j2", values),
@@ -113,7 +113,7 @@ def _cmsis_pack(emission: Emission, target: Target) -> dict[str, str]:
     sources = [path for path in copied if path.endswith(".c")]
     own = _CORES[target.name][0]
     cores = [own] if own else _CMSIS_CORES
-    values = {**emission.interface, "cores": cores, "sources": sources}
+    values = {**emission.interface.values(), "cores": cores, "sources": sources}
     texts = {
         f"atc.{name}.pdsc": render("packaging/cmsis-pack/network.pdsc.j2", values),
         **{f"include/{header}": text for header, text in _headers(emission).items()},
@@ -126,7 +126,7 @@ def _cmake(emission: Emission, target: Target, package: str) -> dict[str, str]:
     paths = [path for path in emission.files if path.startswith("src/") and path.endswith(".c")]
     if emission.blob.size:
         paths.append(f"{emission.name}_weights.S")
-    values = {**emission.interface, "paths": paths, "processor": _CORES[target.name][1]}
+    values = {**emission.interface.values(), "paths": paths, "processor": _CORES[target.name][1]}
     if package == "zephyr":
         folder, files = "zephyr", ["CMakeLists.txt", "Kconfig", "module.yml"]
     else:

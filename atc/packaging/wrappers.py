@@ -6,32 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atc.backends.target import Target
-from atc.codegen.interface import Port
+from atc.codegen.template_values import TemplateValues
 from atc.errors import OptionError
 from atc.templates import render
 
 
-def wrapper_texts(interface: Mapping[str, object], wrappers: Sequence[str]) -> dict[str, str]:
+def wrapper_texts(interface: TemplateValues, wrappers: Sequence[str]) -> dict[str, str]:
     """Return the files of the wrappers by path; `interface` is an emission's.
 
     Raises OptionError where a language has no wrapper for what the library does.
     """
-    name = str(interface["name"])
+    name, known = interface.name, interface.values()
     texts: dict[str, str] = {}
     if "cpp" in wrappers:
-        values = {**interface, "space": namespace(name)}
+        values = {**known, "space": namespace(name)}
         texts[f"include/{name}.hpp"] = render("packaging/network.hpp.j2", values)
     if "rust" in wrappers:
-        values = {**interface, "tensors": rust_tensors(interface)}
+        values = {**known, "tensors": rust_tensors(interface)}
         files = {"Cargo.toml": "Cargo.toml", "build.rs": "build.rs", "src/lib.rs": "lib.rs"}
         for path, template in files.items():
             texts[f"rust/{path}"] = render(f"packaging/rust/{template}.j2", values)
     if "js" in wrappers:
-        values = {**interface, **_tensors_of(interface, "js", JAVASCRIPT)}
+        values = {**known, **_tensors_of(interface, "js", JAVASCRIPT)}
         for file in ("index.mjs", "index.d.ts", "package.json"):
             texts[f"js/{file}"] = render(f"packaging/js/{file}.j2", values)
     if "java" in wrappers:
-        values = {**interface, **_tensors_of(interface, "java", JAVA)}
+        values = {**known, **_tensors_of(interface, "java", JAVA)}
         values["prefix"] = f"Java_atc_1{name.replace('_', '_1')}_Network"
         place = f"java/atc_{name}/Network.java"
         texts[place] = render("packaging/java/Network.java.j2", values)
@@ -85,15 +85,13 @@ JAVA: Mapping[str, Element] = {
 
 
 def _tensors_of(
-    interface: Mapping[str, object], wrapper: str, elements: Mapping[str, Element]
+    interface: TemplateValues, wrapper: str, elements: Mapping[str, Element]
 ) -> dict[str, object]:
     """Return inputs and outputs with elements; OptionError for a network without a wrapper."""
-    kinds = {"a network of several shapes": interface["dynamic"], "a GPU": interface["gpu"],
-             "several threads": interface["threads"] != 1,
-             "weights beside the library": interface["external"]}  # fmt: skip
-    sides: dict[str, Sequence[Port]] = {
-        side: interface[side] for side in ("inputs", "outputs")  # type: ignore[misc]
-    }
+    kinds = {"a network of several shapes": interface.dynamic, "a GPU": interface.gpu,
+             "several threads": interface.threads != 1,
+             "weights beside the library": interface.external}  # fmt: skip
+    sides = {"inputs": interface.inputs, "outputs": interface.outputs}
     ports = [(side, p) for side, each in sides.items() for p in each]
     kinds["tensors of strings"] = any(p.is_string for _, p in ports)
     for kind, is_so in kinds.items():
@@ -125,20 +123,18 @@ class RustTensor:
     output: bool
 
 
-def rust_tensors(interface: Mapping[str, object]) -> list[RustTensor]:
+def rust_tensors(interface: TemplateValues) -> list[RustTensor]:
     """Return the inputs and outputs; OptionError for a context of other than a few words."""
-    kinds = {"a network of several shapes": interface["dynamic"], "a GPU": interface["gpu"],
-             "--profile": interface["profile"], "--hooks": interface["hooks"],
-             "--runtime_log": interface["log"], "--sanity_check": interface["sanity"],
-             "several threads": interface["threads"] != 1}  # fmt: skip
+    kinds = {"a network of several shapes": interface.dynamic, "a GPU": interface.gpu,
+             "--profile": interface.profile, "--hooks": interface.hooks,
+             "--runtime_log": interface.log, "--sanity_check": interface.sanity,
+             "several threads": interface.threads != 1}  # fmt: skip
     for kind, is_so in kinds.items():
         if is_so:
             raise OptionError(f"--wrappers=rust and {kind} can't be combined", where="--wrappers",
                               code="E10047")  # fmt: skip
     taken: set[str] = set()
-    sides: dict[str, Sequence[Port]] = {
-        side: interface[side] for side in ("inputs", "outputs")  # type: ignore[misc]
-    }
+    sides = {"inputs": interface.inputs, "outputs": interface.outputs}
     return [
         RustTensor(_rust_name(p.c_name, taken), _ELEMENTS[p.dtype.c],
                    f"[{_ELEMENTS[p.dtype.c]}; {p.type.size}]", p.text, side == "outputs")

@@ -52,15 +52,29 @@ class Pass:
 
     name: str
     run: Callable[[Graph, Mapping[str, Array]], Graph]
+    later_of: str = ""
+    """The pass that this is a later run of, if it is one."""
+
+    @property
+    def switch(self) -> str:
+        """The name in `--fusion_switch_file`, which all runs of a pass share."""
+        return self.later_of or self.name
 
 
 def _rule(name: str, rule: Rule) -> Pass:
     return Pass(name, partial(_rewrite, rule))
 
 
+def _again(name: str, rule: Rule) -> Pass:
+    return Pass(f"{name}_again", partial(_rewrite, rule), name)
+
+
 def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
     return rewrite(graph, rule, outer)
 
+
+EPILOGUE = "fuse_epilogue"
+"""The pass whose rule depends on what else is skipped, and on where channels are."""
 
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
@@ -68,14 +82,14 @@ PASSES: tuple[Pass, ...] = (
     _rule("tabulate", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
-    _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
+    _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
     _rule("fuse_elementwise", fuse_maps),
-    _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
-    _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
+    _again(EPILOGUE, fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
+    _again("fuse_elementwise", fuse_elementwise),  # what no epilogue took, into reductions
     Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
     _rule("sum_branches", sum_branches),  # needs the scales in the filters, leaves shifts
-    _rule("fold_affine_again", fold_affine),
+    _again("fold_affine", fold_affine),
     _rule("fold_scales", fold_scales),  # whatever is quantized and dequantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
     _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them
@@ -102,7 +116,7 @@ def layout_passes(
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
-        _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
+        _again("cancel_movement", cancel_movement),  # what was one pixel is a view now
     )
     packed = _rule("pack_operands", partial(pack_operands, width=width))
     in_place = _rule("slice_in_place", slice_in_place)
@@ -116,14 +130,14 @@ def layout_passes(
         return (*blocked, packed, in_place, parts, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
-        cancelled = _rule("cancel_movement_again", cancel_movement)
+        cancelled = _again("cancel_movement", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
     padding = _rule("merge_padding", merge_padding)
     last = (
         _rule("look_up_sums", look_up_sums),  # what is no table any more is fused
         Pass("block_layout", choose),
-        _rule("cancel_movement_again", cancel_movement),
+        _again("cancel_movement", cancel_movement),
     )
     if layouts.bytes_last:
         return (padding, *last, in_place, parts)
@@ -147,7 +161,7 @@ VECTOR_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where the processor has vectors."""
 
 DEVICE_PASSES: tuple[Pass, ...] = (
-    _rule("fuse_attention_again", partial(fuse_attention, device=True)),
+    _again("fuse_attention", partial(fuse_attention, device=True)),
     _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
@@ -155,10 +169,10 @@ DEVICE_PASSES: tuple[Pass, ...] = (
 
 
 def pass_names() -> tuple[str, ...]:
-    """Return what `--fusion_switch_file` calls the passes: all runs of one have one name."""
+    """Return what `--fusion_switch_file` calls the passes."""
     small = layout_passes(1, Layouts(bytes_last=True))
     passes = (*INTEGER_PASSES, *VECTOR_PASSES, *PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
-    return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
+    return tuple(dict.fromkeys(p.switch for p in passes))
 
 
 Observer = Callable[[str, Graph], None]
@@ -189,11 +203,12 @@ def run_passes(
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
     for each in passes:
-        if each.name in skip or each.name.removesuffix("_again") in skip:
+        if {each.name, each.switch} & skip:
             continue
-        if each.name.startswith("fuse_epilogue"):
+        if each.switch == EPILOGUE:
             fuse = fuse_known_epilogue if RESIDUAL in skip else fuse_epilogue
-            each = _rule(each.name, partial(fuse, bytes_last=layouts.bytes_last))
+            rule = partial(fuse, bytes_last=layouts.bytes_last)
+            each = replace(each, run=partial(_rewrite, rule))
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from atc.dims import Undecided
+from atc.dims import decided
 from atc.ir.expr import Expr, operands_of, renumber
 from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.ir.view import View
@@ -81,10 +82,8 @@ def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
         state.readers[name] = state.readers.get(name, 0) + 1
     changed = False
     for node in graph.nodes:
-        try:
-            new = rule(state, node)
-        except Undecided:  # a rewriting that is right for only some shapes of a range
-            new = node
+        # A rewriting that is right for only some shapes of a range is left out.
+        new = decided(partial(rule, state, node)) or node
         changed = changed or new is not node
         state.nodes.append(new)
         for name in new.outputs:

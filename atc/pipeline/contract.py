@@ -1,4 +1,4 @@
-"""What a library states of its precision."""
+"""The precision that a library states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TF32 = 2.0**-11
 
 @dataclass(frozen=True)
 class Contract:
-    """What a library states of its precision: `error_bound` is a part of the output's scale.
+    """The precision that a library states: `error_bound` is a part of the output's scale.
 
     `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
     float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16

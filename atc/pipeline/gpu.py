@@ -1,4 +1,4 @@
-"""What a compilation for a GPU does beside that for a CPU: its compiler and its cubins."""
+"""Additions of a compilation for a GPU to that for a CPU: its compiler and its cubins."""
 
 from __future__ import annotations
 

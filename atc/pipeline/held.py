@@ -1,4 +1,4 @@
-"""What a network's caller keeps from run to run: weights in training, and optimizers' state."""
+"""Memory that a network's caller keeps from run to run: weights in training, optimizers' state."""
 
 from __future__ import annotations
 

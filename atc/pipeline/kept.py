@@ -283,7 +283,7 @@ def numbers_of(done: Compilation, library: Content | Path | None = None) -> dict
     return {
         "library": _size(done.library if library is None else library),
         "weights": done.emission.blob.size,
-        "arena": int(str(done.emission.interface["arena_size"])),
+        "arena": done.emission.interface.arena_size,
     }
 
 

@@ -73,7 +73,7 @@ def plan_within(
 
 @dataclass(frozen=True)
 class Budget:
-    """What counts in a budget: the arena, and what the caller holds."""
+    """The bytes that count in a budget: the arena, and what the caller holds."""
 
     options: Options
     held: Held

@@ -18,10 +18,11 @@ from atc.backends.toolchain.linking import archive_static, extract_archive, link
 from atc.build.library import library_flags, work_folder
 from atc.build.output_folder import MANIFEST, Content, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts
-from atc.codegen.shape_tables import Dynamic
+from atc.codegen.gpu import Gpu
+from atc.codegen.template_values import TemplateValues
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.names import LIMIT, module_name
+from atc.names import LIMIT
 from atc.options.options import Options
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
@@ -60,7 +61,7 @@ class Part:
     threads: int
     weights: int
     arena_size: int
-    gpu: object
+    gpu: Gpu | None
     """What templates know of a GPU; None where the processor computes all."""
     alignment: int
 
@@ -130,48 +131,42 @@ def _of_one(request: Request, target: Target, cwd: Path, name: str) -> Request:
 
 
 def _part(index: int, done: Compilation) -> Part:
-    arena_size = done.emission.interface["arena_size"]
-    assert isinstance(arena_size, int)
+    own = done.emission.interface
     return Part(
         index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
-        done.emission.blob.size, arena_size, done.emission.interface["gpu"], done.target.alignment,
+        done.emission.blob.size, own.arena_size, own.gpu, done.target.alignment,
     )  # fmt: skip
 
 
 def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
     """Return the project around the parts'."""
     threads = max(part.threads for part in parts)
-    targets = ", ".join(part.target for part in parts)
-    values: dict[str, object] = {
-        **first.interface, "gpu": next((p.gpu for p in parts if p.gpu), None),
-        "name": name, "upper": name.upper(), "module": module_name(name),
-        "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
-        "weights_size": 0, "weights_in": "", "arena_size": max(part.arena_size for part in parts),
-        "alignment": max(part.alignment for part in parts),
-        "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),
-        "build_info": _build_info(first, parts),
-    }  # fmt: skip
+    values = replace(
+        first.interface, name=name, target=", ".join(part.target for part in parts),
+        gpu=next((p.gpu for p in parts if p.gpu), None), cflags=(), checks=(), tiles=False,
+        sources=(), weights_size=0, weights_in="", threads=threads, parts=parts,
+        arena_size=max(part.arena_size for part in parts),
+        alignment=max(part.alignment for part in parts),
+        chosen_state=_state_size(first.interface, threads), build_info=_build_info(first, parts),
+    )  # fmt: skip
     return {
-        f"include/{name}.h": render("project/net.h.j2", values),
-        f"src/{name}.c": render("project/multi_target.c.j2", values),
+        f"include/{name}.h": render("project/net.h.j2", values.values()),
+        f"src/{name}.c": render("project/multi_target.c.j2", values.values()),
         **project_texts(values),
     }
 
 
-def _state_size(values: dict[str, object], threads: int) -> int:
+def _state_size(values: TemplateValues, threads: int) -> int:
     """Return bytes that hold the context of any part."""
-    dynamic = values["dynamic"]
     numbers = 0
-    if values["ranges"]:
-        assert isinstance(dynamic, Dynamic)
-        numbers = len(dynamic.sizes) + dynamic.count + len(dynamic.lengths)
+    if ranges := values.ranges:
+        numbers = len(ranges.sizes) + ranges.count + len(ranges.lengths)
     return _STATE + 2 * 8 * numbers + (1024 * threads if threads > 1 else 0)
 
 
 def _build_info(first: Emission, parts: Sequence[Part]) -> str:
     """Return the first part's text as a C string, with all targets."""
-    text = str(first.interface["build_info"])
-    return text.replace(
+    return first.interface.build_info.replace(
         f"target={parts[0].target};", f"target={','.join(part.target for part in parts)};", 1
     )
 

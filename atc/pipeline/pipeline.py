@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,12 +12,11 @@ from typing import Any
 
 from atc.backends.flops import operations
 from atc.backends.kernel import Workload
-from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.build.compilers import compiler_of
-from atc.build.library import BuildResult, work_folder
-from atc.build.output_folder import check_folder, network_name, write_tree
-from atc.cache import TEMPLATES, CacheStats
+from atc.build.library import work_folder
+from atc.build.output_folder import Content, check_folder, network_name, write_tree
+from atc.cache import TEMPLATES
 from atc.diagnostics import Diagnostics, remembering
 from atc.errors import CompilerCrash
 from atc.ir.text import dump
@@ -26,7 +25,6 @@ from atc.options.options import Options
 from atc.packaging.firmware import check_packages
 from atc.packaging.wheel import check_wheel
 from atc.packaging.wrappers import check_wrappers
-from atc.passes.layout import LayoutReport
 from atc.pipeline.caches import file_store
 from atc.pipeline.debug_build import (
     Build,
@@ -37,7 +35,7 @@ from atc.pipeline.debug_build import (
 )
 from atc.pipeline.lowering import read_model
 from atc.pipeline.planning import Plans, plan_all
-from atc.pipeline.report import report_json, source_nodes
+from atc.pipeline.report import Reported, report_json, source_nodes
 from atc.pipeline.request import Request
 from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
 from atc.pipeline.timing import Timed, exported, optimise_by_times
@@ -52,7 +50,7 @@ from atc.pipeline.writing import (
 from atc.program.steps import calls
 from atc.runtime.shown import html_table
 from atc.starter.boards import boards_of
-from atc.starter.sizes import Sizes, planned_sizes
+from atc.starter.sizes import planned_sizes
 from atc.templates import keeping_templates
 
 
@@ -69,29 +67,14 @@ class Report(dict[str, Any]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compilation(Project):
-    """The result of one compilation and everything in the report of it.
-
-    Beside what was chosen, planned and written it has what was asked for, and what was built.
-    """
+class Compilation(Reported):
+    """The result of one compilation: all that its report tells, and where it lies."""
 
     folder: Path
-    name: str
-    """The prefix of everything in C."""
-    request: Request
-    target: Target
     compiler: Compiler
-    build: BuildResult
-    cache: CacheStats
     warnings: tuple[str, ...]
     passing: tuple[str, ...] = ()
     """Those of this build alone, such as that a store is away: the next one may not have them."""
-    source: Sequence[Mapping[str, object]] = ()
-    """The model's own nodes, as the report has them."""
-    layouts: tuple[LayoutReport, ...] = ()
-    """What was weighed when the layouts were chosen, graph by graph."""
-    sizes: Sizes | None = None
-    """What it takes of a device, where that was measured."""
 
     @property
     def options(self) -> Options:
@@ -141,18 +124,20 @@ class Compilation(Project):
 
 Compile = Callable[[Request, Diagnostics], Compilation]
 """Compiles what is asked for and reports to diagnostics; see `compile_one`."""
+Keep = Callable[[Mapping[str, Content | Path], Compilation], None]
+"""Takes note of what was written to an output folder."""
 
 
-def compile_one(request: Request, listen: Diagnostics) -> Compilation:
+def compile_one(request: Request, listen: Diagnostics, keep: Keep | None = None) -> Compilation:
     """Compile a model for one target with the kernels that the request allows.
 
-    Where the compiler crashes on a kernel, the next best one is taken. Raises AtcError; the output
-    folder is then as it was before.
+    Where the compiler crashes on a kernel, the next best one is taken. `keep` is told what was
+    written. Raises AtcError; the output folder is then as it was before.
     """
     with keeping_templates(file_store(request, TEMPLATES)):
         while True:
             try:
-                return _compiled(request, listen)
+                return _compiled(request, listen, keep)
             except _KernelCrash as crash:
                 known = request.decisions.crashing
                 if crash.kernels <= known:
@@ -169,7 +154,7 @@ class _KernelCrash(Exception):
         self.kernels = kernels
 
 
-def _compiled(request: Request, listen: Diagnostics) -> Compilation:
+def _compiled(request: Request, listen: Diagnostics, keep: Keep | None) -> Compilation:
     """Go through the stages; each takes what those before it gave."""
     options, warnings, passing = request.options, list[str](), list[str]()
     diagnostics = remembering(listen, warnings)
@@ -235,9 +220,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         _keep_kernels(done, built, listed)
         tree = {**built.files, **_texts(done), **more}
         write_tree(tree, options.output)
-        if request.keep is not None:
+        if keep is not None:
             warm = done.if_warm
-            request.keep({**tree, **_texts(warm)}, warm)
+            keep({**tree, **_texts(warm)}, warm)
     return done
 
 

@@ -77,7 +77,7 @@ def _within(
 
 @dataclass(frozen=True)
 class _Planner:
-    """What the plans of a library's graphs have in common."""
+    """Make the plans of a library's graphs, from all that these have in common."""
 
     request: Request
     target: Target

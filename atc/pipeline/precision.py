@@ -287,7 +287,7 @@ def _may_multiply(policy: Policy, node: onnx_ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class OperatorModes:
-    """What the file of `--op_precision_mode` says: whether types, and nodes, are to be precise."""
+    """The file of `--op_precision_mode`: whether types, and nodes, are to be precise."""
 
     types: Mapping[str, bool] = field(default_factory=dict)
     nodes: Mapping[str, bool] = field(default_factory=dict)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import onnx_ir
 
 from atc.backends.flops import operations
+from atc.backends.target import Target
+from atc.build.library import BuildResult
+from atc.cache import CacheStats
 from atc.codegen.hooks import output_numbers
-from atc.codegen.interface import Port
 from atc.codegen.step_values import step_values
 from atc.dims import most, plain
 from atc.ir.graph import is_own, original
@@ -20,14 +22,32 @@ from atc.memory.planner import Buffer
 from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
 from atc.pipeline.float_fallbacks import in_float
+from atc.pipeline.request import Request
+from atc.pipeline.writing import Project
 from atc.program.placement import place
 from atc.program.steps import Call, Program, call_sources, calls
-
-if TYPE_CHECKING:
-    from atc.pipeline.pipeline import Compilation
+from atc.starter.sizes import Sizes
 
 
-def report_json(done: Compilation) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Reported(Project):
+    """The subject of a report: what was asked for, chosen, planned, written and built."""
+
+    name: str
+    """The prefix of everything in C."""
+    request: Request
+    target: Target
+    build: BuildResult
+    cache: CacheStats
+    source: Sequence[Mapping[str, object]] = ()
+    """The model's own nodes, as the report has them."""
+    layouts: tuple[LayoutReport, ...] = ()
+    """What was weighed when the layouts were chosen, graph by graph."""
+    sizes: Sizes | None = None
+    """What it takes of a device, where that was measured."""
+
+
+def report_json(done: Reported) -> str:
     """Return the report: no paths, no times but those that kernels were chosen by."""
     plan = done.arena.plan
     gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
@@ -103,32 +123,28 @@ def report_json(done: Compilation) -> str:
     return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
 
 
-def _build_info(done: Compilation) -> str:
+def _build_info(done: Reported) -> str:
     """Return what the library says of its arithmetic."""
     return contract_of(done.request, done.selection).text
 
 
-def _interface(done: Compilation) -> dict[str, object] | None:
+def _interface(done: Reported) -> dict[str, object] | None:
     """Return what a program must know that calls the library; None for other tensors than plain."""
     values = done.emission.interface
-    ports: dict[str, tuple[Port, ...]] = {
-        side: values[side] for side in ("inputs", "outputs")  # type: ignore[misc]
-    }
-    every = [p for side in ports.values() for p in side]
-    special = any(values[kind] for kind in ("states", "dynamic", "bundles"))
-    if special or any(p.is_string for p in every):
+    special = values.states or values.dynamic or values.bundles
+    if special or any(p.is_string for p in values.ports):
         return None
     described = {
         side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
-        for side, own in ports.items()
+        for side, own in (("inputs", values.inputs), ("outputs", values.outputs))
     }
     seen = [
         {"node": v.node, "names": v.names, "dtype": v.type.dtype.code, "shape": v.type.shape,
          "step": v.step, "buffer": v.buffer, "offset": v.offset}
-        for v in (step_values(done.program, done.arena) if values["step"] else ())
+        for v in (step_values(done.program, done.arena) if values.step else ())
     ]  # fmt: skip
-    return {**described, "arena": values["arena_size"], "external": values["external"],
-            "weights_in": values["weights_in"], "values": seen}
+    return {**described, "arena": values.arena_size, "external": values.external,
+            "weights_in": values.weights_in, "values": seen}
 
 
 def _moved(program: Program) -> dict[str, int]:
@@ -147,7 +163,7 @@ def runs_on(call: Call) -> str:
     return "host" if call.source.launch is None else "device"
 
 
-def _states(done: Compilation) -> dict[str, str]:
+def _states(done: Reported) -> dict[str, str]:
     """Return what is carried from run to run."""
     return {s.value: str(done.program.types[s.value]) for s in done.program.states}
 
@@ -183,7 +199,7 @@ def _value_name(program: Program, buffer: Buffer) -> str:
     return "" if is_own(name) else name
 
 
-def _cache(done: Compilation) -> dict[str, object]:
+def _cache(done: Reported) -> dict[str, object]:
     """Return the report's part on the op compiler cache: what it gave; the rest was compiled."""
     stats = done.cache
     return {

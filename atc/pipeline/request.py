@@ -1,4 +1,4 @@
-"""What a compilation is asked for: options, their files and the environment, resolved once.
+"""The request for a compilation: options, their files and the environment, resolved once.
 
 Every file that an option names is opened here and nowhere after. What is decided above a
 compilation, by a search or a tool, stands beside the options and never in them.
@@ -6,11 +6,10 @@ compilation, by a search or a tool, stands beside the options and never in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir
 
@@ -19,7 +18,6 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Workload
 from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
-from atc.build.output_folder import Content
 from atc.cache import Session
 from atc.codegen.selftest import Expected
 from atc.errors import InternalError, OptionError
@@ -47,9 +45,6 @@ from atc.program.forks import ALONE, Workers
 from atc.program.partition import Worth
 from atc.select.select import Limits
 
-if TYPE_CHECKING:
-    from atc.pipeline.pipeline import Compilation
-
 _RESOLVED = frozenset({
     "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type", "state",
     "precision_mode", "precision_mode_v2", "keep_dtype", "modify_mixlist", "customize_dtypes",
@@ -61,7 +56,7 @@ _RESOLVED = frozenset({
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided for a compilation above it: by a search over compilations, or by a tool."""
+    """Decisions above a compilation: by a search over compilations, or by a tool."""
 
     exact_nodes: frozenset[str] = frozenset()
     """Nodes whose kernels err no more than the operator's definition."""
@@ -112,12 +107,8 @@ class Request:
     decisions: Decisions = field(default_factory=Decisions)
     farm: Scheduler | None = field(default=None, compare=False)
     """The cluster that compiles and measures."""
-    keep: Callable[[Mapping[str, Content | Path], Compilation], None] | None = field(
-        default=None, compare=False, repr=False
-    )
-    """Takes note of what was written to the output folder."""
     session: Session = field(default_factory=Session, compare=False, repr=False)
-    """What the caller knows of the op compiler cache's folders."""
+    """What the caller learned of the caches."""
 
     @property
     def target(self) -> Target:
@@ -155,7 +146,7 @@ class Request:
 
     @property
     def sharing(self) -> tuple[Workers, Worth]:
-        """How many branches run at the same time, and which calls are divided among threads."""
+        """The branches that run at the same time, and which calls are divided among threads."""
         options = self.options
         if self.target.device:
             streams = options.parallel_branches or options.gpu_streams

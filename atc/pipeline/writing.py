@@ -135,7 +135,7 @@ def _has_parts(plans: Plans, options: Options) -> bool:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What the library is built from: the whole tree with the weights, and its units."""
+    """The sources of a library: the whole tree with the weights, and its units."""
 
     files: Mapping[str, Content]
     units: tuple[Unit, ...]
@@ -218,20 +218,20 @@ def build_project(
         made, result = build_library(
             cwd, made_from.files, made_from.units, emission.name, context,
             lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
-            data_in_archive=not emission.interface["weights_in"],
+            data_in_archive=not emission.interface.weights_in,
         )  # fmt: skip
         if "js" in request.options.wrappers:
-            exports = wasm_exports(emission.name, bool(emission.interface["states"]))
+            exports = wasm_exports(emission.name, bool(emission.interface.states))
             module = link_wasm(compiler, exports, f"lib{emission.name}.a",
                                f"{emission.name}.wasm", cwd, log=log)  # fmt: skip
             made = {**made, f"js/{emission.name}.wasm": module}
     files: dict[str, Content | Path] = {**made_from.files}
     files |= _large_files(made, cwd, made_from.files, keep)
-    if library := emission.interface["weights_in"]:
+    if library := emission.interface.weights_in:
         del files[f"{emission.name}_weights.bin"]
-        part = (place_in(made[str(library)], emission.blob), emission.blob.size)
+        part = (place_in(made[library], emission.blob), emission.blob.size)
         files[f"{emission.name}_weights.S"] = included_weights(
-            emission.name, in_library(str(library)), alignment=request.target.alignment, part=part
+            emission.name, in_library(library), alignment=request.target.alignment, part=part
         ).encode()
     if request.options.wheel:
         files |= wheel_of(emission.name, files, compiler)

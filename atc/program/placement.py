@@ -1,4 +1,4 @@
-"""Where the values of a program are while it runs on a GPU, and which must be moved when.
+"""The sides, host or GPU, on which values of a running program are, and the moves between them.
 
 The device's arena has the same layout as the host's: a value has the same offset in both. A step
 runs on one side, and what it reads must be there; bytes are moved only if just the other side has
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
-from atc.dims import Undecided
+from atc.dims import decided
 from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
 
 
@@ -114,11 +115,11 @@ class _Tracker:
         """The sizes of memory whose parts aren't tracked: they depend on a run's extents."""
         self.points: dict[str, list[int]] = {}
         for home, found in cuts.items():
-            try:
-                self.points[home] = sorted(found)
-            except Undecided:
+            points = decided(partial(sorted, found))
+            if points is None:
                 self.whole[home] = program.types[home].nbytes
-                self.points[home] = [0, self.whole[home]]
+                points = [0, self.whole[home]]
+            self.points[home] = points
         self.sides: dict[tuple[str, int], frozenset[bool]] = {}
 
     def _span(self, value: str) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""When the extents that the data give are known, in the order in which a program's nodes run."""
+"""The times when data-dependent extents are known, in the order in which nodes run."""
 
 from __future__ import annotations
 

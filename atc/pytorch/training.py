@@ -1,4 +1,4 @@
-"""What PyTorch's exporter to ONNX drops and training needs: where gradients stop, and for what.
+"""Marks that PyTorch's exporter to ONNX drops and training needs: where gradients stop, for what.
 
 Exported to ONNX a module computes the same, but `detach` and `no_grad` are gone, rows of an
 embedding that are padding look like all others, buffers and frozen parameters like weights, and

@@ -1,4 +1,4 @@
-"""What the nodes of a network computed on a device."""
+"""Results of a network's nodes on a device."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Obse
         return replace(node, inputs=(node.inputs[0], made[key], *node.inputs[2:]))
 
     stored = rewrite(graph, rule, {})
-    verify(stored, "half_weights")
-    observe("half_weights", stored)
+    verify(stored, "compress_weights")
+    observe("compress_weights", stored)
     return stored
 
 

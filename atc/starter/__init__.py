@@ -1,4 +1,4 @@
-"""What a device needs around a library: programs, boards, linker scripts; its sizes there.
+"""Programs, boards and linker scripts around a library for a device; its sizes there.
 
 Takes an `Emission` and a target, gives texts and sizes. May import `build` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""What a network takes of a device: ROM, RAM and stack, as the linker and the compiler count them.
+"""Memory of a device that a network takes: ROM, RAM and stack, as linker and compiler count.
 
 A program of one context is linked (bare targets), or its parts are added up (others, whose program
 shares a C library), and `size` reads the sections. Stack is the sum of the frames that
@@ -16,6 +16,7 @@ from atc.backends.toolchain.compiler import Compiler, machine_flags
 from atc.backends.toolchain.compiling import Job, compile_many
 from atc.backends.toolchain.linking import link_program, link_uncalled, section_sizes
 from atc.backends.toolchain.processes import Log, no_log
+from atc.codegen.template_values import TemplateValues
 from atc.errors import ToolchainError
 from atc.starter.boards import Board
 from atc.starter.texts import board_text
@@ -47,21 +48,19 @@ class Sizes:
         return self.ram - self.arena - self.inputs - self.outputs
 
 
-def planned_sizes(interface: Mapping[str, object], target: Target) -> Sizes:
+def planned_sizes(interface: TemplateValues, target: Target) -> Sizes:
     """Return what a network takes at least, before any C is compiled: no code, no stack."""
-    sides = ([], []) if interface["io"] else (interface["inputs"], interface["outputs"])
-    inputs, outputs = map(_bytes, sides)
-    arena, weights = interface["arena_size"], interface["weights_size"]
-    assert isinstance(arena, int)
-    assert isinstance(weights, int)
+    sides = ((), ()) if interface.io else (interface.inputs, interface.outputs)
+    inputs, outputs = (sum(port.type.nbytes for port in side) for side in sides)
+    arena = interface.arena_size
     pointer = 4 if target.arch in ("arm", "riscv32", "wasm32") else 8
-    context = (3 if interface["external"] else 2) * pointer  # arena, weights, whether it's ready
-    own = 0 if interface["external"] else weights
+    context = (3 if interface.external else 2) * pointer  # arena, weights, whether it's ready
+    own = 0 if interface.external else interface.weights_size
     return Sizes(own, own, arena + inputs + outputs + context, arena, inputs, outputs, 0)
 
 
 def measure_sizes(
-    interface: Mapping[str, object], sources: Sequence[str], static: str, target: Target,
+    interface: TemplateValues, sources: Sequence[str], static: str, target: Target,
     compiler: Compiler, flags: tuple[str, ...], cwd: Path, *, workers: int = 1, log: Log = no_log,
 ) -> Sizes:  # fmt: skip
     """Return the sizes of a library that was built in `cwd`, whose C files are `sources`.
@@ -69,11 +68,12 @@ def measure_sizes(
     `static` is its archive, `flags` are those of every source. Raises ToolchainError where the
     compiler has no tool `size` beside it.
     """
-    (cwd / "probe.c").write_text(render("starter/probe.c.j2", {**interface}))
+    (cwd / "probe.c").write_text(render("starter/probe.c.j2", interface.values()))
     compile_many([Job(compiler, flags, "probe.c", cwd)], 1, log=log)
-    if target.bare and not interface["external"] and compiler.kind == "zig" and compiler.elf:
+    whole = target.bare and not interface.external
+    if whole and compiler.kind == "zig" and compiler.elf:
         parts = [link_uncalled(compiler, ["probe.c.o", static], "probe.elf", cwd, log=log)]
-    elif target.bare and not interface["external"]:
+    elif whole:
         (cwd / "board.ld").write_text(board_text(_ANY))
         (cwd / "sections.ld").write_text(verbatim("starter/sections.ld"))
         placed = ("-T", "board.ld") if target.arch == "riscv32" else ()  # picolibc's wants its crt0
@@ -87,12 +87,8 @@ def measure_sizes(
         *(section_sizes(compiler, part, log=log) for part in parts), strict=True
     ))  # fmt: skip
     planned = planned_sizes(interface, target)
-    stack = _deepest(sources, str(interface["name"]), compiler, flags, cwd, workers, log)
+    stack = _deepest(sources, interface.name, compiler, flags, cwd, workers, log)
     return replace(planned, rom=code + data, ram=data + bss, stack=stack)
-
-
-def _bytes(ports: object) -> int:
-    return sum(port.type.nbytes for port in ports)  # type: ignore[attr-defined]
 
 
 def _deepest(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from atc.backends.target import Target
+from atc.codegen.template_values import TemplateValues
 from atc.starter.boards import Board, boards_of
 from atc.templates import render, verbatim
 
@@ -16,11 +15,11 @@ SERIAL = ("uart.c", "uart.h")
 """What a program that answers over a serial line is made of besides."""
 
 
-def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
+def starter_texts(interface: TemplateValues, target: Target) -> dict[str, str]:
     """Return the folder `starter/` of a project; `interface` is its emission's."""
     boards = boards_of(target)
     values = {
-        **interface, "compiler": target.compiler, "boards": boards,
+        **interface.values(), "compiler": target.compiler, "boards": boards,
         "cflags": (*target.compiler_words, *target.cflags),
     }  # fmt: skip
     if target.arch == "wasm32":
@@ -60,9 +59,9 @@ def board_text(board: Board) -> str:
     return render("starter/board.ld.j2", {**vars(board)})
 
 
-def run_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
+def run_texts(values: dict[str, object], target: Target) -> dict[str, str]:
     """Return the sources of a program that runs a network once, on files."""
-    texts = {"run.c": render("starter/run.c.j2", {**interface})}
+    texts = {"run.c": render("starter/run.c.j2", values)}
     if not target.is_microcontroller:
         own = ("files.c", "board.h")
         return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}

@@ -1,4 +1,4 @@
-"""How much memory a traced function may take: MegEngine's two configurations."""
+"""Limits of a traced function's memory: MegEngine's two configurations."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from atc.tracing.errors import ArgumentError, place
 from atc.tracing.tape import current_tape, traced_tape
@@ -15,13 +15,12 @@ class Parameter(Tensor):
     def __init__(self, data: Any, dtype: Any = None, *, name: str = "") -> None:
         super().__init__(data, dtype, name=name)
         self.constant = False
-        self.kept_grad: Tensor | None = None
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient that `backward` has stored."""
         self._note_grad()
-        return self.kept_grad
+        return cast("Tensor | None", self.kept_grad)
 
     @grad.setter
     def grad(self, grad: Tensor | None) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from onnx import helper
 
+from atc import __version__
 from atc.build.output_folder import write_files
-from atc.codegen.interface import Port
 from atc.names import c_string, comment
 from atc.pipeline.held import Held, held_in_place
 from atc.pipeline.pipeline import Compilation
 from atc.templates import render
-from atc.tracing.tensor import Tensor
+from atc.tracing.tape import Tracked
 
 ALIGNMENT = 64
 """The alignment of each tensor in the state, in bytes."""
@@ -40,7 +40,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a step of training reads and writes: inputs in order, and the state.
+    """The interface of a step of training: inputs in order, and the state.
 
     `state` has each tensor's input, the output of its new value, and the tensor. `rate` and `seed`
     name inputs of the network, '' where it has none.
@@ -48,7 +48,7 @@ class Recorded:
 
     model: str
     inputs: tuple[str, ...]
-    state: tuple[tuple[str, str, Tensor], ...]
+    state: tuple[tuple[str, str, Tracked], ...]
     rate: str
     lr: float
     seed: str
@@ -81,7 +81,7 @@ def _slots(done: Compilation, recorded: Recorded, held: Held) -> tuple[list[Slot
     slots, first = list[Slot](), bytearray()
     for source, _, tensor in recorded.state:
         assert tensor.array is not None
-        kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
+        kind = helper.np_dtype_to_tensor_dtype(tensor.array.dtype)
         at, size = len(first), tensor.array.nbytes
         slots.append(Slot(source, kind, tensor.array.shape, at, size, at))
         first += tensor.array.tobytes() + bytes(-size % ALIGNMENT)
@@ -97,25 +97,23 @@ def _header_values(
     done: Compilation, recorded: Recorded, slots: Sequence[Slot], saved: int, size: int
 ) -> dict[str, Any]:
     interface = done.emission.interface
-    ins = cast("Sequence[Port]", interface["inputs"])
-    outs = cast("Sequence[Port]", interface["outputs"])
     reads = {slot.name: slot.offset for slot in slots}
     writes = {out: s.new for s, (_, out, _) in zip(slots, recorded.state, strict=True)}
     scalars = {recorded.rate: "double", recorded.seed: "int64_t"}
     call = [
         f"(const {p.dtype.c} *)(const void *)(atc_bytes + {reads[p.name]})" if p.name in reads
         else f"&{p.c_name}" if p.name in scalars else p.c_name
-        for p in ins
+        for p in interface.inputs
     ] + [
         f"({p.dtype.c} *)(void *)(atc_bytes + {writes[p.name]})" if p.name in writes else p.c_name
-        for p in outs
+        for p in interface.outputs
     ]  # fmt: skip
-    own = [p for p in ins if p.name not in reads]
+    own = [p for p in interface.inputs if p.name not in reads]
     inputs = sorted(own, key=lambda p: [*scalars].index(p.name) if p.name in scalars else -1)
-    outputs = [p for p in outs if p.name not in writes]
+    outputs = [p for p in interface.outputs if p.name not in writes]
     return {
         "name": done.name, "NAME": done.name.upper(), "model": comment(recorded.model),
-        "version": interface["version"], "inputs": inputs, "outputs": outputs, "slots": slots,
+        "version": __version__, "inputs": inputs, "outputs": outputs, "slots": slots,
         "scalars": scalars, "saved": saved, "size": size, "arguments": ",\n    ".join(call),
         "in_place": sum(s.new == s.offset for s in slots),
         "call": ", ".join(p.c_name for p in (*inputs, *outputs)),

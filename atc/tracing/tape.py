@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,20 @@ from atc.tracing.networks import Options, network_of, options_of
 from atc.tracing.recording import Array, Recording
 from atc.tracing.segments import Segments
 
-if TYPE_CHECKING:
-    from atc.tracing.parameter import Parameter
-    from atc.tracing.tensor import Tensor
-
 LONGEST = 500
 """Most nodes that are recorded outside of traced functions before they are computed."""
+
+
+class Tracked:
+    """A tensor as tapes know it: its elements, or the tape's value that they are yet to be."""
+
+    array: Array | None
+    tape: Tape | None
+    value: str
+    name: str
+    constant: bool
+    kept_grad: Tracked | None = None
+    """The gradient that `backward` has stored, of a parameter."""
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Tape:
     segments: Segments | None = None
     """The parts into which `exclude_from_trace` has cut the function."""
     differentiating: int = 0
-    grads: dict[int, tuple[Parameter, Tensor | None]] = field(default_factory=dict)
+    grads: dict[int, tuple[Tracked, Tracked | None]] = field(default_factory=dict)
     """The gradients of parameters as they were when the function began."""
 
     def __post_init__(self) -> None:
@@ -53,12 +61,12 @@ class Tape:
     def restart(self) -> None:
         """Start over without nodes."""
         self.recording = Recording()
-        self.sources: dict[str, Tensor] = {}
+        self.sources: dict[str, Tracked] = {}
         self.values: dict[int, str] = {}
-        self.made: list[weakref.ref[Tensor]] = []
-        self.updates: dict[int, tuple[Tensor, Tensor]] = {}
+        self.made: list[weakref.ref[Tracked]] = []
+        self.updates: dict[int, tuple[Tracked, Tracked]] = {}
 
-    def value(self, tensor: Tensor) -> str:
+    def value(self, tensor: Tracked) -> str:
         """Return the value of a tensor in the recording; one from outside becomes an input."""
         if id(tensor) in self.updates:
             tensor = self.updates[id(tensor)][1]
@@ -79,20 +87,20 @@ class Tape:
         self.values[id(tensor)] = value
         return value
 
-    def placeholder(self, tensor: Tensor, name: str) -> None:
+    def placeholder(self, tensor: Tracked, name: str) -> None:
         """Make a tensor an input, even if the tape reads other tensors as constants."""
         assert tensor.array is not None
         value = self.recording.input(tensor.array.dtype, tensor.array.shape, name)
         self.sources[value] = tensor
         self.values[id(tensor)] = value
 
-    def take(self, tensor: Tensor) -> None:
+    def take(self, tensor: Tracked) -> None:
         """Keep track of a tensor that was made of this tape's values."""
         self.made.append(weakref.ref(tensor))
         if not self.traced and not self.differentiating and len(self.recording.nodes) > LONGEST:
             self.finish()
 
-    def look(self, tensor: Tensor, why: str) -> Array:
+    def look(self, tensor: Tracked, why: str) -> Array:
         """Compute a tensor's elements and return them; `why` says what they are for."""
         current = self.updates[id(tensor)][1] if id(tensor) in self.updates else tensor
         self._check_ended()
@@ -115,7 +123,7 @@ class Tape:
         assert current.array is not None
         return current.array
 
-    def settle(self, tensor: Tensor) -> None:
+    def settle(self, tensor: Tracked) -> None:
         """Compute a tensor that another tape reads, and all others that are alive."""
         self._check_ended()
         if self.traced:

@@ -12,13 +12,13 @@ from onnx.helper import np_dtype_to_tensor_dtype
 
 from atc.tracing.errors import ArgumentError, OperandError, place
 from atc.tracing.recording import Array, Shape
-from atc.tracing.tape import Tape, current_tape, traced_tape
+from atc.tracing.tape import Tape, Tracked, current_tape, traced_tape
 
 _END = np.iinfo(np.int64).max
 _NAMESPACE: list[ModuleType] = []
 
 
-class Tensor:
+class Tensor(Tracked):
     """An array of a fixed shape, or a recorded one, which is computed when its value is needed.
 
     It has the methods and operators of the array API standard; `__array_namespace__` has the
@@ -33,8 +33,8 @@ class Tensor:
             found = found.astype(np.float32)
         if found.dtype.kind not in "biuf":
             raise OperandError(f"tensors of {found.dtype} aren't computed with", where=place())
-        self.array: Array | None = found
-        self.tape: Tape | None = None
+        self.array = found
+        self.tape = None
         self.value = ""
         self.name = name
         self.constant = traced_tape() is not None

@@ -19,10 +19,9 @@ from atc.runtime.network import Network
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
 from atc.tracing.errors import ArgumentError, OperandError, TracingError
 from atc.tracing.networks import Options, network_of, write_library
-from atc.tracing.parameter import Parameter
 from atc.tracing.recording import Array
 from atc.tracing.segments import Segments
-from atc.tracing.tape import Tape, options_for, reset_traced, set_traced, traced_tape
+from atc.tracing.tape import Tape, Tracked, options_for, reset_traced, set_traced, traced_tape
 from atc.tracing.tensor import Tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -35,15 +34,15 @@ class Entry:
     model: onnx.ModelProto
     network: Network | None
     arguments: tuple[str, ...]
-    sources: list[tuple[str, Tensor]]
+    sources: list[tuple[str, Tracked]]
     """The inputs that aren't arguments."""
     results: Any
     """The function's result, with the outputs' names in the place of tensors."""
-    updates: list[tuple[Tensor, str]]
-    grads: list[tuple[Parameter, Tensor | None, str | None]]
+    updates: list[tuple[Tracked, str]]
+    grads: list[tuple[Tracked, Tracked | None, str | None]]
     """Parameters, their gradients before, and the outputs that have them after, if any."""
 
-    def named(self, tensor: Tensor) -> str:
+    def named(self, tensor: Tracked) -> str:
         """Return the name of a tensor's input."""
         return next(name for name, source in self.sources if source is tensor)
 
@@ -251,7 +250,7 @@ class Traced:
         outputs: dict[str, str] = {}
         texts = iter(names)
 
-        def added(name: str, tensor: Tensor) -> str:
+        def added(name: str, tensor: Tracked) -> str:
             while name in outputs or name in tape.recording.types:
                 name += "_"
             outputs[name] = tape.value(tensor)
@@ -376,7 +375,7 @@ def _run(entry: Entry, arrays: Sequence[Array]) -> dict[str, Array]:
     return dict(zip(_outputs(entry.model), listed, strict=True))
 
 
-def _present(tensor: Tensor) -> Array:
+def _present(tensor: Tracked) -> Array:
     if tensor.tape is not None:
         tensor.tape.settle(tensor)
     assert tensor.array is not None

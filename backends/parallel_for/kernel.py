@@ -1,4 +1,4 @@
-"""What these kernels are: a loop of independent iterations."""
+"""Kernels that are a loop of independent iterations."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ RegionT = TypeVar("RegionT", RoiAlign, RoiPool)
 
 
 class _RegionBins(ParallelFor[RegionT]):
-    """What regions of feature maps become bin by bin, in float or double."""
+    """Pooling of regions of feature maps bin by bin, in float or double."""
 
     dynamic = True
 

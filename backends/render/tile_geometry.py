@@ -105,20 +105,20 @@ def geometry(
     """Return the geometry of a ConvBlocked for tiles of `pixels` outputs.
 
     Pointwise ones become rows of about that many pixels where that comes out even, else one row;
-    not so without `recut` or where `params` are those of bands.
+    not so without `recut` or where `params` are those of stripes.
     """
     op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
     block, window = y.shape[-1], op.window
     axes = _axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank])
-    bands = params.bands if params else ()
+    held = params.rows_held if params else ()
     merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
-    flat = recut and not bands and _is_flat(axes) and merge
+    flat = recut and not held and _is_flat(axes) and merge
     rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes
     oc = weights.shape[0] // op.group
     q = super_groups(op.group, weights.shape[1], oc, block)
     return Geometry(
         y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
-        len(x.shape) == op.plain, flat, *bands,
+        len(x.shape) == op.plain, flat, *held,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ LENGTH = slice(48, 58)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the fields of an ELF file of one class are; `word` is the format of its sizes."""
+    """The places of fields in an ELF file of one class; `word` is the format of its sizes."""
 
     word: str
     section_table: int

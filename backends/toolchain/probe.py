@@ -1,4 +1,4 @@
-"""What this machine has for a target: a compiler that works, and what starts a program for it."""
+"""Find out what this machine has for a target: a working compiler, and what starts programs."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-    "left_out", ["nothing", *dict.fromkeys(p.name.removesuffix("_again") for p in PASSES)]
+    "left_out", ["nothing", *dict.fromkeys(p.switch for p in PASSES)]
 )
 def test_results_are_kept_with_any_pass_left_out(
     left_out: str, monkeypatch: pytest.MonkeyPatch

@@ -8,21 +8,19 @@ standard's reference implementation, and leaves no trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import defs, helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
+from onnx import helper
 
 from atc.errors import ModelError, UnsupportedError
 from atc.importers.megengine.types import DType
+from atc.importers.onnx_nodes import evaluate, first_line, infer_outputs
 
-OPSET = 21
-IR_VERSION = 10
 _FOLDED = 4096  # elements of the largest tensor that is folded
 _MAX_ELEMENTS = 1 << 32
 
@@ -51,7 +49,6 @@ class Builder:
     nodes: list[ir.Node] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _types: dict[ir.Value, onnx.TypeProto] = field(default_factory=dict)
-    _data: dict[ir.Value, onnx.TensorProto] = field(default_factory=dict)  # of small constants
     _count: int = 0
 
     def input(self, name: str, dtype: DType, shape: Sequence[int]) -> ir.Value:
@@ -247,37 +244,21 @@ class Builder:
         for value in present:
             if (value.dtype is None) or value not in self._types:
                 raise self.fail(f"{proto.op_type} reads a variable that nothing computes")
+        types = {v.name or "": self._types[v] for v in present}
         try:
-            kinds = shape_inference.infer_node_outputs(
-                defs.get_schema(proto.op_type, OPSET, ""),
-                proto,
-                {v.name or "": self._types[v] for v in present},
-                {v.name or "": self._proto(v) for v in present if _is_small_constant(v)},
-                opset_imports=[helper.make_opsetid("", OPSET)],
-                ir_version=IR_VERSION,
-            )
-        except (
-            onnx.checker.ValidationError,
-            shape_inference.InferenceError,
-            RuntimeError,
-            ValueError,
-        ) as error:
+            kinds = infer_outputs(proto, types, self._arrays(filter(_is_small_constant, present)))
+        except ValueError as error:
             shapes = ", ".join(_describe(v) for v in present)
-            raise self.fail(
-                f"{proto.op_type} of {shapes} breaks its rules: {_first_line(error)}"
-            ) from error
+            raise self.fail(f"{proto.op_type} of {shapes} breaks its rules: {error}") from error
         for kind in kinds.values():
             dims = kind.tensor_type.shape.dim
             self._check_size([d.dim_value for d in dims if d.HasField("dim_value")])
         return kinds
 
-    def _proto(self, value: ir.Value) -> onnx.TensorProto:
-        """Return a small constant as the shape functions want it."""
-        if value not in self._data:
-            array = self.array(value)
-            assert array is not None
-            self._data[value] = numpy_helper.from_array(array)
-        return self._data[value]
+    def _arrays(self, values: Iterable[ir.Value]) -> dict[str, np.ndarray]:
+        """Return constants by name."""
+        found = ((v.name or "", self.array(v)) for v in values)
+        return {name: array for name, array in found if array is not None}
 
     def _check_size(self, shape: Sequence[int]) -> None:
         if any(extent < 0 for extent in shape):
@@ -295,15 +276,13 @@ class Builder:
         present = [v for v in inputs if v is not None]
         if not all(map(_is_small_constant, present)) or not all(map(_small, kinds.values())):
             return None
-        feeds = {v.name or "": self.array(v) for v in present}
         try:
-            with np.errstate(all="ignore"):
-                results = ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feeds)
+            results = evaluate(proto, self._arrays(present))
         except Exception as error:  # whatever numpy or the reference finds wrong with the values
-            raise self.fail(f"{proto.op_type} cannot be evaluated: {_first_line(error)}") from error
+            raise self.fail(f"{proto.op_type} cannot be evaluated: {first_line(error)}") from error
         wanted = [ir.DataType(kinds[name].tensor_type.elem_type) for name in proto.output]
         pairs = zip(results, wanted, strict=True)
-        return [np.asarray(r).astype(w.numpy(), copy=False) for r, w in pairs]
+        return [r.astype(w.numpy(), copy=False) for r, w in pairs]
 
 
 def _is_small_constant(value: ir.Value) -> bool:
@@ -326,7 +305,3 @@ def _describe(value: ir.Value) -> str:
     dtype = value.dtype.name if value.dtype else "?"
     shape = "?" if value.shape is None else ",".join(str(d) for d in value.shape)
     return f"{dtype}[{shape}]"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -23,10 +23,11 @@ from atc.importers.megengine import (
     ops_shape,
 )
 from atc.importers.megengine.asserts import without_asserts
-from atc.importers.megengine.builder import IR_VERSION, OPSET, Builder, Var
+from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Dump, Operator, StoredTensor
 from atc.importers.megengine.tidy import tidy
 from atc.importers.megengine.translation import Rule
+from atc.importers.onnx_nodes import IR_VERSION, OPSET, initializers
 
 RULES: Mapping[str, Rule] = {
     **ops_attention.RULES,
@@ -215,13 +216,13 @@ class _State:
             for number, name in zip(self.dump.outputs, outputs, strict=True)
         ]
         nodes = self.builder.nodes
-        initializers = list(_initializers(nodes))
-        self._name_the_rest(initializers)
+        constants = initializers(nodes)
+        self._name_the_rest(constants)
         graph = ir.Graph(
             self.inputs,
             results,
             nodes=nodes,
-            initializers=initializers,
+            initializers=constants,
             opset_imports={"": OPSET},
             name="megengine",
         )
@@ -250,24 +251,15 @@ class _State:
             self.named.add(value)
         return value
 
-    def _name_the_rest(self, initializers: Sequence[ir.Value]) -> None:
+    def _name_the_rest(self, constants: Sequence[ir.Value]) -> None:
         """Give the inner values and the nodes their final names."""
         nodes = self.builder.nodes
-        for value in [*initializers, *(v for node in nodes for v in node.outputs)]:
+        for value in [*constants, *(v for node in nodes for v in node.outputs)]:
             if value not in self.named:
                 value.name = self.names.unique(self.builder.label(value))
         node_names = Names()
         for node in nodes:
             node.name = node_names.unique(node.outputs[0].name or "")
-        for value in initializers:
+        for value in constants:
             if value.const_value is not None:
                 value.const_value.name = value.name
-
-
-def _initializers(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
-    seen: set[ir.Value] = set()
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None and value.const_value is not None and value not in seen:
-                seen.add(value)
-                yield value

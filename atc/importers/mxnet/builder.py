@@ -10,18 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from atc.errors import ModelError
 from atc.importers.mxnet.params import Array
-from atc.importers.mxnet.tensor import (
-    IR_VERSION,
-    OPSET,
-    Tensor,
-    Type,
-    folded,
-    infer_types,
-    onnx_type,
-)
+from atc.importers.mxnet.tensor import Tensor, Type, folded, infer_types, onnx_type
+from atc.importers.onnx_nodes import IR_VERSION, OPSET, initializers
 
 MAX_ELEMENTS = 1 << 40
 """A tensor larger than this is refused: no memory plan could hold it."""
@@ -255,7 +249,7 @@ class Builder:
     # ---- result -------------------------------------------------------------------------------
 
     def graph(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
-        """Return the finished graph: what its outputs don't need is left out."""
+        """Return the finished graph."""
         free = {id(v) for node in self.nodes for v in node.outputs}
         results: list[ir.Value] = []
         for tensor in outputs:
@@ -264,42 +258,18 @@ class Builder:
                 value = self.emit("Identity", [tensor], fold=False)[0].value
             free.discard(id(value))
             results.append(value)
-        live = _live(self.nodes, results)
         return ir.Graph(
-            [i.value for i in inputs], results, nodes=live,
-            initializers=[] if self._parent else _initializers(live),
+            [i.value for i in inputs], results, nodes=self.nodes,
+            initializers=[] if self._parent else initializers(self.nodes),
             opset_imports={"": OPSET}, name=name,
         )  # fmt: skip
 
     def model(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Model:
-        """Return the finished model."""
+        """Return the finished model: what its outputs don't need is left out."""
         graph = self.graph(name, inputs, outputs)
-        return ir.Model(graph, ir_version=IR_VERSION, producer_name="atc")
-
-
-def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node]:
-    needed = {id(v) for v in outputs}
-    live: list[ir.Node] = []
-    for node in reversed(nodes):
-        if any(id(v) in needed for v in node.outputs):
-            live.append(node)
-            needed.update(id(v) for v in _uses(node))
-    return live[::-1]
-
-
-def _uses(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, those that its subgraphs capture too."""
-    yield from (v for v in node.inputs if v is not None)
-    for attribute in node.attributes.values():
-        if attribute.type is ir.AttributeType.GRAPH:
-            for inner in attribute.as_graph():
-                yield from _uses(inner)
-            yield from attribute.as_graph().outputs
-
-
-def _initializers(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    found = {v.name: v for n in nodes for v in _uses(n) if v.const_value is not None}
-    return list(found.values())
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="atc")
+        RemoveUnusedNodesPass()(model)
+        return model
 
 
 def safe_name(name: str) -> str:

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.reference
 import onnx_ir as ir
 
 from atc.importers.mxnet.params import Array
-
-OPSET = 21
-IR_VERSION = 10
+from atc.importers.onnx_nodes import evaluate, infer_outputs
 
 Type = tuple[np.dtype[Any], tuple[int, ...]]
 """An element type and a static shape."""
@@ -66,16 +63,8 @@ class Tensor:
 def infer_types(node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Type]:
     """Return the types of a node's outputs; ValueError where its inputs don't fit."""
     types = {t.name: _type_proto(t) for t in inputs if t is not None}
-    data = {t.name: onnx.numpy_helper.from_array(t.array)
-            for t in inputs if t is not None and t.array is not None and _is_shape(t)}  # fmt: skip
-    try:
-        found = onnx.shape_inference.infer_node_outputs(
-            onnx.defs.get_schema(node.op_type, OPSET, ""), ir.to_proto(node), types, data,
-            opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
-        )  # fmt: skip
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError,
-            RuntimeError, ValueError) as error:  # fmt: skip
-        raise ValueError(" ".join(str(error).split())[:300] or type(error).__name__) from None
+    constants = {t.name: t.array for t in inputs if t and t.array is not None and _is_shape(t)}
+    found = infer_outputs(ir.to_proto(node), types, constants)
     return [_known(found.get(v.name or "")) for v in node.outputs]
 
 
@@ -100,9 +89,7 @@ def folded(node: ir.Node, inputs: Sequence[Tensor | None], type_: Type) -> Array
         return None
     if prod(shape) > max(SMALL, sum(a.size for a in arrays.values())):
         return None
-    with np.errstate(all="ignore"):
-        evaluator = onnx.reference.ReferenceEvaluator(ir.to_proto(node))
-        array = np.asarray(list(evaluator.run(None, arrays))[0])
+    array = evaluate(ir.to_proto(node), arrays)[0]
     return array.astype(dtype, copy=False).reshape(shape)
 
 

@@ -122,7 +122,7 @@ class ValueReader(Scanner):
 
     @cached_property
     def readers(self) -> Mapping[Any, Callable[[], Any]]:
-        """How values are read whose annotated type says it."""
+        """The readers of values by their annotated types."""
         return {
             int: self.extent, bool: self.boolean, float: self.number, str: self.name,
             bytes: lambda: self.quoted().encode("latin-1"), DType: self.dtype, View: self.view,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import prod
 
-from atc.dims import Undecided, high, low
+from atc.dims import decided, high, low
 from atc.ir.expr import Input
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
@@ -28,9 +28,7 @@ def fuse_attention(state: Rewriting, node: Node, device: bool = False) -> Node:
     """
     match node.op:
         case MatMul():
-            with suppress(Undecided):
-                return _attention(state, node, node.op, device) or node
-            return node
+            return decided(partial(_attention, state, node, node.op, device)) or node
         case Map() if node.op.is_movement:
             return _in_order(state, node, node.op) or node
         case _:

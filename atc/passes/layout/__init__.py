@@ -32,7 +32,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Layouts:
-    """How layouts are chosen: the costs, a layout to prefer, and the observer."""
+    """The terms on which layouts are chosen: costs, a layout to prefer, and the observer."""
 
     wanted: str = AUTO
     price: Price = no_price

@@ -39,8 +39,11 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Storing:
-    """What the kernels and the options say: the price of a node that is computed so, whether its
-    results may be rounded to bfloat16, and whether its operands mustn't; `bf16`: whether any."""
+    """The terms on which values are stored in 16 bits, by kernels and options.
+
+    The cost of a node that is computed so, whether its results may be rounded to bfloat16, and
+    whether its operands mustn't; `bf16`: whether any.
+    """
 
     kernel_cost: Callable[[Node, Task], KernelCost | None]
     may_round: Callable[[Node], bool]

@@ -1,4 +1,4 @@
-"""What convolutions on AMX's tiles share: panels of weights, blocks of results, their epilogues.
+"""Common parts of convolutions on AMX's tiles: panels of weights, blocks of results, epilogues.
 
 A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed; while the next one
 is, the pixels of the last go through the epilogue. Floats are multiplied as bfloat16, or as sums of

@@ -111,8 +111,8 @@ def channelwise(w: Workload[Windowed], params: WindowParams | None = None) -> Ge
     block = y.shape[-1]
     axes = window_axes(window, y.shape[2:-1], x.shape[2:-1])
     rows, cols = rows_and_columns(axes)
-    bands = params.bands if params else ()
-    return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *bands)
+    held = params.rows_held if params else ()
+    return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *held)
 
 
 def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Columns], list[Tile]]:

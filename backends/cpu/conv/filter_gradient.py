@@ -38,7 +38,7 @@ class TileParams(KernelParams):
 
 @dataclass(frozen=True)
 class Cut:
-    """What is computed together: `images` of the batch, of each so many `rows` of pixels."""
+    """A part computed at a time: `images` of the batch, of each so many `rows` of pixels."""
 
     rows_axis: Axis
     cols_axis: Axis

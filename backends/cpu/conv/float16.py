@@ -111,7 +111,7 @@ class ConvFloat16(ConvDirect):
 
 def _banded(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
     g = geometry(w, params.p, params)
-    if not params.bands and not 0 < params.rb < g.rows.out:
+    if not params.rows_held and not 0 < params.rb < g.rows.out:
         return g
     reach = (params.rb - 1) * g.rows.stride + (g.rows.kernel - 1) * g.rows.dilation + 1
     return replace(g, x_rows=min(reach, g.rows.size))

@@ -67,7 +67,7 @@ class Exact:
 
     @property
     def inverse(self) -> int:
-        """What takes off a result's odd factor, modulo 2^32, as a signed number."""
+        """The inverse of a result's odd factor, modulo 2^32, as a signed number."""
         found = pow(self.scale**2 >> self.shift, -1, 1 << 32)
         return found - (found >> 31 << 32)
 
@@ -100,7 +100,7 @@ class ExactWinogradParams(PanelParams):
 
 @dataclass(frozen=True)
 class Plan:
-    """How an image is cut into tiles, and its input channels into pairs of blocks and groups."""
+    """The division of an image into tiles, of input channels into pairs of blocks and groups."""
 
     g: Geometry
     m: int

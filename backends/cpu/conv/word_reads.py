@@ -1,4 +1,4 @@
-"""How a step of a tile reads its pixels' words: each broadcast, or a vector of them at a time.
+"""Reads of pixels' words by a step of a tile: each broadcast, or a vector of them at a time.
 
 NEON multiplies by a lane of a vector: where words of pixels follow each other, as in blocks of four
 channels of a byte, one load reads four.

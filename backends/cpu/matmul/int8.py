@@ -78,7 +78,7 @@ def bytewise(target: Target) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the bytes of A are read: `word` of them at a time, as signed ones or as unsigned ones.
+    """A way to read the bytes of A: `word` of them at a time, as signed ones or as unsigned ones.
 
     One at a time they are what they are.
     """

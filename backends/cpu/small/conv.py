@@ -40,7 +40,7 @@ def dims(w: Workload[ConvBlocked]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunParams(StripedParams):
-    """How windows are read."""
+    """The way in which windows are read."""
 
     patch: bool
     """Whether every one is copied, to one run."""

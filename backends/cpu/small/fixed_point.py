@@ -60,7 +60,7 @@ class FixedPoint:
 
     @property
     def steps(self) -> Steps:
-        """How the byte is computed: by weights that always do, or with a look at the middles."""
+        """The computation of the byte: by weights that always do, or with a look at the middles."""
         start, zeros, scales = self.parts
         exact = exact_steps(
             self.value, scales, start, zeros, self.bits, self.near, self.ranges, self.rounded

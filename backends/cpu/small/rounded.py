@@ -1,4 +1,4 @@
-"""What is rounded to a byte: the value before, the zero point added, and the bounds."""
+"""Rounding to a byte: the value before, the zero point added, and the bounds."""
 
 from __future__ import annotations
 

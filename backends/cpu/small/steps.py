@@ -37,12 +37,12 @@ class Steps:
 
     @property
     def zero(self) -> int:
-        """What is added at the end."""
+        """The zero point that is added at the end."""
         return 0 if self.folds else self.rounded.zero
 
     @property
     def start(self) -> int:
-        """What is added to the total."""
+        """The number that is added to the total."""
         return self.base_start + (self.rounded.zero << self.bits if self.folds else 0)
 
     @property
