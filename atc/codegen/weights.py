@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.files.blob import Blob
 from atc.names import identifier
@@ -42,12 +43,13 @@ def in_library(library: str) -> str:
     return f"src/kernels/../../{library}"
 
 
-def weights_text(name: str, blob: Blob, alignment: int) -> str:
+def weights_text(name: str, blob: Blob, target: Target) -> str:
     """Return C of the weights, for a target whose assembler includes no files: 3 MB for each 1."""
-    words = np.frombuffer(b"".join(blob.parts), "<u8")
+    words = np.frombuffer(b"".join(blob.parts), ">u8" if target.big_endian else "<u8")
     rows = (words[k : k + 4].tolist() for k in range(0, words.size, 4))
     return render("project/weights.c.j2", {
-        "name": _checked(name), "alignment": alignment, "words": words.size,
+        "name": _checked(name), "alignment": target.alignment, "words": words.size,
+        "order": "big" if target.big_endian else "little",
         "lines": [" ".join(f"0x{word:016x}," for word in row) for row in rows],
     })  # fmt: skip
 

@@ -82,7 +82,7 @@ def _copied(emission: Emission, target: Target) -> dict[str, str]:
         if path.startswith("src/")
     }
     if emission.blob.size:
-        weights = weights_text(name, emission.blob, target.alignment)
+        weights = weights_text(name, emission.blob, target)
         texts[f"src/{name}_weights.c"] = weights
     return texts
 

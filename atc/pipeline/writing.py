@@ -161,7 +161,7 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         files |= split_weights(name, emission.weights, emission.offsets)
     elif emission.blob.size and not (request.target.includes_files or options.external_weight):
         text = f"{name}_weights.c"
-        files[text] = weights_text(name, emission.blob, request.target.alignment).encode()
+        files[text] = weights_text(name, emission.blob, request.target).encode()
         units.append(Unit(text, f"{name}_weights", cacheable=False))
     elif emission.blob.size:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
