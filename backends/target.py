@@ -82,6 +82,11 @@ class Target:
         return same and not self.bare
 
     @property
+    def byte_order(self) -> str:
+        """The end of a number that comes first: `big` or `little`."""
+        return "big" if self.big_endian else "little"
+
+    @property
     def includes_files(self) -> bool:
         """Whether assemblers for it have `.incbin`; else weights are text for the compiler."""
         return self.arch != "wasm32"

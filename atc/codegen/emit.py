@@ -196,7 +196,7 @@ def emit(
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
         "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
-        "order": "big" if target.big_endian else "little",
+        "order": target.byte_order,
         "as_text": not target.includes_files,
         "selftest": selftest.outputs if selftest else (),
         "nodes": node_sums(program, arena, selftest) if selftest and step else (),

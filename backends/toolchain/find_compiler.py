@@ -50,10 +50,10 @@ def find_compiler(
     found = _found_compiler(target, environ, given, log, timeout)
     if _is_big_endian(found, log) == target.big_endian:
         return found
-    order, wanted = ("big", "little")[:: -1 if target.big_endian else 1]
+    order = "little" if target.big_endian else "big"
     raise ToolchainError(
         f"{shlex.join(found.argv)} builds for {found.machine}, which is {order}-endian; "
-        f"the constants of {target.name} are {wanted}-endian",
+        f"the constants of {target.name} are {target.byte_order}-endian",
         hint=f"{compiler_advice(target)}, or name another compiler by CC"
         if target.big_endian
         else "choose another compiler, or --target=c99-big-endian",
