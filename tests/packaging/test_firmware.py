@@ -281,6 +281,19 @@ def test_a_pack_holds_what_it_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["_n", "__", "a" * 40])
+def test_a_component_has_a_name_that_the_schema_allows(name: str, tmp_path: Path) -> None:
+    onnx.save(affine_model(), tmp_path / "model.onnx")
+    folder = atc.compile(
+        tmp_path / "model.onnx", tmp_path / name, target="c99", package="cmsis-pack"
+    ).folder
+    (pdsc,) = (folder / "cmsis-pack").glob("*.pdsc")
+    (component,) = ET.parse(pdsc).getroot().iter("component")
+    # PACK.xsd 1.7: CsubType
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_+():/\- .]{0,31}", component.get("Csub") or "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "core", "symbol"),
     [("cortex-m4f", "Cortex-M4", "CPU_CORTEX_M4"), ("cortex-m55", "Cortex-M55", "CPU_CORTEX_M55")],
