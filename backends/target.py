@@ -66,12 +66,25 @@ class Target:
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
     saves_memory: bool = False
     """Whether the least memory counts more than time, as it does on every microcontroller."""
+    big_endian: bool = False
+    """Whether the first byte of a number is its most significant one, in the constants, too."""
 
     @property
     def link_flags(self) -> tuple[str, ...]:
         """The linker's flags for a program that brings its own startup: no operating system."""
         newlib = ("--specs=nano.specs", "--specs=nosys.specs") if self.arch == "arm" else ()
         return ("-nostartfiles", *newlib)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this machine's system loads libraries for it, on a CPU with its features."""
+        same = self.arch in ("", host_arch()) and self.big_endian == (sys.byteorder == "big")
+        return same and not self.bare
+
+    @property
+    def byte_order(self) -> str:
+        """The end of a number that comes first: `big` or `little`."""
+        return "big" if self.big_endian else "little"
 
     @property
     def includes_files(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from dataclasses import replace
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
@@ -60,7 +61,8 @@ def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]
     """Return the last of `targets` (ordered weakest first) that a CPU can run."""
     able = [
         t for t in targets if t.arch in ("", arch) and t.features <= features and not t.bare
-    ]
+        and t.big_endian == (sys.byteorder == "big")
+    ]  # fmt: skip
     return _at_home(able[-1])
 
 

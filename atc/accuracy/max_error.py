@@ -23,7 +23,7 @@ from atc.accuracy.float64 import run_in_double
 from atc.accuracy.inputs import random_inputs
 from atc.accuracy.predict import predicted_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
-from atc.backends.target import Target, host_arch, host_features
+from atc.backends.target import Target, host_features
 from atc.backends.targets import get_target
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
@@ -193,7 +193,7 @@ class _Trials:
     def measures(self) -> bool:
         """Whether this machine can run the target; else errors are predicted."""
         target = self.request.target
-        return target.arch in ("", host_arch()) and target.features <= host_features()
+        return target.is_native and target.features <= host_features()
 
     @property
     def allowed(self) -> float:

@@ -27,6 +27,7 @@ from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.sources import gpu_files, kernel_tree
 from atc.codegen.template_values import TemplateValues
 from atc.files.blob import NO_WEIGHTS, Blob
+from atc.files.byte_order import in_byte_order
 from atc.ir.graph import Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
@@ -137,7 +138,7 @@ def emit(
     own = [program] if general or not shape_profiles else []
     programs = [*(p for p, _ in shape_profiles), *own]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
-    places, blob = _layout_weights(programs, target.alignment, before)
+    places, blob = _layout_weights(programs, target, before)
     offsets = places[programs.index(program)]
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
@@ -165,6 +166,7 @@ def emit(
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
     values = TemplateValues(
         name=name, model=comment(model), target=target.name, bare=target.bare,
+        order=target.byte_order,
         build_info=c_string(_build_info(target, model, model_hash, options)),
         cflags=target.cflags, checks=target.cpu_checks, tiles=any(k.tiles for k in kernels),
         as_text=not target.includes_files,
@@ -309,7 +311,7 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
     if values.weights_size and not values.external and not values.as_text:
         files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", {
             "name": name, "alignment": values.alignment, "words": "@WORDS@",
-            "lines": ["@LINES@"],
+            "lines": ["@LINES@"], "order": values.order,
         })  # fmt: skip
     return files
 
@@ -352,12 +354,12 @@ def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
 
 
 def _layout_weights(
-    programs: Sequence[Program], alignment: int, before: Blob
+    programs: Sequence[Program], target: Target, before: Blob
 ) -> tuple[list[dict[str, int]], Blob]:
     """Return each program's constants with their offsets, and the blob in order of first use.
 
     Equal bytes lie once, whosever they are. The blob's parts are constants, each with what fills
-    it up to a multiple of `alignment`.
+    it up to a multiple of the target's alignment.
     """
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]] = {}
     parts: list[bytes | memoryview] = [*before.parts]
@@ -366,14 +368,14 @@ def _layout_weights(
         data = np.frombuffer(part, np.uint8)
         seen.setdefault((data.size, _sample(data)), []).append((data, at))
         at += len(part) + len(filling)
-    return [_placed(p, seen, parts, alignment) for p in programs], Blob(tuple(parts))
+    return [_placed(p, seen, parts, target) for p in programs], Blob(tuple(parts))
 
 
 def _placed(
     program: Program,
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]],
     parts: list[bytes | memoryview],
-    alignment: int,
+    target: Target,
 ) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
     order = dict.fromkeys(
@@ -382,13 +384,13 @@ def _placed(
     offsets: dict[str, int] = {}
     size = sum(map(len, parts))
     for name in order:
-        data = _memory(program.constants[name])
+        data = in_byte_order(program.constants[name], target.big_endian)
         alike = seen.setdefault((data.size, _sample(data)), [])
         found = next((at for other, at in alike if np.array_equal(other, data)), None)
         if found is None:
             found = size
             alike.append((data, found))
-            padded = max(-(-data.size // alignment), 1) * alignment
+            padded = max(-(-data.size // target.alignment), 1) * target.alignment
             parts += [data.data, bytes(padded - data.size)]
             size += padded
         offsets[name] = found
@@ -398,12 +400,6 @@ def _placed(
 def _sample(data: Array) -> bytes:
     """Return some bytes of many, which distinguish most arrays without reading all of them."""
     return bytes(data[:: max(data.size // 1024, 1)])
-
-
-def _memory(array: Array) -> Array:
-    """Return the bytes of an array's elements, little endian, row-major."""
-    ordered = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    return ordered.reshape(-1).view(np.uint8)
 
 
 def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, object]]:

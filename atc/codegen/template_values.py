@@ -34,6 +34,8 @@ class TemplateValues:
     target: str
     bare: bool
     """Whether there is no operating system."""
+    order: str
+    """Of the bytes of a number: `little` or `big`."""
     cflags: tuple[str, ...]
     checks: tuple[str, ...]
     """What the processor is asked for before anything runs."""

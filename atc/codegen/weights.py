@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.files.blob import Blob
 from atc.names import identifier
@@ -16,12 +17,14 @@ from atc.templates import render
 def included_weights(
     name: str, file: str, what: str = "weights", alignment: int = 64,
     part: tuple[int, int] | None = None, others: Sequence[str] = (), elf: bool = False,
+    order: str = "",
 ) -> str:  # fmt: skip
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
     `file` is looked up like a header: from the compiler's folder and the `-I` ones. Of a `part`,
     begin and size in bytes, nothing else of it is included. The networks `others` find the same
-    data under their own names. With `elf` it is the same for ELF alone, without lines
+    data under their own names. Where `order` is given, processors of the other order of bytes are
+    refused. With `elf` it is the same for ELF alone, without lines
     of the preprocessor (`.s`). 100 MB take the assembler a tenth of a second, hence this is the
     form for all compilers that have it.
     """
@@ -29,7 +32,7 @@ def included_weights(
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
     return render("project/weights.S.j2", {
         "name": _checked(name), "file": file, "what": what, "alignment": alignment, "part": part,
-        "others": [*map(_checked, others)], "elf": elf,
+        "others": [*map(_checked, others)], "elf": elf, "order": order,
     })  # fmt: skip
 
 
@@ -42,12 +45,13 @@ def in_library(library: str) -> str:
     return f"src/kernels/../../{library}"
 
 
-def weights_text(name: str, blob: Blob, alignment: int) -> str:
+def weights_text(name: str, blob: Blob, target: Target) -> str:
     """Return C of the weights, for a target whose assembler includes no files: 3 MB for each 1."""
-    words = np.frombuffer(b"".join(blob.parts), "<u8")
+    words = np.frombuffer(b"".join(blob.parts), ">u8" if target.big_endian else "<u8")
     rows = (words[k : k + 4].tolist() for k in range(0, words.size, 4))
     return render("project/weights.c.j2", {
-        "name": _checked(name), "alignment": alignment, "words": words.size,
+        "name": _checked(name), "alignment": target.alignment, "words": words.size,
+        "order": target.byte_order,
         "lines": [" ".join(f"0x{word:016x}," for word in row) for row in rows],
     })  # fmt: skip
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from atc.backends.target import Target, host_arch
+from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import compile_flags, machine_flags
 from atc.backends.toolchain.compiling import Job, compile_many
@@ -28,6 +29,7 @@ from atc.backends.toolchain.processes import Finished, Log, no_log, run_binary
 from atc.codegen.interface import Port
 from atc.devices.serial_line import Span, line_of, open_line, run_over
 from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason_of
+from atc.files.byte_order import in_byte_order
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, TensorType
 from atc.names import c_string
@@ -72,7 +74,7 @@ class Device:
     @property
     def is_native(self) -> bool:
         """Whether this machine can load libraries for the target."""
-        return self.target.arch in ("", host_arch()) and not self.target.bare
+        return self.target.is_native
 
     @property
     def loads(self) -> bool:
@@ -144,8 +146,8 @@ class DeviceNetwork:
             return self._over_line(inputs)
         with temporary_folder("device") as place:
             for k, tensor in enumerate(self.inputs):
-                array = np.ascontiguousarray(inputs[tensor.name], tensor.dtype)
-                (place / f"input_{k}.bin").write_bytes(array.tobytes())
+                array = np.asarray(inputs[tensor.name], tensor.dtype)
+                (place / f"input_{k}.bin").write_bytes(self._turned(array).tobytes())
             program = self._build(place)
             ssh = bool(self._device.host)
             done = self._by_ssh(place, program) if ssh else self._here(place, program)
@@ -157,9 +159,20 @@ class DeviceNetwork:
                     where=str(self._folder),
                 )  # fmt: skip
             self.layers = tuple(
-                Layer(v.node, v.names, _read(place / v.file, v.tensor)) for v in self._values
+                Layer(v.node, v.names, self._read(place / v.file, v.tensor)) for v in self._values
             )
-            return {t.name: _read(place / f"output_{k}.bin", t) for k, t in enumerate(self.outputs)}
+            return {
+                t.name: self._read(place / f"output_{k}.bin", t) for k, t in enumerate(self.outputs)
+            }
+
+    def _read(self, path: Path, tensor: Tensor) -> Array:
+        """Return a tensor that the program has written; an empty one has no file."""
+        data = np.frombuffer(path.read_bytes() if path.exists() else b"", tensor.dtype)
+        return self._turned(data).view(tensor.dtype).reshape(tensor.shape)
+
+    def _turned(self, array: Array) -> npt.NDArray[np.uint8]:
+        """Return the bytes of elements in the device's order, or in this machine's what it has."""
+        return in_byte_order(array, self._device.target.big_endian)
 
     def _over_line(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run on the board at the other end of the serial line."""
@@ -291,12 +304,6 @@ def _step_value(number: int, described: Mapping[str, Any]) -> _StepValue:
         port.name, tuple(described["names"]), Tensor(port.name, port.type.shape, port.dtype.numpy),
         f"output_value_{number}.bin", described["step"], described["buffer"], described["offset"],
     )  # fmt: skip
-
-
-def _read(path: Path, tensor: Tensor) -> Array:
-    """Return a tensor that a program has written; an empty one has no file."""
-    data = path.read_bytes() if path.exists() else b""
-    return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
 
 
 def _port(side: str, number: int, described: Mapping[str, Any]) -> Port:

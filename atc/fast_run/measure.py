@@ -17,7 +17,7 @@ from atc.backends.cuda.device import device_name, runs_code
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import render_kernel
-from atc.backends.target import Target, host_arch
+from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.linking import link_program
 from atc.backends.toolchain.processes import Finished, TimedOut
@@ -180,7 +180,7 @@ def runs_here(target: Target, device_id: int = 0) -> bool:
     """Return whether programs that measure run here, also under a runner: they ask a system."""
     if target.device:
         return runs_code(target.device, device_id)
-    return not target.bare and (bool(target.runner) or target.arch in ("", host_arch()))
+    return not target.bare and (bool(target.runner) or target.is_native)
 
 
 def machine_name(target: Target, device_id: int = 0) -> str:

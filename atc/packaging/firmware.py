@@ -34,6 +34,9 @@ _CMSIS_CORES = (
 )  # fmt: skip
 """All that portable C is for."""
 
+_LONGEST_SUB = 32
+"""Characters of a component's name in PACK.xsd; the first is no underscore."""
+
 
 def check_packages(packages: Sequence[str], target: Target) -> None:
     """Raise OptionError where a system doesn't run on a target's processors."""
@@ -82,7 +85,7 @@ def _copied(emission: Emission, target: Target) -> dict[str, str]:
         if path.startswith("src/")
     }
     if emission.blob.size:
-        weights = weights_text(name, emission.blob, target.alignment)
+        weights = weights_text(name, emission.blob, target)
         texts[f"src/{name}_weights.c"] = weights
     return texts
 
@@ -113,7 +116,8 @@ def _cmsis_pack(emission: Emission, target: Target) -> dict[str, str]:
     sources = [path for path in copied if path.endswith(".c")]
     own = _CORES[target.name][0]
     cores = [own] if own else _CMSIS_CORES
-    values = {**emission.interface.values(), "cores": cores, "sources": sources}
+    sub = name.strip("_")[:_LONGEST_SUB] or "network"
+    values = {**emission.interface.values(), "cores": cores, "sources": sources, "sub": sub}
     texts = {
         f"atc.{name}.pdsc": render("packaging/cmsis-pack/network.pdsc.j2", values),
         **{f"include/{header}": text for header, text in _headers(emission).items()},

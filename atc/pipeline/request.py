@@ -251,6 +251,11 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
+    if len({target.big_endian for target in targets}) > 1:
+        raise OptionError(
+            f"'{text}' are targets of both byte orders", where=where,
+            hint="compile a library for each",
+        )  # fmt: skip
     alone = next((target.name for target in targets if target.bare), None)
     if alone and len(targets) > 1:
         raise OptionError(

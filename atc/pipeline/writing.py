@@ -161,14 +161,17 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         files |= split_weights(name, emission.weights, emission.offsets)
     elif emission.blob.size and not (request.target.includes_files or options.external_weight):
         text = f"{name}_weights.c"
-        files[text] = weights_text(name, emission.blob, request.target.alignment).encode()
+        files[text] = weights_text(name, emission.blob, request.target).encode()
         units.append(Unit(text, f"{name}_weights", cacheable=False))
     elif emission.blob.size:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.blob
         if options.external_weight != 2:
+            target = request.target
             both = (
-                included_weights(name, data, alignment=request.target.alignment, elf=elf).encode()
+                included_weights(
+                    name, data, alignment=target.alignment, elf=elf, order=target.byte_order
+                ).encode()
                 for elf in (False, True)
             )
             files[text], plain = both
@@ -231,8 +234,9 @@ def build_project(
         del files[f"{emission.name}_weights.bin"]
         part = (place_in(made[library], emission.blob), emission.blob.size)
         files[f"{emission.name}_weights.S"] = included_weights(
-            emission.name, in_library(library), alignment=request.target.alignment, part=part
-        ).encode()
+            emission.name, in_library(library), alignment=request.target.alignment, part=part,
+            order=request.target.byte_order,
+        ).encode()  # fmt: skip
     if request.options.wheel:
         files |= wheel_of(emission.name, files, compiler)
     return Built(files, result, cache.stats, context.flags)

@@ -34,6 +34,20 @@ TARGETS: tuple[Target, ...] = (
         alignment=16,
     ),
     Target(
+        name="c99-big-endian",  # the same code, its constants the other way round
+        arch="",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES["zen3"],
+        cflags=("-fexcess-precision=fast",),  # else GCC computes float in double on s390x
+        compiler="s390x-linux-gnu-gcc",
+        runner=("qemu-s390x-static",),
+        zig="s390x-linux-gnu",
+        alignment=16,
+        big_endian=True,
+    ),
+    Target(
         name="x86-64",
         arch="x86_64",
         simd="scalar",

@@ -22,6 +22,7 @@ PACKAGES = {
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
+    "s390x-linux-gnu-gcc": "gcc-s390x-linux-gnu libc6-dev-s390x-cross",
     "clang-19": "clang-19 lld-19",
 }
 """Debian's packages of compilers for other processors."""
@@ -44,16 +45,19 @@ def find_compiler(
 
     Else tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
     A `$CC` for another processor is passed over for a cross target, where it can't be meant.
-    Raises ToolchainError that says what to install, or that the processor is big-endian.
+    Raises ToolchainError that says what to install, or that the processor has the other byte order.
     """
     found = _found_compiler(target, environ, given, log, timeout)
-    if _is_big_endian(found, log):
-        raise ToolchainError(
-            f"{shlex.join(found.argv)} builds for {found.machine}, which is big-endian; "
-            "constants are written for little-endian processors only",
-            hint="choose a compiler for a little-endian processor",
-        )
-    return found
+    if _is_big_endian(found, log) == target.big_endian:
+        return found
+    order = "little" if target.big_endian else "big"
+    raise ToolchainError(
+        f"{shlex.join(found.argv)} builds for {found.machine}, which is {order}-endian; "
+        f"the constants of {target.name} are {target.byte_order}-endian",
+        hint=f"{compiler_advice(target)}, or name another compiler by CC"
+        if target.big_endian
+        else "choose another compiler, or --target=c99-big-endian",
+    )
 
 
 def _is_big_endian(compiler: Compiler, log: Log) -> bool:

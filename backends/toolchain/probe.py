@@ -23,7 +23,8 @@ from atc.errors import AtcError
 EMULATORS = {
     "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",
     "qemu-aarch64-static": "qemu-user-static", "qemu-arm-static": "qemu-user-static",
-    "qemu-riscv64-static": "qemu-user-static", "node": "nodejs",
+    "qemu-riscv64-static": "qemu-user-static", "qemu-s390x-static": "qemu-user-static",
+    "node": "nodejs",
 }  # fmt: skip
 """Debian's packages of what starts programs for other processors."""
 

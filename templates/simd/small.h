@@ -502,16 +502,19 @@ static inline int32_t q_quantize_u(float x, int32_t zero) {
 #endif
 }
 
-/* round((float)sum * scale), ties to even, within [low, high], both less than 512 from 0.
+#if !defined(__ARM_FP) && (defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT))
+
+/* round((float)sum * scale), ties to even, at most 512 from 0.
  *
- * The float product is rounded to 24 bits and then to a whole number. Without hardware for floats
- * that is done in integers: the product of the sum's and the scale's significant bits is exact, and
- * the first rounding matters only where it meets the middle between two whole numbers.
+ * The float product is rounded to 24 bits and then to a whole number: the product of the sum's and
+ * the scale's significant bits is exact, and the first rounding matters only where it meets the
+ * middle between two whole numbers.
  */
-static inline int32_t q_requantize(int32_t sum, float scale, int32_t low, int32_t high) {
-#if defined(__ARM_FP) || !(defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT))
-  return q_clamp(q_round((float)sum * scale), low, high);
-#else
+#if defined(__GNUC__)
+__attribute__((noinline, unused))
+#endif
+static int32_t q_scaled_whole(int32_t sum, float scale)
+{
   uint32_t bits, size = sum < 0 ? 0u - (uint32_t)sum : (uint32_t)sum;
   memcpy(&bits, &scale, sizeof bits);
   const bool negative = (sum < 0) != (bits >> 31 != 0);
@@ -552,7 +555,43 @@ static inline int32_t q_requantize(int32_t sum, float scale, int32_t low, int32_
       whole = (int32_t)((fine + 0x8000u) >> 16);
     }
   }
-  return q_clamp(negative ? -whole : whole, low, high);
+  return negative ? -whole : whole;
+}
+
+/* size * m / 2^16, less than size / 256 + 1 too small; m are a float's 24 significant bits. */
+static inline uint32_t q_scaled_size(uint32_t size, uint32_t bits) {
+#if defined(__ARM_ARCH_6M__) || defined(ATC_EMULATE_SHORT)
+  const uint32_t m = bits << 9 >> 17 | 0x8000u; /* no product has more than 32 bits */
+  return ((size >> 16) * m << 8) + ((size & 0xffffu) * m >> 8);
+#else
+  return (uint32_t)((uint64_t)size * ((bits & 0x7fffffu) | 0x800000u) >> 16);
+#endif
+}
+
+#endif
+
+/* round((float)sum * scale), ties to even, within [low, high], both less than 512 from 0.
+ *
+ * Without hardware for floats that is done in integers: in few bits, unless these leave open on which
+ * side of the middle between two whole numbers the product lies.
+ */
+static inline int32_t q_requantize(int32_t sum, float scale, int32_t low, int32_t high) {
+#if defined(__ARM_FP) || !(defined(__arm__) || defined(__riscv) || defined(ATC_EMULATE_SOFT))
+  return q_clamp(q_round((float)sum * scale), low, high);
+#else
+  uint32_t bits;
+  memcpy(&bits, &scale, sizeof bits);
+  const uint32_t sign = sum < 0 ? 0xffffffffu : 0u, size = ((uint32_t)sum ^ sign) - sign;
+  const uint32_t shift = (bits >> 23) - 102u; /* it brings the fraction to the top */
+  if (size >> 23 == 0 && shift - 1u < 24u) {
+    /* A half less 2^-8 is added: fractions up to 1 - 9 / 2^8 are far enough from the middle then. */
+    const uint32_t fixed = q_scaled_size(size, bits) + (0x7f000000u >> shift);
+    if (fixed << shift >> 24 < 247u) {
+      const uint32_t whole = ((fixed >> (32u - shift)) ^ sign) - sign;
+      return q_clamp((int32_t)whole, low, high);
+    }
+  }
+  return q_clamp(q_scaled_whole(sum, scale), low, high);
 #endif
 }
 

@@ -28,6 +28,7 @@ from projects import (
 
 from atc.backends.kernel_source import FAILURES
 from atc.backends.targets import get_target
+from atc.codegen.weights import included_weights
 from atc.ir.graph import DType
 from atc.runtime.load import load
 from atc.templates import verbatim
@@ -63,6 +64,34 @@ def test_a_big_endian_processor_is_refused(external: bool, tmp_path: Path) -> No
     assert done.returncode != 0
     assert "error: #error" in done.stderr
     assert "little-endian" in done.stderr
+
+
+@pytest.mark.parametrize("target", ["c99", "c99-big-endian"])
+def test_init_looks_where_a_compiler_says_nothing(target: str, tmp_path: Path) -> None:
+    write_project(tmp_path, emit_model(affine_model(), target=target))
+    (tmp_path / "order.c").write_text(
+        '#include "net.h"\nint main(void)\n{\n  static net_arena arena;\n  net_context ctx;\n'
+        "  return net_init(&ctx, &arena, sizeof arena) == "
+        f"{'NET_OK' if target == 'c99' else 'NET_ERROR_WEIGHTS'} ? 0 : 1;\n}}\n"
+    )
+    words = [require("gcc"), "-U__BYTE_ORDER__", "-Iinclude", "-I.", *sources(tmp_path), "order.c"]
+    subprocess.run([*words, "-lm", "-o", "order"], cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "order"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang-19"])
+def test_weights_are_refused_where_bytes_have_another_order(
+    compiler: str, tmp_path: Path
+) -> None:
+    text = included_weights("net", "w.bin", order="big")
+    (tmp_path / "w.S").write_text(text)
+    (tmp_path / "w.bin").write_bytes(bytes(8))
+    command = [require(compiler), "-I.", "-c", "w.S"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "error" in done.stderr
+    assert "big-endian processors" in done.stderr
+    (tmp_path / "w.S").write_text(included_weights("net", "w.bin", order="little"))
+    subprocess.run(command, cwd=tmp_path, check=True)
 
 
 @pytest.mark.few(1)

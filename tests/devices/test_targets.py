@@ -10,6 +10,7 @@ from onnx import helper
 from projects import F32, affine_model, emit_model, make_model, require
 
 import atc
+from atc.backends.targets import get_target
 from atc.codegen.weights import weights_text
 from atc.errors import ToolchainError
 from atc.files.blob import Blob
@@ -77,9 +78,8 @@ def test_windows_libraries_are_dlls(
 
 def test_weights_as_text_are_the_blob_in_webassembly(tmp_path: Path) -> None:
     blob = Blob((bytes(range(256)), b"\xff" * 72))
-    (tmp_path / "w.c").write_text(
-        weights_text("net", blob, 16).replace('visibility("hidden")', 'visibility("default")')
-    )
+    text = weights_text("net", blob, get_target("wasm32-simd128"))
+    (tmp_path / "w.c").write_text(text.replace('"hidden"', '"default"'))
     flags = ["--target=wasm32", "-std=c99", "-Wpedantic", "-Werror", "-ffreestanding", "-nostdlib"]
     link = ["-Wl,--no-entry", "-Wl,--export=net_weights_data"]
     require("wasm-ld")

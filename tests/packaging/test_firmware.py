@@ -176,6 +176,97 @@ def test_a_board_takes_the_library_and_its_sketch(target: str, tmp_path: Path) -
         assert "vfma" not in (tmp_path / f"{k}.s").read_text()  # products are rounded
 
 
+HOST_BOARD = {
+    "boards.txt": """\
+host.name=Host
+host.build.board=HOST
+host.build.core=host
+host.build.mcu=host
+host.build.f_cpu=1L
+""",
+    "platform.txt": """\
+name=Host
+version=1.0.0
+flags=-c -O1 -Wall -Wextra -Werror -MMD {includes} "{source_file}" -o "{object_file}"
+recipe.c.o.pattern=gcc -std=gnu11 {flags}
+recipe.cpp.o.pattern=g++ -std=gnu++17 {flags}
+recipe.ar.pattern=ar rcs "{archive_file_path}" "{object_file}"
+recipe.c.combine.pattern=g++ -o "{build.path}/app" {object_files} "{build.path}/{archive_file}" -lm
+recipe.preproc.macros=g++ -w -x c++ -E -CC {includes} "{source_file}" -o "{preprocessed_file_path}"
+""",
+    "cores/host/Arduino.h": f"#pragma once\n{ARDUINO}void setup();\nvoid loop();\n",
+    "cores/host/main.cpp": """\
+#include "Arduino.h"
+#include <stdio.h>
+Port Serial;
+void Port::begin(long) {}
+void Port::println(const char *text) { puts(text); }
+void Port::println(double value) { printf("%.9g\\n", value); }
+extern "C" void delay(unsigned long) {}
+int main()
+{
+  setup();
+  loop();
+}
+""",
+}
+"""An Arduino board that is this machine."""
+
+
+@pytest.mark.slow
+def test_arduinos_own_builder_finds_the_library_and_builds_its_sketch(tmp_path: Path) -> None:
+    builder = require("arduino-builder")
+    library = packaged(tmp_path, "arduino") / "arduino/net"
+    for name, text in HOST_BOARD.items():
+        file = tmp_path / "hardware/atc/host" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "libraries").mkdir()
+    library.rename(tmp_path / "libraries/net")
+    sketch = tmp_path / "sketch/sketch.ino"  # its inputs are zeros: what the example starts from
+    sketch.parent.mkdir()
+    sketch.write_bytes((tmp_path / "libraries/net/examples/net/net.ino").read_bytes())
+    (tmp_path / "build").mkdir()
+    done = subprocess.run(
+        [builder, "-compile", "-hardware", "/usr/share/arduino-builder", "-hardware", "hardware",
+         "-tools", "hardware", "-libraries", "libraries", "-fqbn", "atc:host:host",
+         "-build-path", tmp_path / "build", "-warnings", "all", sketch],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([tmp_path / "build/app"], capture_output=True, text=True, check=True)
+    y, hidden = (a.ravel() for a in reference(affine_model(), np.zeros_like(X)))
+    wanted = [*y, *hidden[:10]]
+    np.testing.assert_allclose([*map(float, done.stdout.split())], wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["CPU_CORTEX_M4", "CPU_CORTEX_M55"])
+def test_zephyrs_kconfig_offers_the_module_where_it_runs(processor: str, tmp_path: Path) -> None:
+    genconfig = require("genconfig")
+    require("arm-none-eabi-gcc")
+    packaged(tmp_path, "zephyr", target="cortex-m4f")
+    (tmp_path / "Kconfig").write_text(
+        f"config {processor}\n\tbool\n\tdefault y\nsource \"net/zephyr/Kconfig\"\n"
+    )
+    (tmp_path / ".config").write_text("CONFIG_ATC_NET=y\n")
+    subprocess.run([genconfig, "--header-path", "config.h"], cwd=tmp_path, check=True)
+    there = "#define CONFIG_ATC_NET 1\n" in (tmp_path / "config.h").read_text()
+    assert there == (processor == "CPU_CORTEX_M4")
+
+
+@pytest.mark.slow
+def test_espressifs_component_manager_takes_the_manifest(tmp_path: Path) -> None:
+    compote = require("compote")
+    component = packaged(tmp_path, "esp-idf") / "esp-idf/atc_net"
+    pack = [compote, "component", "pack", "--name", "atc_net", "--dest-dir", tmp_path / "dist"]
+    subprocess.run(pack, cwd=component, check=True, capture_output=True)
+    assert (tmp_path / "dist/atc_net_1.0.0.tgz").is_file()
+    manifest = component / "idf_component.yml"
+    manifest.write_text(manifest.read_text().replace('"1.0.0"', '"first"'))
+    assert subprocess.run(pack, cwd=component, capture_output=True, check=False).returncode != 0
+
+
 def test_a_pack_holds_what_it_lists(tmp_path: Path) -> None:
     pack = packaged(tmp_path, "cmsis-pack") / "cmsis-pack"
     root = ET.parse(pack / "atc.net.pdsc").getroot()
@@ -187,6 +278,19 @@ def test_a_pack_holds_what_it_lists(tmp_path: Path) -> None:
     assert {c.get("condition") for c in root.iter("component")} <= conditions
     assert [n.tag for n in root][:4] == ["vendor", "name", "description", "url"]
     build_all(tmp_path, pack / "include", [pack / name for name in sorted(sources)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["_n", "__", "a" * 40])
+def test_a_component_has_a_name_that_the_schema_allows(name: str, tmp_path: Path) -> None:
+    onnx.save(affine_model(), tmp_path / "model.onnx")
+    folder = atc.compile(
+        tmp_path / "model.onnx", tmp_path / name, target="c99", package="cmsis-pack"
+    ).folder
+    (pdsc,) = (folder / "cmsis-pack").glob("*.pdsc")
+    (component,) = ET.parse(pdsc).getroot().iter("component")
+    # PACK.xsd 1.7: CsubType
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_+():/\- .]{0,31}", component.get("Csub") or "")
 
 
 @pytest.mark.slow

@@ -152,6 +152,30 @@ def test_the_package_can_be_installed_by_its_name(tmp_path: Path) -> None:
     assert done.stdout == b"6\n"
 
 
+def test_npm_packs_and_installs_it(tmp_path: Path) -> None:
+    npm = require("npm")
+    folder = compiled(tmp_path, affine_model(), "MyNet")
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "package.json").write_text('{"name": "user", "version": "1.0.0"}\n')
+    env = {**os.environ, "npm_config_cache": str(tmp_path / "cache")}
+    said = subprocess.run([npm, "pack", "--json", "--pack-destination", user], cwd=folder, env=env,
+                          check=True, capture_output=True).stdout  # fmt: skip
+    (packed,) = json.loads(said)
+    assert {f["path"] for f in packed["files"]} == {
+        "package.json", "index.mjs", "index.d.ts", "MyNet.wasm",
+    }  # fmt: skip
+    install = [npm, "install", "--offline", "--no-audit", "--no-fund", f"./{packed['filename']}"]
+    subprocess.run(install, cwd=user, env=env, check=True, capture_output=True)
+    (user / "main.mjs").write_text(
+        'import { load } from "atc-mynet";\nconst net = await load();\n'
+        f"console.log(JSON.stringify([...net.run({{ x: new Float32Array({X.tolist()}) }}).y]));\n"
+    )
+    done = subprocess.run([require("node"), "main.mjs"], cwd=user, check=True, capture_output=True)
+    wanted = reference(affine_model(), X.reshape(2, 5))[0].ravel()
+    np.testing.assert_allclose(json.loads(done.stdout), wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "reported"),
     [

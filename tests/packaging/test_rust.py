@@ -57,13 +57,16 @@ def test_what_it_declares_is_what_the_header_declares(tmp_path: Path) -> None:
     assert f"ARENA_SIZE: usize = {size};" in crate
 
 
-def cargo_run(folder: Path, main: str) -> str:
-    """Build a program with the crate of a network, without a warning, and return what it prints."""
+def cargo_run(folder: Path, main: str, more: str = "") -> str:
+    """Build a program with the crate of a network, without a warning, and return what it prints.
+
+    `more` is added to its manifest.
+    """
     cargo = require("cargo")
     (folder / "src").mkdir()
     (folder / "Cargo.toml").write_text(
         '[package]\nname = "user"\nversion = "0.1.0"\nedition = "2021"\n'
-        '[dependencies]\natc_net = { path = "net/rust" }\n'
+        f'[dependencies]\natc_net = {{ path = "net/rust" }}\n{more}'
     )
     (folder / "src/main.rs").write_text(main)
     done = subprocess.run(
@@ -95,6 +98,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 """.replace("VALUES", ", ".join(f"{v:.9e}" for v in X.ravel())))
+    wanted = reference(affine_model(), X)[0].ravel()
+    np.testing.assert_allclose([*map(float, printed.split())], wanted, rtol=1e-5)
+
+
+ALONE = """
+#![no_std]
+#![no_main]
+use atc_net::{Arena, Network};
+use core::ffi::{c_char, c_int};
+
+#[link(name = "c")]
+extern "C" {
+    fn printf(format: *const c_char, ...) -> c_int;
+    fn abort() -> !;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    unsafe { abort() }
+}
+
+// What the precompiled core of a system that unwinds refers to.
+#[no_mangle]
+pub extern "C" fn rust_eh_personality() {}
+
+static X: [f32; 10] = [VALUES];
+
+#[no_mangle]
+pub extern "C" fn main() -> c_int {
+    let mut arena = Arena::new();
+    let (mut y, mut hidden) = ([0f32; 6], [0f32; 16]);
+    let Ok(mut network) = Network::new(&mut arena) else { return 1 };
+    if network.run(&X, &mut y, &mut hidden).is_err() {
+        return 1;
+    }
+    for each in y {
+        unsafe { printf(c"%.9g\\n".as_ptr(), f64::from(each)) };
+    }
+    0
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_program_without_the_standard_library_runs_it(tmp_path: Path) -> None:
+    compiled(tmp_path, affine_model())
+    main = ALONE.replace("VALUES", ", ".join(f"{v:.9e}" for v in X.ravel()))
+    printed = cargo_run(tmp_path, main, '[profile.dev]\npanic = "abort"\nopt-level = 1\n')
     wanted = reference(affine_model(), X)[0].ravel()
     np.testing.assert_allclose([*map(float, printed.split())], wanted, rtol=1e-5)
 

@@ -86,13 +86,20 @@ def cases() -> tuple[Array, Array]:
     halves = rng.integers(-(2**20), 2**20, n).astype(np.int32)
     anything, scales = np.append(anything, sums), np.append(scales, np.abs(near))
     anything, scales = np.append(anything, halves), np.append(scales, np.full(n, 0.5, np.float32))
+    whole = rng.integers(1, 2**23, n).astype(np.int32)  # products close to any point of a fraction
+    anything = np.append(anything, whole * rng.choice(np.array([-1, 1], np.int32), n))
+    scales = np.append(scales, (rng.uniform(0, 520, n) / whole).astype(np.float32))
     ends = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**24 + 1, 2**24 + 3], np.int32)
     edges = np.array([1e-45, 1e-38, 2**-24, 1, 255.5, 3e38], np.float32)
     every = [a.reshape(-1) for a in np.meshgrid(ends, edges)]
     return np.append(anything, every[0]).astype(np.int32), np.append(scales, every[1])
 
 
-@pytest.mark.parametrize("flags", [(), ("-DATC_EMULATE_SOFT",)], ids=["floats", "integers"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("-DATC_EMULATE_SOFT",), ("-DATC_EMULATE_SOFT", "-DATC_EMULATE_SHORT")],
+    ids=["floats", "integers", "products of 32 bits"],
+)
 def test_requantization_rounds_as_floats_do(flags: tuple[str, ...], tmp_path: Path) -> None:
     sums, scales = (np.ascontiguousarray(a) for a in cases())
     got = np.empty_like(sums)
