@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from joined_sources import joined_text
 from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
 from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain.compiling import Job, compile_many
 from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.sources import kernel_tree
 from atc.ir.graph import Graph
@@ -270,9 +272,34 @@ def write_kernels(sources: Sequence[KernelSource], folder: Path) -> None:
         (folder / path).write_text(text)
 
 
-def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple[Path, ...]:
-    """Return the cubins that nvcc makes of kernels for a device."""
+def cubin_of(
+    sources: Sequence[KernelSource], device: str, folder: Path, *flags: str
+) -> tuple[bytes, str]:
+    """Return the cubin that nvcc makes of kernels for a device, and what it says.
+
+    They are one file: reading the headers takes longer than most kernels.
+    """
     nvcc = find_nvcc(device, os.environ)
     write_kernels(sources, folder)
-    jobs = [Job(nvcc, nvcc_flags(device), k.path, folder) for k in sources]
-    return compile_many(jobs, os.cpu_count() or 1)
+    source = folder / "src/kernels/joined.cu"
+    source.write_text(joined_text({k.path: k.text for k in sources}))
+    done = subprocess.run(
+        [*nvcc.argv, *nvcc_flags(device), *flags, source.name, "-o", "joined.cubin"],
+        cwd=source.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return source.with_suffix(".cubin").read_bytes(), done.stdout + done.stderr
+
+
+def texts_of(cubin: bytes) -> dict[str, bytes]:
+    """Return the machine code of each kernel in a cubin, a 64-bit ELF file."""
+    offset, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + k * size) for k in range(count)]
+    found = {}
+    for name, _, _, _, begin, length in headers:
+        at = headers[names][4] + name
+        label = cubin[at : cubin.index(b"\0", at)].decode()
+        if label.startswith(".text."):
+            found[label.removeprefix(".text.")] = cubin[begin : begin + length]
+    return found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx.reference
 import pytest
-from cuda_cases import ORDERS, TARGET, write_kernels
+from cuda_cases import ORDERS, TARGET, cubin_of, texts_of
 from joined_sources import compile_joined
 
 from atc.backends.cuda.conv.im2col import WindowProduct
@@ -30,7 +28,6 @@ from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
@@ -197,18 +194,10 @@ OPCODES = {
 """Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
 
 
-def instructions(cubin: bytes) -> Counter[str]:
-    """Count the instructions of OPCODES in the code of a cubin, a 64-bit ELF file."""
-    offset, = struct.unpack_from("<Q", cubin, 40)
-    size, count, names = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + k * size) for k in range(count)]
-    text = headers[names][4]
-    found: Counter[str] = Counter()
-    for name, _, _, _, begin, length in headers:
-        if cubin[text + name:].startswith(b".text."):
-            words = struct.unpack_from(f"<{length // 8}Q", cubin, begin)[::2]
-            found.update(OPCODES[w & 0xFFF] for w in words if w & 0xFFF in OPCODES)
-    return found
+def instructions(text: bytes) -> Counter[str]:
+    """Count the instructions of OPCODES in machine code."""
+    words = struct.unpack(f"<{len(text) // 8}Q", text)[::2]
+    return Counter(OPCODES[w & 0xFFF] for w in words if w & 0xFFF in OPCODES)
 
 
 Source = tuple[Workload, Candidate, KernelSource]
@@ -235,20 +224,15 @@ def largest(found: Iterable[Source]) -> list[Source]:
 
 def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
     """Compile kernels; check registers, shared memory and instructions of each."""
-    nvcc = find_nvcc(device, os.environ)
     every = [*kernels]
-    write_kernels([source for _, _, source in every], folder)
+    cubin, report = cubin_of([*{s.symbol: s for _, _, s in every}.values()], device, folder,
+                             "-Xptxas", "-v")  # fmt: skip
+    assert "serialized" not in report, report  # products that could overlap
+    texts = texts_of(cubin)
+    words = dict(re.findall(r"entry function '(\w+)'(.*?)(?=entry function|\Z)", report, re.DOTALL))
     for workload, candidate, source in every:
-        cubin = folder / "kernel.cubin"
-        flags = (*nvcc_flags(device), "-Xptxas", "-v")
-        done = subprocess.run(
-            [*nvcc.argv, *flags, source.path, "-o", cubin], cwd=folder, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
+        said = words[source.symbol]
         assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
-        assert "serialized" not in said, candidate.label  # products that could overlap
         registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
         threads = source.launch.threads if source.launch else 0
         bounds = re.search(r"__launch_bounds__\(\d+, (\d+)\)", source.text)
@@ -265,7 +249,7 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
         assert registers * allotted <= 1 << 16, candidate.label
         shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
         assert shared <= 48 << 10, candidate.label
-        found = instructions(cubin.read_bytes())
+        found = instructions(texts[source.symbol])
         form = candidate.kernel.values(  # what is multiplied
             workload, candidate.params, get_target("cuda-sm80")
         ).get("form")

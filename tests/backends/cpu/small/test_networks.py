@@ -92,6 +92,7 @@ def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -
     assert np.mean(got != want) < 0.01
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     ("target", "function"),
     [("cortex-m3", "HardSwish"), ("cortex-m4f", "HardSwish"), ("cortex-m55", "HardSwish"),
@@ -151,6 +152,7 @@ AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
 """Average pooling: channels, and how."""
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("name", AVERAGES)
 def test_averages_of_windows_are_the_portable_kernels(
@@ -173,6 +175,7 @@ def test_averages_of_windows_are_the_portable_kernels(
     assert ["no weights" in text for text in texts] == [size[0] * size[1] <= 128]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("size", [1, 3, 38])
 def test_floats_are_quantized_as_the_portable_kernels_do(
@@ -194,6 +197,7 @@ def test_floats_are_quantized_as_the_portable_kernels_do(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, x), want)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("channels", [7, 12, 24])
 def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
