@@ -10,6 +10,8 @@ from atc.errors import ModelError
 
 STANDARD = "ai.onnx"
 """The other name of the standard's domain, which is '' for short: nodes have the short one."""
+STOPS_GRADIENT = ("atc.training", "StopGradient")
+"""Written on an Identity (key and value of its metadata) through which no gradient goes."""
 
 
 def settle_domains(model: onnx_ir.Model, file: str) -> None:

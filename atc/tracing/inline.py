@@ -14,6 +14,7 @@ from onnx.version_converter import ConvertError, convert_version
 
 from atc.convert import load_model
 from atc.errors import ModelError, UnsupportedError, one_line
+from atc.importers.domains import STOPS_GRADIENT
 from atc.options.options import Options
 from atc.tracing.parameter import Parameter
 from atc.tracing.recording import OPSET, OWN, RANDOM, Array
@@ -91,7 +92,8 @@ def _without_stops(model: onnx.ModelProto) -> set[str]:
     del model.opset_import[:]
     model.opset_import.extend(others)
     for each in model.graph.node:
-        if (each.domain, each.op_type) == (OWN, "StopGradient"):
+        marked = any((p.key, p.value) == STOPS_GRADIENT for p in each.metadata_props)
+        if marked or (each.domain, each.op_type) == (OWN, "StopGradient"):
             each.op_type, each.domain = "Identity", ""
             found.add(each.output[0])
     return found

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from importers.mxnet_files import node, symbol, variable, write
 from networks import content
 from onnx import numpy_helper, parser
 from projects import STRICT
@@ -121,6 +122,20 @@ def test_a_model_may_compute_its_loss(tmp_path: Path) -> None:
     assert step.inputs == ["x"]
     assert step(LX) == pytest.approx(((LX @ LW.T) ** 2).sum())
     np.testing.assert_allclose(step.get("w"), LW - 0.2 * (LX @ LW.T).T @ LX, rtol=1e-9)
+
+
+def test_gradients_stop_where_an_mxnet_symbol_blocks_them(tmp_path: Path) -> None:
+    nodes = [variable("x"), variable("w"), node("FullyConnected", "y", [[0, 0], [1, 0]],
+             num_hidden=2, no_bias=True), node("BlockGrad", "b", [[2, 0]]),
+             node("elemwise_mul", "z", [[2, 0], [3, 0]])]  # fmt: skip
+    path = write(tmp_path, symbol(nodes, [[4, 0]]), {"arg:w": LW.astype(np.float32)})
+    x, label = LX.astype(np.float32), LY.astype(np.float32)
+    step = atc.training_step(path, tmp_path / "step", loss="square_loss", lr=0.1,
+                             input_shape={"x": (8, 3)})  # fmt: skip
+    y = LX @ LW.T
+    assert step(x, label) == pytest.approx(((y * y - LY) ** 2).mean(), rel=1e-5)
+    wanted = LW - 0.1 * (2 * (y * y - LY) * y).T @ LX / LY.size  # half of the whole gradient
+    np.testing.assert_allclose(step.get("w"), wanted, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -504,13 +519,12 @@ def test_convolutions_are_trained_in_blocks_as_in_float64(target: str, tmp_path:
 
 def test_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:
     text = LINE.replace('"": 13', '"": 21')
-    text = text.replace("y = MatMul(x, t)", "m = MatMul(x, t) d = Add(m, m) "
-                        "s = Constant<value_ints=[1, 1, 8, 2]>() r = Reshape(d, s) "
-                        "b = Constant<value=double[1, 5] {0, 0, 0, 1, 7}>() "
-                        "f = MaxRoiPool<pooled_shape=[8, 2]>(r, b) "
-                        "o = Constant<value_ints=[8, 2]>() y = Reshape(f, o)")
+    text = text.replace("y = MatMul(x, t)", "m = MatMul(x, t) "
+                        "s = Constant<value=float {0.1}>() f = Cast<to=1>(m) "
+                        "z = Constant<value=int8 {0}>() q = QuantizeLinear(f, s, z) "
+                        "d = DequantizeLinear(q, s, z) y = Cast<to=11>(d)")
     path = saved(tmp_path / "m.onnx", text, {"w": LW})
-    with pytest.raises(AtcError, match="gradient of MaxRoiPool.*use RoiAlign"):
+    with pytest.raises(AtcError, match="gradient of DequantizeLinear.*train the floats"):
         atc.training_step(path, tmp_path / "out", loss="square_loss")
 
 

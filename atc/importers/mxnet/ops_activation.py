@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from atc.importers.domains import STOPS_GRADIENT
 from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
@@ -155,8 +156,18 @@ def logistic_output(s: NodeContext) -> Tensor:
     return s.b.op("Sigmoid", s.x)
 
 
-@translates("BlockGrad", "stop_gradient", "identity", "_copy", "_copyto", "_CrossDeviceCopy",
-            "cast_storage", "_identity_with_attr_like_rhs", reads=1)  # fmt: skip
+@translates("BlockGrad", "stop_gradient", reads=1)
+def block_grad(s: NodeContext) -> Tensor:
+    """Hand the data through; training steps see that gradients stop here."""
+    (y,) = s.b.emit("Identity", [s.x], fold=False)
+    node = y.value.producer()
+    assert node is not None
+    node.metadata_props.update([STOPS_GRADIENT])
+    return y
+
+
+@translates("identity", "_copy", "_copyto", "_CrossDeviceCopy", "cast_storage",
+            "_identity_with_attr_like_rhs", reads=1)  # fmt: skip
 def identity(s: NodeContext) -> Tensor:
     """Hand the data through."""
     return s.b.op("Identity", s.x)

@@ -18,17 +18,23 @@ from atc.lower.sampling import GRID_MODES, grid_places
 
 CUBIC = -0.75
 """The factor of Keys' kernel in GridSample-22."""
+CUT = 2**20
+"""Corners of MaxRoiPool's regions beyond it lie there."""
 
 
 @dataclass(frozen=True)
 class _Sampler:
-    """Reads x [batch, channels, *spatial] between its elements; ONNX GridSample-22."""
+    """Reads x [batch, channels, *spatial] between its elements; ONNX GridSample-22.
+
+    `join` makes one value of a place's weighted neighbours: their sum, or Max.
+    """
 
     place: Place
     spatial: Sequence[int]
     mode: str = "linear"
     padding: str = "zeros"
     aligned: bool = False
+    join: str = "Add"
 
     def __call__(self, x: Variable, places: Sequence[Variable], offset: Variable | None = None,
                  ) -> Variable:  # fmt: skip
@@ -50,7 +56,7 @@ class _Sampler:
             every = op("Expand", op("Unsqueeze", index, ints(1)), ints(batch, channels, points))
             weight = op("Unsqueeze", reduce(multiply, [factor for _, factor in taps]), ints(1))
             terms.append(op("Mul", op("GatherElements", plain, every, axis=2), weight))
-        result: Variable = reduce(add, terms)
+        result: Variable = reduce(partial(op, self.join), terms)
         return result
 
     def _neighbours(self, at: Variable, size: int) -> Iterator[tuple[Variable, Variable]]:
@@ -202,10 +208,9 @@ def deform_conv(place: Place) -> list[Variable]:
 
 @expands("RoiAlign")
 def roi_align(place: Place) -> list[Variable]:
-    """Return the means of samples in the bins of regions."""
+    """Return the means of samples in the bins of regions, or the maxima of their neighbours."""
     at, op, ints = place.at, place.op, place.ints
-    ratio = at.int("sampling_ratio", 0)
-    at.require(at.str("mode", "avg").lower() == "avg", "the gradient of a RoiAlign of mode max")
+    ratio, largest = at.int("sampling_ratio", 0), at.str("mode", "avg").lower() == "max"
     at.require(ratio > 0, "the gradient of a RoiAlign whose sampling_ratio isn't given")
     default = "half_pixel" if place.opset >= 16 else "output_half_pixel"
     half = at.str("coordinate_transformation_mode", default).lower() == "half_pixel"
@@ -236,8 +241,58 @@ def roi_align(place: Place) -> list[Variable]:
     offset = op("Reshape", op("Expand", op("Reshape", image, ints(-1, 1, 1, 1, 1)), every),
                 ints(1, -1))  # fmt: skip
     rows = op("Reshape", op("Transpose", x, perm=[1, 0, 2, 3]), ints(1, channels, n, *spatial))
-    read = _Sampler(place, spatial, padding="border")(rows, grid, offset)
+    join = "Max" if largest else "Add"
+    read = _Sampler(place, spatial, padding="border", join=join)(rows, grid, offset)
     read = op("Reshape", read, ints(channels, regions, bins[0], ratio, bins[1], ratio))
     read = op("Where", op("And", *inside), read, _number(place, x, 0))
-    mean = op("ReduceMean", read, ints(3, 5), keepdims=0)
-    return [_like_first(place, op("Transpose", mean, perm=[1, 0, 2, 3]))]
+    y = op("ReduceMax" if largest else "ReduceMean", read, ints(3, 5), keepdims=0)
+    return [_like_first(place, op("Transpose", y, perm=[1, 0, 2, 3]))]
+
+
+@expands("MaxRoiPool")
+def max_roi_pool(place: Place) -> list[Variable]:
+    """Return the maxima of bins, along columns, then along rows: all else counts as -infinity."""
+    op, ints = place.op, place.ints
+    x, rois = _work(place, 0), _work(place, 1)
+    batch, _, *spatial = place.shape(x)
+    regions = place.shape(rois)[0]
+    images = op("Cast", place.part(rois, 0, 1), to=DType.INT64.code)
+    images = op("Clip", images, place.constant(np.int64(0)), place.constant(np.int64(batch - 1)))
+    y = op("Gather", x, images, axis=0)
+    corners = op("Mul", rois, _number(place, x, place.at.float("spatial_scale", 1.0)))
+    corners = _rounded(place, op("Clip", corners, *(_number(place, x, c) for c in (-CUT, CUT))))
+    empty, least = _number(place, x, 0), _number(place, x, -np.inf)
+    filled = []
+    for d, count in reversed([*enumerate(place.at.ints("pooled_shape") or [])]):
+        size = spatial[d]
+        first, last = (op("Unsqueeze", place.part(corners, k, 1), ints(1)) for k in (2 - d, 4 - d))
+        extent = op("Add", op("Sub", last, first), _number(place, x, 1))
+        step = op("Div", op("Max", extent, _number(place, x, 1)), _number(place, x, count))
+        begin, end = (
+            op("Clip", op("Add", first, op(to, op("Mul", step, _number(place, x, bins)))),
+               empty, _number(place, x, size))
+            for to, bins in (("Floor", np.arange(count)), ("Ceil", np.arange(count) + 1))
+        )  # fmt: skip
+        index = _number(place, x, np.arange(size))
+        within = op("And", op("GreaterOrEqual", index, op("Unsqueeze", begin, ints(2))),
+                    op("Less", index, op("Unsqueeze", end, ints(2))))  # fmt: skip
+        others = [regions, 1, 1, 1]
+        others[3 if d else 2] = count
+        filled.append(op("Reshape", op("Less", begin, end), ints(*others)))
+        # [regions, channels, rows, bins of columns]: then the rows are the last axis
+        mask = op("Reshape", within, ints(regions, 1, 1, count, size))
+        y = op("ReduceMax", op("Where", mask, op("Unsqueeze", y, ints(3)), least), ints(4),
+               keepdims=0)  # fmt: skip
+        y = op("Transpose", y, perm=[0, 1, 3, 2])
+    return [_like_first(place, op("Where", op("And", *filled), y, empty))]
+
+
+def _rounded(place: Place, x: Variable) -> Variable:
+    """Return the nearest integers, of two the one further from 0, as C's round does."""
+    op, half = place.op, _number(place, x, 0.5)
+    away = op("Abs", x)
+    whole = op("Floor", away)
+    up = op("GreaterOrEqual", op("Sub", away, whole), half)
+    more = op("Where", up, op("Add", whole, _number(place, x, 1)), whole)
+    result: Variable = op("Mul", op("Sign", x), more)
+    return result

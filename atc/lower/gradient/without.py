@@ -12,7 +12,6 @@ _ROUNDED = "it rounds to integers: train the floats and quantize them after"
 _SEQUENCE = "it handles sequences or optionals: use tensors"
 _SHAPE = "the shape of its result depends on the data"
 _STOPPED = "it stops gradients"
-_REGIONS = "its regions are rounded to elements: use RoiAlign"
 
 
 def _all(why: str, names: str) -> dict[tuple[str, str], str]:
@@ -30,7 +29,6 @@ WITHOUT: Mapping[tuple[str, str], str] = {
         QLinearMatMul QuantizeLinear"""),
     **_all(_SEQUENCE, "Optional OptionalGetElement OptionalHasElement SequenceEmpty SequenceMap"),
     **_all(_SHAPE, "Compress NonZero Unique"),
-    **_all(_REGIONS, "MaxRoiPool"),
     (OWN, "StopGradient"): _STOPPED,
 }  # fmt: skip
 """Why, by domain and operator."""

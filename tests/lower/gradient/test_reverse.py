@@ -313,6 +313,14 @@ CASES = {
             f"coordinate_transformation_mode=\"{mode}\">(a, s, i) y = Mul(t, t) }}"
         for mode in ("half_pixel", "output_half_pixel")
     },
+    "RoiAlign of maxima": "(double[2,2,5,6] a, double[3,4] r) => (double[3,2,2,3] y) "
+        "<int64[3] i = {1, 0, 1}, double[4] c = {1, 0.3, 5.1, 4.2}> { s = Add(r, c) "
+        "t = RoiAlign<output_height=2, output_width=3, sampling_ratio=2, spatial_scale=0.9, "
+        "mode=\"max\">(a, s, i) y = Mul(t, t) }",
+    "MaxRoiPool": "(double[2,2,5,6] a, double[4,5] r) => (double[4,2,3,2] y) "
+        "<double[4,5] c = {1.5, 1.4, 1.4, 9.4, 6.4, 0.5, 0.4, 3.4, 7.4, 3.4, 1.5, 7.4, 5.4, 5.4, "
+        "9.4, 0.5, 3.4, 2.4, 20.4, 30.4}, double s = {0.03}> { m = Mul(r, s) q = Add(m, c) "
+        "t = MaxRoiPool<pooled_shape=[3,2], spatial_scale=0.5>(a, q) y = Mul(t, t) }",
     **{
         f"DFT {name}": f"(double{x} a) => (double{y} y) <int64 n = {{{n}}}, int64 d = {{{d}}}> "
             f"{{ t = DFT<{at}>(a, n, d) y = Mul(t, t) }}"
@@ -352,9 +360,9 @@ OPSETS = {"RMSNormalization": 23, "Attention": 24, "Attention of groups": 24,
           "Resize before 11": 10, "Upsample before 11": 9}  # fmt: skip
 """Of models that need another than 21."""
 
-_UNKNOWN = {"GridSample", "DeformConv", "RoiAlign", "DFT", "STFT", "Det", "TensorScatter",
-            "Resize of a crop", "AffineGrid", "RNN", "GRU", "LSTM", "RMSNormalization",
-            "MeanVarianceNormalization", "GlobalLpPool",
+_UNKNOWN = {"GridSample", "DeformConv", "RoiAlign", "MaxRoiPool", "DFT", "STFT", "Det",
+            "TensorScatter", "Resize of a crop", "AffineGrid", "RNN", "GRU", "LSTM",
+            "RMSNormalization", "MeanVarianceNormalization", "GlobalLpPool",
             "Scan", "LRN", "LpNormalization", "LayerNormalization", "Upsample", "Scatter",
             "Resize not_larger", "Resize not_smaller", "Resize before 11"}  # fmt: skip
 OWN = frozenset(name for name in CASES if {name, name.split()[0]} & _UNKNOWN)
