@@ -1,4 +1,4 @@
-"""What whoever opens caches again and again, as a build and a batch do, learns of them."""
+"""State that caches share from one opening to the next, for a build or a batch that owns it."""
 
 from __future__ import annotations
 
