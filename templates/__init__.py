@@ -44,11 +44,15 @@ def _times(term: str, factor: object) -> str:
 
 def _plus(term: str, offset: object) -> str:
     """Return the C of a term and what is added to it."""
+    if isinstance(offset, int) and offset < 0:
+        return _minus(term, -offset)
     return term if str(offset) == "0" else f"{term} + {offset}"
 
 
 def _minus(term: str, offset: object) -> str:
     """Return the C of a term and what is taken off it."""
+    if isinstance(offset, int) and offset < 0:
+        return _plus(term, -offset)
     return term if str(offset) == "0" else f"{term} - {offset}"
 
 

@@ -65,7 +65,7 @@ def bf16x3_settled(inner: Compile) -> Compile:
     """Wrap a compilation: on targets with AMX it gets the products that may be in bf16x3."""
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
-        if "amx_bf16" in request.target.features and request.decisions.plain_nodes is None:
+        if "amx_bf16" in request.target.features and request.decisions.float32_nodes is None:
             check_compilers(request.options, request.environ)  # before anything long begins
             store = file_store(request, ERRORS)
             request = with_bf16x3_decided(request, diagnostics, store)
@@ -77,22 +77,22 @@ def bf16x3_settled(inner: Compile) -> Compile:
 def with_bf16x3_decided(
     request: Request, diagnostics: Diagnostics, store: ContentStore | None = None
 ) -> Request:
-    """Return a request that decides which nodes' products are in float32 (`plain_nodes`).
+    """Return a request that decides which nodes' products are in float32 (`float32_nodes`).
 
     Predictions are kept in `store`, by the whole model.
     """
-    shown = request.smallest.with_options(dump=None).decide(plain_nodes=frozenset())
+    shown = request.smallest.with_options(dump=None).decide(float32_nodes=frozenset())
     quiet = replace(diagnostics, warn=lambda text: None)
     model = read_model(shown, quiet)
     limits = shown.limits(model)
     if SPLIT not in limits.precisions or request.policy.epsilon:
-        return request.decide(plain_nodes=frozenset())
+        return request.decide(float32_nodes=frozenset())
     graph = optimise(model, shown, quiet).graph
     products = _products(graph, model, request.target, limits)
     if not products.nodes:
-        return request.decide(plain_nodes=products.unknown)
+        return request.decide(float32_nodes=products.unknown)
     if any(n.op_type in INTEGER_OPS for n in model.graph):  # a last bit decides what they give
-        return request.decide(plain_nodes=products.unknown)
+        return request.decide(float32_nodes=products.unknown)
     feeds = {name: _type(graph, name) for name in graph.inputs}
     key = _digest(model, feeds, products) if store else b""
     found = _kept(store, key)
@@ -104,10 +104,10 @@ def with_bf16x3_decided(
             diagnostics.warn(
                 f"{no}, so that the error of {SPLIT} is unknown: products are in float32"
             )
-            return request.decide(plain_nodes=products.unknown | {*products.nodes})
+            return request.decide(float32_nodes=products.unknown | {*products.nodes})
         _keep(store, key, found)
     plain, error = found
-    return request.decide(plain_nodes=products.unknown | {*plain}, split_error=error)
+    return request.decide(float32_nodes=products.unknown | {*plain}, split_error=error)
 
 
 def _kept(store: ContentStore | None, key: bytes) -> _Predicted | None:

@@ -88,7 +88,7 @@ def _chosen(trials: _Trials) -> Decisions:
             hint=f"compile where it runs, or allow {DEFAULT_BOUND:g}",
         )  # fmt: skip
     decided = replace(
-        trials.request.decisions, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset()
+        trials.request.decisions, bf16=options.max_error >= BF16_ERROR, float32_nodes=frozenset()
     )
     for precision in LOW:
         decided, error = _with_low(trials, decided, precision)
@@ -113,7 +113,7 @@ def _with_low(trials: _Trials, decided: Decisions, precision: str) -> tuple[Deci
     def without(kept: frozenset[str]) -> Decisions:
         if precision == "bf16":
             return replace(decided, float_nodes=kept)
-        return replace(decided, plain_nodes=kept)
+        return replace(decided, float32_nodes=kept)
 
     plain, error = trials(without(low), f"without {precision}")
     if error > most:

@@ -328,9 +328,9 @@ def _asks(argv: list[str], command: str) -> bool:
             print(help_text(command, topic or after), end="")
             return True
     if "--version" in argv:
-        from atc.tools.version import capabilities
+        from atc.tools.version import version_text
 
-        print(capabilities(), end="")
+        print(version_text(), end="")
         return True
     return False
 

@@ -60,7 +60,7 @@ def _checked(path: Path, framework: str) -> Foreign:
         if not path.exists():
             raise ModelError("can't be read: No such file or directory", where=str(path),
                              hint="check the name")  # fmt: skip
-        is_what = f"is {found.what}" if found else "is none of its files"
+        is_what = f"is {found.what}" if found else "is not a file of that framework"
         raise OptionError(
             f"{one_line(path.name, 100)} {is_what}", where=f"--framework={framework}",
             hint=found.way if found else "leave --framework out: atc finds out what a file is",

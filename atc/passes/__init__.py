@@ -16,8 +16,8 @@ from atc.passes.canonical.alias_slices import slice_in_place
 from atc.passes.canonical.common_subexpressions import share_equal_nodes
 from atc.passes.canonical.conv_filter_gradient import filter_gradient_as_conv
 from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
-from atc.passes.canonical.decompose_conv3d import conv_planes
-from atc.passes.canonical.decompose_pool3d import pool_planes
+from atc.passes.canonical.decompose_conv3d import decompose_conv3d
+from atc.passes.canonical.decompose_pool3d import decompose_pool3d
 from atc.passes.canonical.fold_views import cancel_movement
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
@@ -31,15 +31,15 @@ from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.merge_branches import merge_branches
-from atc.passes.fuse.merge_convolutions import sum_branches
+from atc.passes.fuse.merge_convolutions import merge_parallel
 from atc.passes.fuse.read_halves import read_halves
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.layout.store_f16 import store_f16
 from atc.passes.layout.widen_f16 import widen_f16
-from atc.passes.quantized.fuse_requantize import fold_scales
-from atc.passes.quantized.lower_qdq import quantize_integers
+from atc.passes.quantized.fuse_requantize import fuse_requantize
+from atc.passes.quantized.lower_qdq import lower_qdq
 from atc.passes.quantized.merge_padding import merge_padding
 from atc.passes.quantized.narrow_scales import narrow_scales
 from atc.passes.quantized.softmax import softmax_of_bytes
@@ -78,7 +78,7 @@ EPILOGUE = "fuse_epilogue"
 
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
-    _rule("quantize_integers", quantize_integers),  # while every (de)quantization is a node
+    _rule("quantize_integers", lower_qdq),  # while every (de)quantization is a node
     _rule("tabulate", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
@@ -88,9 +88,9 @@ PASSES: tuple[Pass, ...] = (
     _again(EPILOGUE, fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _again("fuse_elementwise", fuse_elementwise),  # what no epilogue took, into reductions
     Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
-    _rule("sum_branches", sum_branches),  # needs the scales in the filters, leaves shifts
+    _rule("sum_branches", merge_parallel),  # needs the scales in the filters, leaves shifts
     _again("fold_affine", fold_affine),
-    _rule("fold_scales", fold_scales),  # whatever is quantized and dequantized in one node is there
+    _rule("fold_scales", fuse_requantize),  # when what is (de)quantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
     _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them
 )
@@ -111,8 +111,8 @@ def layout_passes(
     choose = partial(choose_layouts, width=width, layouts=layouts)
     blocked = (
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
-        _rule("conv_planes", conv_planes),  # and only over two axes
-        _rule("pool_planes", pool_planes),
+        _rule("conv_planes", decompose_conv3d),  # and only over two axes
+        _rule("pool_planes", decompose_pool3d),
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),

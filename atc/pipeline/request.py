@@ -64,7 +64,7 @@ class Decisions:
     """Whether kernels may compute in bf16 without a precision mode that says so."""
     float_nodes: frozenset[str] = frozenset()
     """Nodes for which they may not, even so."""
-    plain_nodes: frozenset[str] | None = None
+    float32_nodes: frozenset[str] | None = None
     """Nodes whose products are in float32, None until the error of bf16x3 is predicted."""
     split_error: float | None = None
     """The predicted error of products below float32, as a part of the output's scale."""
@@ -178,12 +178,12 @@ class Request:
             return replace(limits, precisions=frozenset({"float32"}))
         if options.allow_hf32 and not options.max_error:
             limits = replace(limits, precisions=limits.precisions | {"tf32"})
-        low = bf16_nodes(model, self.policy)
+        low, float32 = bf16_nodes(model, self.policy), decided.float32_nodes
         if decided.bf16 and not self.policy.mode:
             low |= node_names(model) - decided.float_nodes
         return replace(
             limits, precisions=limits.precisions | ({"bf16"} if low else set()), bf16_nodes=low,
-            float_nodes=node_names(model, self.policy.keep) | (decided.plain_nodes or frozenset()),
+            float_nodes=node_names(model, self.policy.keep) | (float32 or frozenset()),
             stored_nodes=stored_nodes(model, self.policy),
         )  # fmt: skip
 

@@ -57,7 +57,7 @@ def read_calibration(path: Path) -> dict[str, Any]:
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or name not in known:
             raise wrong(
-                f"'{line}' is none of its lines", path, "cal_conf", line=number,
+                f"unknown setting '{line}'", path, "cal_conf", line=number,
                 hint=f"lines are name=value, names are {', '.join(known)}",
             )  # fmt: skip
         try:

@@ -16,7 +16,7 @@ FORMATS = ("ONNX", "MegEngine .mge", "MXNet symbol.json and .params")
 _COMPILERS = ("gcc", "clang")
 
 
-def capabilities(environ: Mapping[str, str] | None = None) -> str:
+def version_text(environ: Mapping[str, str] | None = None) -> str:
     """Return the version and lines of targets, formats and the C compilers that are there."""
     env = os.environ if environ is None else environ
     targets = ", ".join(t.name for t in TARGETS)

@@ -80,6 +80,12 @@ class Geometry:
         return " - y_first" if self.y_rows else ""
 
     @property
+    def result(self) -> str:
+        """The place in y of pixel (row, col), in C."""
+        row = f"(row{self.first_y})" if self.first_y else "row"
+        return f"y + ({row} * {self.cols.out} + col) * {self.block}"
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions, padded channels included."""
         outputs = self.batch * self.supers * self.mb * self.out_plane

@@ -1,4 +1,4 @@
-"""Generated C has no terms that change nothing: times 1, plus 0, modulo 1."""
+"""Generated C has no terms that change nothing, times 1, plus 0, modulo 1, nor `a + -1`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from atc.options.values import shapes, value_ranges
 SAMPLES = Path(__file__).parents[2] / "samples"
 IDLE = re.compile(
     r"(?<![\w.])[01] \* (?!\()|\* [01](?![\w.])|[-+] 0(?![\w.])|(?<![\w.])0 \+ |[/%] 1(?![\w.])"
+    r"|[-+] -\d+(?![\w.])"
 )
-"""A factor 0 or 1, a summand 0, a divisor 1."""
+"""A factor 0 or 1, a summand 0 or one with a sign of its own, a divisor 1."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 

@@ -111,7 +111,7 @@ def test_a_pickle_runs_only_where_that_is_asked_for(framework: str, tmp_path: Pa
 
 @pytest.mark.parametrize("framework", convert.CONVERTED)
 def test_a_file_of_another_kind_is_reported(framework: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="digits.onnx is none of its files"):
+    with pytest.raises(OptionError, match="digits.onnx is not a file of that framework"):
         load_model(DIGITS, framework, {}, None)
     other = "tflite" if framework == "torch" else "pt2"
     with pytest.raises(OptionError, match=f"--framework={framework}"):

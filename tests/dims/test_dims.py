@@ -18,6 +18,7 @@ from atc.dims import (
     broadcast_guard,
     broadcast_shapes,
     ceiling,
+    decided,
     dim,
     equals,
     evaluate,
@@ -161,6 +162,14 @@ def test_order_is_proven(proven: Callable[[], bool]) -> None:
 def test_order_that_depends_on_the_shape_is_refused(open_question: Callable[[], bool]) -> None:
     with pytest.raises(Undecided, match="depends on the shape"):
         open_question()
+
+
+def test_nothing_is_found_of_what_the_shape_decides() -> None:
+    assert decided(lambda: n < 5) is True
+    assert decided(lambda: n < 1) is False
+    assert decided(lambda: n < 2) is None
+    with pytest.raises(ZeroDivisionError):  # another fault is one
+        decided(lambda: n // 0)
 
 
 @pytest.mark.parametrize("use", [range, float, lambda v: [0] * v, lambda v: "%d" % v, int])  # noqa: UP031

@@ -217,7 +217,7 @@ def test_every_precision_reads_the_digits(tmp_path: Path) -> None:
     ("text", "reported"),
     [
         ("method=percentile", "names no inputs"),
-        ("calibration=x.npy\nbatch=4", "'batch=4' is none of its lines.*line 2.*names are"),
+        ("calibration=x.npy\nbatch=4", "unknown setting 'batch=4'.*line 2.*names are"),
         ("calibration=x.npy\n\npercentile=101", "percentile: 101 is more than 100.*line 3"),
     ],
 )

@@ -139,8 +139,8 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
         settled(tmp_path / "m.onnx", near_copies(apart), **given)
         for apart, given in ((1e-3, {}), (1.0, {}), (1e-3, {"precision_mode": "force_fp32"}))
     )
-    assert near.plain_nodes == {"one", "other"}
-    assert far.plain_nodes == plain.plain_nodes == frozenset()
+    assert near.float32_nodes == {"one", "other"}
+    assert far.float32_nodes == plain.float32_nodes == frozenset()
     assert far.split_error is not None
     assert 1e-7 < far.split_error < 2e-5
 
@@ -154,7 +154,7 @@ def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert with_bf16x3_decided(request, Diagnostics(), store) == first
     onnx.save(near_copies(0.5), tmp_path / "m.onnx")
     other = with_bf16x3_decided(request, Diagnostics(), store).decisions
-    assert (other.plain_nodes, other.split_error) == ({"one", "other"}, 0.0)
+    assert (other.float32_nodes, other.split_error) == ({"one", "other"}, 0.0)
 
 
 def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     warned: list[str] = []
     found = settled(tmp_path / "m.onnx", model, Diagnostics(warn=warned.append))
-    assert found.plain_nodes is not None
-    assert found.plain_nodes >= {"one", "other"}
+    assert found.float32_nodes is not None
+    assert found.float32_nodes >= {"one", "other"}
     assert "the error of bf16x3 is unknown: products are in float32" in warned[0]
 
 

@@ -19,7 +19,7 @@ from atc.passes.rewriting import Rewriting
 FLOAT = DType.FLOAT
 
 
-def conv_planes(state: Rewriting, node: Node) -> Node:
+def decompose_conv3d(state: Rewriting, node: Node) -> Node:
     """Replace a Conv over three axes with known weights by those over two, and a Map."""
     op = node.op
     if not isinstance(op, Conv) or op.window.rank != 3 or op.zero_points:

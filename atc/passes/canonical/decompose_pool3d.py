@@ -10,7 +10,7 @@ from atc.ir.ops import Pool, Reshape, Window
 from atc.passes.rewriting import Rewriting
 
 
-def pool_planes(state: Rewriting, node: Node) -> Node:
+def decompose_pool3d(state: Rewriting, node: Node) -> Node:
     """Replace a maximum or average over (D, H, W) by one over (H, W) and one over D.
 
     Windows are boxes, also those that the border cuts: their averages are averages of averages.

@@ -25,7 +25,7 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-def fold_scales(state: Rewriting, node: Node) -> Node:
+def fuse_requantize(state: Rewriting, node: Node) -> Node:
     """Rewrite the expression of a Map that reads integers, or of an op's epilogue."""
     if isinstance(node.op, Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax):
         expr, views = node.op.epilogue.expr, node.op.epilogue.views

@@ -37,7 +37,7 @@ from atc.passes.quantized.weight_only import packed_product
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 
 
-def quantize_integers(state: Rewriting, node: Node) -> Node:
+def lower_qdq(state: Rewriting, node: Node) -> Node:
     """Let a node read integers in place of what is dequantized from them."""
     match node.op:
         case Conv(accumulator=DType.FLOAT, zero_points=False):

@@ -47,8 +47,6 @@ SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked in bf16x3, and the largest block."""
-ROWS_BYTES = 1 << 20
-"""Bytes of A's rows that are multiplied by all of B before the next ones are split."""
 NEAR = 4096
 """Floats that a single block of rows, which streams B once, asks for in advance."""
 TRANSPOSED, GATHERED = 64.0, 300.0
@@ -77,16 +75,16 @@ class MatMulAmx(Kernel[MatMul]):
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of constant B in the order of use."""
         op, planes = w.op, self.planes
-        deep = _shape(w, planes).deep
+        deep = _shape(w, planes, target).deep
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
     def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
         """Reserve a block of A's rows, two of results, a panel of B, and sums of depth blocks."""
-        return 4 * _shape(w, self.planes).room
+        return 4 * _shape(w, self.planes, target).room
 
     def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Sizes, how both operands are read, the order of a step, and the epilogue."""
-        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes)
+        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes, target)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         finish = TileFinish(op.epilogue, tuple(outer), 2)
@@ -108,7 +106,7 @@ class MatMulAmx(Kernel[MatMul]):
 
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of products, splitting both operands, epilogues, and waiting for memory."""
-        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes)
+        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes, target)
         blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
         step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
@@ -164,9 +162,12 @@ class RowBlock:
         return int(0 < self.rows % SIDE <= 16)
 
 
-def row_blocks(m: int, row: int) -> tuple[RowBlock, ...]:
-    """Cut m rows of so many bytes in scratch into equal blocks and one of what is left."""
-    count = -(-m * row // ROWS_BYTES)
+def row_blocks(m: int, row: int, target: Target) -> tuple[RowBlock, ...]:
+    """Cut m rows of so many bytes in scratch into equal blocks and one of what is left.
+
+    A block is multiplied by all of B before the next rows are split: a cache holds it meanwhile.
+    """
+    count = -(-m * row // l2_share(target.machine))
     rows = min(m, -(-m // count // SIDE) * SIDE)
     cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
     return tuple(RowBlock(first, times, n) for first, times, n in cut if n)
@@ -192,14 +193,14 @@ class _Shape:
     room: int
 
 
-def _shape(w: Workload[MatMul], planes: int) -> _Shape:
+def _shape(w: Workload[MatMul], planes: int, target: Target) -> _Shape:
     op = w.op
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
     deep = steps
     if planes == 2 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
-    blocks = row_blocks(op.m, steps * planes * 64)
+    blocks = row_blocks(op.m, steps * planes * 64, target)
     rows, padded = blocks[0].rows, blocks[0].padded
     a = steps * padded * planes * 16
     panel = 0 if w.constant[1] else steps * planes * 512

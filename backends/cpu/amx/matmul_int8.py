@@ -66,16 +66,17 @@ class MatMulAmxBytes(Kernel[MatMul]):
 
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of B in the order of use, behind what the columns' sums start with."""
-        return {1: lambda b: pack_byte_tiles(w, b)}
+        shape = _shape(w, target)
+        return {1: lambda b: pack_byte_tiles(w, shape, b)}
 
     def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
         """Reserve a block of A's rows, and two blocks of results."""
-        shape = _shape(w)
+        shape = _shape(w, target)
         return shape.sums + 2 * 4 * SIDE * SIDE
 
     def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Sizes, how A is read, the order of a step, and the epilogue."""
-        op, (p, _), shape = w.op, zeros(w), _shape(w)
+        op, (p, _), shape = w.op, zeros(w), _shape(w, target)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         finish = BytesFinish(op.epilogue, w, outer, 2)
@@ -94,7 +95,7 @@ class MatMulAmxBytes(Kernel[MatMul]):
 
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of products, copying A, epilogues, and waiting for memory."""
-        op, shape = w.op, _shape(w)
+        op, shape = w.op, _shape(w, target)
         blocks = -(-op.m // SIDE) * shape.panels
         step = 4 * PRODUCT + SIDE * 64 / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
@@ -120,10 +121,10 @@ class _Shape:
     sums: int
 
 
-def _shape(w: Workload[MatMul]) -> _Shape:
+def _shape(w: Workload[MatMul], target: Target) -> _Shape:
     op, (p, _) = w.op, zeros(w)
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
-    blocks = row_blocks(op.m, steps * STEP)
+    blocks = row_blocks(op.m, steps * STEP, target)
     starts = 4 * panels * SIDE if p else 0
     return _Shape(
         steps, panels, blocks, -(-blocks[0].rows // SIDE), starts,
@@ -131,13 +132,12 @@ def _shape(w: Workload[MatMul]) -> _Shape:
     )  # fmt: skip
 
 
-def pack_byte_tiles(w: Workload[MatMul], b: Array) -> Array:
+def pack_byte_tiles(w: Workload[MatMul], shape: _Shape, b: Array) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], tiles].
 
     The tiles are [n / 32][k / 64][2 tiles][16 words][16 columns][4], filled up with zeros; the
     starts are there where A's zero point isn't 0.
     """
-    shape = _shape(w)
     words = pack_int8x4(w, b, SIDE)
     starts, rest = words[:, : shape.starts], words[:, shape.starts :]
     words = rest.reshape(len(rest), shape.panels, -1, SIDE, WORD)

@@ -35,7 +35,7 @@ from atc.passes import recomputation_search
 from atc.passes.rematerialize import recomputed_nodes
 from atc.runtime.load import load
 from atc.tools.check import check_model
-from atc.tools.version import capabilities
+from atc.tools.version import version_text
 from atc.tracing import TrainingStep
 
 ROWS = [f"M-{k:02}" for k in range(1, 39)]
@@ -824,9 +824,9 @@ def test_m_31_where_nvcc_is(tmp_path: Path) -> None:
 def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     said = capsys.readouterr().out
-    assert said == capabilities()
+    assert said == version_text()
     assert "targets: c99, " in said
-    none = capabilities({"PATH": "", "CC": ""})
+    none = version_text({"PATH": "", "CC": ""})
     assert "gcc (" not in none
 
 
