@@ -27,6 +27,7 @@ from atc.backends.cuda.products.boxes import (
     side_of,
     transposed_view,
 )
+from atc.backends.cuda.products.constants import less_zeros, packed_row, sum_of, with_sums
 from atc.backends.cuda.products.tiles import (
     Operand,
     Product,
@@ -43,7 +44,7 @@ from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import DType, Op
+from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
 from atc.ir.view import View
 
@@ -154,21 +155,28 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         if a is None:
             return None
         b = matrix_of(op, second, transposed_view(op), op.n, form)
-        if w.constant[second] and (form.planes or b is None):
+        if w.constant[second] and (form.planes or b is None or self.product(w).a.zero):
             return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
 
     def packs(
         self, w: Workload, params: WarpgroupParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Pack constants that the copy engine can't read, or that are split or rounded."""
+        """Pack constants that the copy engine can't read, are split or rounded, or need sums."""
         op, form, found = self.matmul(w), self._form(w), self._matrices(w)
         assert found is not None
-        return {self.operands[1]: lambda b: pack(op, form, b)} if found[1].packed else {}
+        summed = bool(self.product(w).a.zero)
+
+        def packed(b: Array) -> Array:
+            rows = pack(op, form, b)
+            return with_sums(rows) if summed else rows
+
+        return {self.operands[1]: packed} if found[1].packed else {}
 
     def packing(self, w: Workload, params: WarpgroupParams, target: Target) -> str:
         """Return one name for all tiles of a kernel, which read the same layout."""
-        return self.name if self.packs(w, params, target) else ""
+        own = self.name + ", sums" * bool(self.product(w).a.zero)
+        return own if self.packs(w, params, target) else ""
 
     def parameters(self, w: Workload, target: Target) -> Sequence[WarpgroupParams]:
         """Tiles of several sizes, each with up to four stages."""
@@ -232,10 +240,14 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         """Tiles, how operands are loaded, and the epilogue of a sum."""
         form, found = self._form(w), self._matrices(w)
         assert found is not None
-        product = self.product(w)
-        if found[1].packed:
-            product = replace(product, b=packed_operand(self.matmul(w), form, product))
+        product, matmul, own = self.product(w), self.matmul(w), found[1]
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        if own.packed:
+            product = replace(product, b=packed_operand(matmul, form, product))
+        if product.a.zero:
+            rows = own.step * own.rows * prod(n for _, _, n in own.batch)
+            sums = sum_of(rows, packed_row(matmul, product))
+            after = [*less_zeros(product, b_sums=sums), *after]
         a, b = product.a, product.b
         sides = self._sides(w, params)
         floats = product.accumulator.is_float
@@ -301,7 +313,10 @@ def _shared(params: WarpgroupParams, form: Form) -> int:
 
 
 class StoredProduct(WarpgroupProduct):
-    """Operands multiplied as they are stored: 16-bit floats, bytes without zero points."""
+    """Operands multiplied as they are stored: 16-bit floats, bytes.
+
+    The first operand of bytes may have a zero point, if the second one is constant.
+    """
 
     def form(self, w: Workload) -> Form | None:
         """Return the form for the operands' types."""
@@ -309,8 +324,12 @@ class StoredProduct(WarpgroupProduct):
         assert isinstance(op, MatMul | Conv)
         form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
-        zeros = (op.a_zero or op.b_zero) if isinstance(op, MatMul) else op.zero_points
-        return form if summed and not zeros else None
+        if isinstance(op, MatMul):
+            zeros = bool(op.a_zero), bool(op.b_zero)
+        else:
+            zeros = op.zero_points, op.zero_points and w.inputs[3] is not None
+        able = not zeros[1] and (w.constant[second] or not zeros[0])
+        return form if summed and able else None
 
 
 class _MatMul(WarpgroupProduct):

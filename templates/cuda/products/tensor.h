@@ -31,6 +31,12 @@ K_INLINE uint16_t t_lower(float value)
   return isfinite(rest) ? k_store_bf16(rest) : (uint16_t)0;
 }
 
+/* A sum of products without what a zero point adds to it, given the sum of what that multiplies. */
+K_INLINE int32_t t_less(int32_t sum, int32_t zero, int32_t sums)
+{
+  return (int32_t)((uint32_t)sum - (uint32_t)zero * (uint32_t)sums);
+}
+
 #ifdef ATC_EMULATED
 
 template <typename Address> static inline void t_load(uint32_t *r, Address at)

@@ -41,6 +41,12 @@ CASES = {
                               ((2, 48, 7, 5), (40, 24, 2, 2)), (("group", 2),), (1,)),
     "windows of bytes": Case("cuda_conv_wgmma_im2col", "ConvInteger", (np.uint8, np.int8),
                              ((1, 40, 9, 9), (20, 40, 2, 2)), (("pads", [1, 0, 0, 1]),), (1,)),
+    "windows of bytes and a zero point": Case(
+        "cuda_conv_wgmma_im2col", "ConvInteger", (np.uint8, np.int8, np.uint8),
+        ((2, 40, 9, 8), (20, 40, 3, 2), ()), WINDOWS, (1, 2)),
+    "windows of groups and a zero point": Case(
+        "cuda_conv_wgmma_im2col", "ConvInteger", (np.int8, np.int8, np.int8),
+        ((1, 64, 7), (40, 32, 2), ()), (("group", 2), ("pads", [0, 1])), (1, 2)),
     "windows of halves": Case("cuda_conv_wgmma_im2col_bf16x3", "Conv", (F32, F32, F32),
                               ((2, 40, 9, 8), (24, 40, 2, 3), (24,)),
                               (("pads", [1, 1, 1, 1]), ("strides", [1, 2])), (1, 2)),

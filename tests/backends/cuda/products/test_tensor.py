@@ -144,8 +144,40 @@ CASES |= {
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 328), (328, 72))),
 }  # fmt: skip
+U8, S8 = np.uint8, np.int8
+CASES |= {
+    "bytes and a zero point": Case("cuda_matmul_tensor", "MatMulInteger", (U8, S8, U8),
+                                   ((70, 144), (144, 40), ()), constant=(1, 2)),
+    "batches and a zero point": Case("cuda_matmul_tensor", "MatMulInteger", (S8, S8, S8),
+                                     ((2, 3, 33, 40), (3, 40, 24), ()), constant=(1, 2)),
+    "two zero points": Case("cuda_matmul_tensor", "MatMulInteger", (U8, U8, U8, U8),
+                            ((33, 50), (50, 24), (), ()), constant=(1, 2, 3)),
+    "two zero points of the run": Case("cuda_matmul_tensor", "MatMulInteger", (U8, S8, U8, S8),
+                                       ((2, 33, 64), (2, 64, 40), (), ()), constant=(2, 3)),
+    "zero points of long sums": Case("cuda_matmul_tensor", "MatMulInteger", (S8, U8, S8, U8),
+                                     ((40, 1700), (1700, 72), (), ()), constant=(2, 3)),
+    "padding is the zero point": Case("cuda_conv_tensor", "ConvInteger", (U8, S8, U8),
+                                      ((2, 3, 9, 11), (12, 3, 3, 3), ()), CONV, constant=(1, 2)),
+    "zero points by taps": Case("cuda_conv_tensor", "ConvInteger", (S8, S8, S8),
+                                ((1, 96, 9, 7), (40, 48, 3, 2), ()), (*CONV, ("group", 2)),
+                                constant=(1, 2)),
+    "zero points of filters": Case("cuda_conv_tensor", "ConvInteger", (U8, U8, U8, U8),
+                                   ((1, 16, 6, 7), (12, 8, 3, 3), (), (12,)),
+                                   (*CONV, ("group", 2)), constant=(1, 2)),
+    "zero points of filters of the run": Case("cuda_conv_tensor", "ConvInteger", (U8, S8, U8, S8),
+                                              ((1, 16, 6, 7), (12, 16, 3, 3), (), (12,)), CONV,
+                                              constant=(2,)),
+    "wgmma of bytes and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger", (U8, S8, U8),
+                                            ((70, 144), (144, 67), ()), constant=(1, 2)),
+    "wgmma of batches and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger", (S8, U8, S8),
+                                              ((2, 3, 34, 48), (3, 48, 72), ()), constant=(1, 2)),
+    "wgmma of long sums and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger",
+                                                (U8, S8, U8), ((70, 656), (656, 72), ()),
+                                                constant=(1, 2)),
+}  # fmt: skip
 QUICK = (
-    "float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short",
+    "float16", "uint8 and int8", "two zero points", "zero points of filters",
+    "wgmma of bytes and a zero point", "halves", "conv", "conv in floats", "attention", "short",
     "wgmma of float16", "wgmma of halves", "packed halves", "filters by taps",
 )  # fmt: skip
 
