@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+import ml_dtypes
 import numpy as np
 
-from atc.backends.cuda.products.boxes import packed_batch, rounded
 from atc.backends.cuda.products.tiles import Operand, Product
 from atc.ir.graph import Array, row_major
 from atc.ir.ops import Conv, ConvBlocked, MatMul
 from atc.ir.view import gather_view
+
+LARGEST = np.float32((2 - 2**-7) * 2.0**127)
+"""The largest finite bfloat16."""
 
 WORDS = "((const uint16_t *)(const void *)x1)"
 """The C of packed bfloat16."""
@@ -62,25 +65,53 @@ def pack_rows(
     Filters may be `by_taps`, with the channels of each side by side. Floats are rounded to bfloat16
     (one plane) or split in two of them; with 0 planes numbers stay as they are.
     """
+    pitch = pitch_of(product, step)
     if isinstance(op, MatMul):
-        kept = dict(packed_batch(op))
-        batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
-        full = gather_view(constant, (*batch, op.k, op.n), op.b_view)
-        matrix = full.reshape(-1, op.k, op.n).transpose(0, 2, 1).reshape(-1, op.k)
+        rows = rows_of(op, constant, pitch).reshape(-1, pitch)
     else:
         filters = np.moveaxis(constant, 1, -1) if by_taps else constant
-        matrix = filters.reshape(-1, product.k)
-    rows = np.zeros((len(matrix), pitch_of(product, step)), constant.dtype)
-    rows[:, : product.k] = matrix
+        rows = _padded(filters.reshape(-1, product.k), pitch)
     if planes == 0:
         return rows
-    upper = rounded(rows)
-    parts = [upper]
-    if planes > 1:
-        with np.errstate(invalid="ignore", over="ignore"):
-            rest = rows - upper.astype(np.float32)
-        parts.append(rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
-    return np.ascontiguousarray(np.stack(parts)).view(np.float32)
+    return np.ascontiguousarray(np.stack(parts_of(rows, planes))).view(np.float32)
+
+
+def rows_of(op: MatMul, b: Array, pitch: int) -> Array:
+    """Return constant B as [batches, n, pitch], with zeros behind the depth."""
+    kept = dict(packed_batch(op))
+    batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view).reshape(-1, op.k, op.n)
+    return _padded(full.transpose(0, 2, 1), pitch)
+
+
+def _padded(rows: Array, pitch: int) -> Array:
+    padded = np.zeros((*rows.shape[:-1], pitch), rows.dtype)
+    padded[..., : rows.shape[-1]] = rows
+    return padded
+
+
+def parts_of(rows: Array, planes: int) -> list[Array]:
+    """Return floats rounded to bfloat16, and for two planes what that leaves of them."""
+    upper = _rounded(rows)
+    if planes == 1:
+        return [upper]
+    with np.errstate(invalid="ignore", over="ignore"):
+        rest = rows - upper.astype(np.float32)
+    return [upper, _rounded(np.where(np.isfinite(rest), rest, np.float32(0)))]
+
+
+def _rounded(rows: Array) -> Array:
+    """Round floats to bfloat16; finite ones stay finite."""
+    with np.errstate(over="ignore"):
+        found = rows.astype(ml_dtypes.bfloat16)
+        over = np.isinf(found.astype(np.float32)) & np.isfinite(rows)
+        return np.where(over, np.copysign(LARGEST, rows).astype(found.dtype), found)
+
+
+def packed_batch(op: MatMul) -> list[tuple[int, int]]:
+    """Return the batch loops of packed constants: index and extent."""
+    outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
+    return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
 
 
 def packed_row(op: Conv | ConvBlocked | MatMul, product: Product) -> str:

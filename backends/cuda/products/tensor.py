@@ -50,19 +50,27 @@ SHARED = 48 << 10
 class Form:
     """What tensor cores multiply: the function, the bytes of a number, the parts of a value.
 
-    `numbers` are C of the parts of a value, or of a stored element; if `stored`, memory holds them
-    as they are.
+    `parts` are functions of as many values as a word has numbers: words of each part of them. There
+    are none where elements are multiplied as they are stored; if `stored`, memory holds numbers.
     """
 
     function: str
     bytes: int
-    numbers: tuple[str, ...] = ("{element}",)
+    parts: tuple[str, ...] = ()
     stored: bool = True
 
     @property
     def planes(self) -> int:
         """The number of parts of a value."""
-        return len(self.numbers)
+        return max(1, len(self.parts))
+
+    def words(self, values: Sequence[str]) -> tuple[str, ...]:
+        """Return the C of a word of each part of values, or of stored elements, side by side."""
+        if self.parts:
+            return tuple(f"{part}({', '.join(values)})" for part in self.parts)
+        kind, bits = f"uint{8 * self.bytes}_t", 8 * self.bytes
+        each = (f"(uint32_t)({kind}){v}" for v in values)
+        return (" | ".join(f"{v} << {bits * k}" if k else v for k, v in enumerate(each)),)
 
     @property
     def packed(self) -> int:
@@ -97,7 +105,8 @@ class Side:
     type: str
     found: str
     """The C type and value of an element that is loaded, from which numbers are made."""
-    numbers: tuple[str, ...]
+    words: tuple[str, ...]
+    """The C of word `k` of a chunk of each part, of what a thread holds."""
     outside: str = ""
     """What padding holds: the variable of the zero point, '' where that is 0."""
     counted: bool = False
@@ -109,13 +118,13 @@ class Side:
         return self.operand.along_rows
 
 
-SPLIT = Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})"), stored=False)
+SPLIT = Form("t_bf16", 2, ("t_uppers", "t_lowers"), stored=False)
 """Floats as sums of two bfloat16; three of the four products are summed."""
 
-ROUNDED = Form("t_bf16", 2, ("t_upper({value})",), stored=False)
+ROUNDED = Form("t_bf16", 2, ("t_uppers",), stored=False)
 """Floats rounded to bfloat16."""
 
-SHORTENED = Form("t_tf32", 4, ("t_bits({value})",))
+SHORTENED = Form("t_tf32", 4, ("t_bits",))
 """Floats, rounded to TF32 where they are multiplied."""
 
 _STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
@@ -128,9 +137,9 @@ def _side(
 ) -> Side:  # fmt: skip
     stored = form.stored and not operand.computed and operand.chunks >= form.chunk
     copies = packed or (((operand.source, operand.place),) if stored else ())
-    kind, held = f"uint{8 * form.bytes}_t", f"{name}_held[turn][e]"
-    words = (n.format(element=held, value=held) for n in form.numbers)
-    as_stored = "{element}" in form.numbers
+    each = 4 // form.bytes
+    at = (f"{each} * k" + (f" + {e}" if e else "") if each > 1 else "k" for e in range(each))
+    words = form.words([f"{name}_held[turn][{e}]" for e in at])
     begin, read = "", operand
     if operand.run >= form.chunk and not copies:
         begin = f"{operand.source} + (inside ? {operand.place} : 0)"
@@ -139,9 +148,8 @@ def _side(
         read = replace(operand, place=f"inside ? {operand.place} : 0")
     return Side(
         name, index, rows, extent, f"tile_{index} * {rows}", operand, copies, begin,
-        operand.dtype.c if as_stored else "float", read.element if as_stored else read.value,
-        tuple(f"({kind}){word}" for word in words),
-        f"{name}_zero" if operand.inside and operand.zero else "",
+        "float" if form.parts else operand.dtype.c, read.value if form.parts else read.element,
+        words, f"{name}_zero" if operand.inside and operand.zero else "",
     )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from atc.backends.cuda.products.boxes import (
     packed_matrix,
     packed_operand,
     side_of,
-    transposed_view,
 )
 from atc.backends.cuda.products.constants import less_zeros, packed_row, sum_of, with_sums
 from atc.backends.cuda.products.tiles import (
@@ -38,6 +37,7 @@ from atc.backends.cuda.products.tiles import (
     sharing_blocks,
     sharing_ns,
     tiles_of,
+    transposed,
 )
 from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
@@ -154,7 +154,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         a = matrix_of(op, first, op.a_view, op.m, form)
         if a is None:
             return None
-        b = matrix_of(op, second, transposed_view(op), op.n, form)
+        b = matrix_of(op, second, transposed(op.b_view), op.n, form)
         if w.constant[second] and (form.planes or b is None or self.product(w).a.zero):
             return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
