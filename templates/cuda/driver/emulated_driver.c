@@ -53,7 +53,8 @@ __thread struct emulated_handed emulated_handed;
 __thread unsigned char *emulated_shared;
 __thread struct emulated_queue *emulated_queues;
 
-enum { MOST_COPIES = 256, MOST_LOADS = 256, SWIZZLED = 1024 /* bytes that a swizzle repeats after */ };
+enum { MOST_COPIES = 256, MOST_LOADS = 256, MOST_SHARES = 16,
+  SWIZZLED = 1024 /* bytes that a swizzle repeats after */ };
 
 typedef struct copy {
   void *to;
@@ -93,6 +94,8 @@ static __thread int reversed, failed; /* the last one first; the status of a lau
 static __thread uint32_t drawn;       /* the last number that was drawn; 0: none are */
 static __thread box loads[MOST_LOADS];
 static __thread unsigned load_count, moves; /* how often a thread came further */
+static __thread const void *shares[MOST_SHARES]; /* arrays that the block shares, as far as it came to them */
+static __thread unsigned share_count;
 static __thread void *home_seen, *engine_seen;
 
 /* A number below `end`, by xorshift. */
@@ -295,6 +298,17 @@ void emulated_await(void *barrier, unsigned parity)
   ORDER_AFTER(barrier);
 }
 
+void emulated_share(void *array, size_t size)
+{
+  volatile unsigned char *const bytes = array; /* what the sanitizer doesn't see isn't a thread's own */
+  for (unsigned k = 0; k < share_count; k++) {
+    if (shares[k] == array) return;
+  }
+  if (share_count == MOST_SHARES) abort();
+  shares[share_count++] = array;
+  for (size_t k = 0; k < size; k++) bytes[k] = POISON;
+}
+
 void emulated_copy(void *to, const void *from, unsigned size)
 {
   fiber *const own = &fibers[running];
@@ -411,6 +425,7 @@ static int run_block(unsigned threads, char *stacks)
 {
   failed = 0;
   load_count = 0;
+  share_count = 0;
   home_seen = THIS_THREAD();
   engine_seen = NEW_THREAD();
   for (unsigned k = 0; k < threads; k++) {

@@ -290,7 +290,7 @@ KERNEL = """
 #include "device.h"
 KERNEL void neighbours(const int *x, int *y)
 {
-  __shared__ int own[8];
+  K_SHARED(int, own, [8]);
   own[threadIdx.x] = x[threadIdx.x];
   BARRIER
   y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
@@ -347,6 +347,19 @@ def test_the_emulation_shows_faults_of_kernels(
         found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
         assert (found == expected) == right
         assert (found[0] == 700) == bool(shift)
+
+
+def test_what_no_thread_has_shared_is_a_large_number(tmp_path: Path) -> None:
+    """Every block begins so, the second one, too: what the first one wrote is gone."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    text = KERNEL.replace("SHIFT", "0").replace("BARRIER", "__syncthreads();")
+    text = text.replace("  own[", "  if (threadIdx.x != 3 || blockIdx.x == 0) own[")
+    (tmp_path / "kernel.cu").write_text(text)
+    (tmp_path / "main.c").write_text(LAUNCH.replace("function, 1, 1, 1", "function, 2, 1, 1"))
+    program = compiled(tmp_path, "main.c", "kernel.cu", "emulated_driver.c")
+    found = said(program, {**os.environ})
+    assert [found[1 + 2], found[1 + 4]] == [0x4B4B4B4B + (1 << 1), 0x4B4B4B4B + (1 << 5)]
 
 
 @pytest.mark.parametrize("barrier", ["__syncthreads();", ""])
