@@ -178,15 +178,15 @@ class Launch:
     """How many blocks of how many threads run a kernel of a GPU, at most.
 
     `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
-    blocks that `merge`, at most as many, they run when all others have ended, and the kernel is
-    given the `phase`: 0, then 1. `shared` are the bytes of shared memory that it is launched with,
-    `maps` what it is given behind the arguments.
+    `later` blocks, at most as many, each number of them runs when all before have ended, and the
+    kernel is given the `phase`: 0, 1, and so on. `shared` are the bytes of shared memory that it is
+    launched with, `maps` what it is given behind the arguments.
     """
 
     blocks: int
     threads: int
     wanted: int = field(default=0, compare=False)
-    merge: int = 0
+    later: tuple[int, ...] = ()
     shared: int = 0
     maps: tuple[TensorMap, ...] = ()
 

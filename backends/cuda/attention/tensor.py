@@ -195,7 +195,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         """Return a block for each part, and then for each query, up to a limit."""
         rows = _rows(w.op)
         first = grid(rows * -(-w.op.keys // params.keys), MOST_BLOCKS, self.threads)
-        return replace(first, merge=min(high(rows), MOST_BLOCKS))
+        return replace(first, later=(min(high(rows), MOST_BLOCKS),))
 
     def scratch(self, w: Workload[Attention], params: PartParams, target: Target) -> int:
         """Return the bytes of the partial results."""

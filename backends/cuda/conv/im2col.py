@@ -25,6 +25,7 @@ from atc.backends.cuda.products.warpgroup import (
     StoredProduct,
     WarpgroupParams,
     WarpgroupProduct,
+    parts_size,
 )
 from atc.backends.kernel import Launch, Pack, TensorMap, Walk, Workload
 from atc.backends.render.expr import address
@@ -52,7 +53,6 @@ class WindowProduct(WarpgroupProduct):
 
     op = Conv
     along_rows = True
-    shares_steps = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept windows that the copy engine can go through, with enough channels and filters."""
@@ -121,15 +121,19 @@ class WindowProduct(WarpgroupProduct):
         return {1: lambda filters: packed(_channels_last(filters, channels))}
 
     def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
-        """Return the bytes of the copied input."""
+        """Return the bytes of parts of tiles, and of the copied input."""
+        return super().scratch(w, params, target) + self._copy_size(w)
+
+    def _copy_size(self, w: Workload) -> int:
         return w.input(0).shape[0] * prod(_copied(w)[0]) * _pitch(w)
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
-        """Return blocks that copy, as many as run at a time, and then those that multiply."""
+        """Return blocks that copy, as many as run at a time, and then those of the product."""
         found = super().launch(w, params, target)
         room = gpu_of(target.device).multiprocessors * self.resident(w, params, target)
-        needed = -(-self.scratch(w, params, target) // COPIED // found.threads)
-        return replace(found, blocks=max(min(room, needed), params.blocks), merge=params.blocks)
+        needed = -(-self._copy_size(w) // COPIED // found.threads)
+        blocks = max(min(room, needed), params.blocks)
+        return replace(found, blocks=blocks, later=(params.blocks, *found.later))
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         """Return how tiles are loaded: of the input, windows of one tap's channels."""
@@ -156,8 +160,8 @@ class WindowProduct(WarpgroupProduct):
         for n in extents[1:-1]:
             strides.append(strides[-1] * n)
         map_ = TensorMap(
-            a.name, a.map.argument, 0, a.map.type, extents, tuple(strides), (each, params.m),
-            _walk(w),
+            a.name, a.map.argument, parts_size(params), a.map.type, extents, tuple(strides),
+            (each, params.m), _walk(w),
         )  # fmt: skip
         return [
             replace(
@@ -184,8 +188,9 @@ class WindowProduct(WarpgroupProduct):
         pixel = address(dense(own), [f"i{d}" for d in range(len(own))]) if padded else "pixel"
         return super().values(w, params, target) | {
             "copied": {
-                "type": x.dtype.c, "chunk": chunk, "pitch": pitch, "channels": channels,
-                "pixels": prod(size), "whole": pitch == channels, "indices": unravel("at", loops),
+                "type": x.dtype.c, "begin": parts_size(params) // x.dtype.itemsize, "chunk": chunk,
+                "pitch": pitch, "channels": channels, "pixels": prod(size),
+                "whole": pitch == channels, "indices": unravel("at", loops),
                 "count": prod(n for _, n in loops), "axes": axes, "inside": " && ".join(inside),
                 "from": f"(image * {channels} + c) * {prod(own)} + {pixel}",
             },
@@ -194,7 +199,7 @@ class WindowProduct(WarpgroupProduct):
     def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
         """Return the seconds of the product, and of the copy before it."""
         gpu = gpu_of(target.device)
-        moved = w.input(0).nbytes + self.scratch(w, params, target)
+        moved = w.input(0).nbytes + self._copy_size(w)
         return super().cost(w, params, target) + 1e-9 * (gpu.memory_ns(moved) + LAUNCH_NS)
 
 

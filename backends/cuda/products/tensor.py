@@ -327,8 +327,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles = _tiles(w, params)
         if params.blocks:
-            merge = min(high(tiles), params.blocks)
-            return Launch(params.blocks, 32 * params.warps, merge=merge)
+            joining = min(high(tiles), params.blocks)
+            return Launch(params.blocks, 32 * params.warps, later=(joining,))
         return grid(tiles, MOST_BLOCKS, 32 * params.warps)
 
     def scratch(self, w: Workload, params: TileParams, target: Target) -> int:

@@ -384,7 +384,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles, threads = _tiles(product_of(w)), (TILE // THREAD_TILE) ** 2
         if params.blocks:
-            return Launch(params.blocks, threads, merge=min(high(tiles), params.blocks))
+            return Launch(params.blocks, threads, later=(min(high(tiles), params.blocks),))
         return grid(tiles, MOST_BLOCKS, threads)
 
     def scratch(self, w: Workload, params: SharedParams, target: Target) -> int:

@@ -114,8 +114,6 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """The indices of the inputs that are multiplied, that of the rows first."""
     along_rows = False
     """Whether neighbouring rows of results are contiguous in memory, not columns."""
-    shares_steps = True
-    """Whether blocks may share steps; what has a launch of its own before the product can't."""
 
     def product(self, w: Workload) -> Product:
         """Return the product as C."""
@@ -190,7 +188,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             own = replace(one, stages=min(4, most))
             room = gpu.multiprocessors * self.resident(w, own, target)
             own = replace(own, blocks=min(room, _tiles(self.product(w), own)))
-            found += [own, *(self._sharing(w, own, target) if self.shares_steps else ())]
+            found += [own, *self._sharing(w, own, target)]
         return sorted(found, key=lambda params: self.cost(w, params, target))
 
     def _sharing(
@@ -213,15 +211,15 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
         """Return persistent blocks: a warpgroup for each 64 rows, and the warps that load."""
-        merge = min(params.blocks, _tiles(self.product(w), params)) if params.shared else 0
+        joining = (min(params.blocks, _tiles(self.product(w), params)),) if params.shared else ()
         return Launch(
-            params.blocks, _threads(params), merge=merge, shared=_shared(params, self._form(w)),
+            params.blocks, _threads(params), later=joining, shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
         )  # fmt: skip
 
     def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
         """Return the bytes of two tiles for each block that shares steps with others."""
-        return 2 * params.blocks * _size(params) if params.shared else 0
+        return parts_size(params)
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         form, found = self._form(w), self._matrices(w)
@@ -290,6 +288,11 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
 
 def _tiles(product: Product, params: WarpgroupParams) -> int:
     return prod(n for _, n in tiles_of(product, params.m, params.n))
+
+
+def parts_size(params: WarpgroupParams) -> int:
+    """Return the bytes of the parts of tiles that blocks leave which share steps."""
+    return 2 * params.blocks * _size(params) if params.shared else 0
 
 
 def _size(params: WarpgroupParams) -> int:
