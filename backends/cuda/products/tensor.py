@@ -65,12 +65,11 @@ class Form:
         return max(1, len(self.parts))
 
     def words(self, values: Sequence[str]) -> tuple[str, ...]:
-        """Return the C of a word of each part of values, or of stored elements, side by side."""
+        """Return the C of a word of each part of values, or of stored elements as words."""
         if self.parts:
             return tuple(f"{part}({', '.join(values)})" for part in self.parts)
-        kind, bits = f"uint{8 * self.bytes}_t", 8 * self.bytes
-        each = (f"(uint32_t)({kind}){v}" for v in values)
-        return (" | ".join(f"{v} << {bits * k}" if k else v for k, v in enumerate(each)),)
+        shifted = (f"{v} << {8 * self.bytes * k}" if k else v for k, v in enumerate(values))
+        return (" | ".join(shifted),)
 
     @property
     def packed(self) -> int:
@@ -148,7 +147,8 @@ def _side(
         read = replace(operand, place=f"inside ? {operand.place} : 0")
     return Side(
         name, index, rows, extent, f"tile_{index} * {rows}", operand, copies, begin,
-        "float" if form.parts else operand.dtype.c, read.value if form.parts else read.element,
+        "float" if form.parts else "uint32_t",
+        read.value if form.parts else f"(uint{8 * form.bytes}_t){read.element}",
         words, f"{name}_zero" if operand.inside and operand.zero else "",
     )  # fmt: skip
 
