@@ -218,6 +218,8 @@ class Kernel(Generic[OpT, ParamsT]):
     to that."""
     tensor_cores: ClassVar[bool] = False
     """Whether a GPU's tensor cores compute it."""
+    cycle: ClassVar[float] = 1.0
+    """What a processor's cycle is in the unit of `cost`."""
     bitwise_reproducible: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     accepts_16_bit_weights: ClassVar[bool] = False

@@ -162,7 +162,7 @@ CASES |= {
                                 ((1, 96, 9, 7), (40, 48, 3, 2), ()), (*CONV, ("group", 2)),
                                 constant=(1, 2)),
     "zero points of filters": Case("cuda_conv_tensor", "ConvInteger", (U8, U8, U8, U8),
-                                   ((1, 16, 6, 7), (12, 8, 3, 3), (), (12,)),
+                                   ((1, 16, 6, 7), (24, 8, 3, 3), (), (24,)),
                                    (*CONV, ("group", 2)), constant=(1, 2)),
     "zero points of filters of the run": Case("cuda_conv_tensor", "ConvInteger", (U8, S8, U8, S8),
                                               ((1, 16, 6, 7), (12, 16, 3, 3), (), (12,)), CONV,
@@ -368,6 +368,18 @@ def test_what_is_not_finite_is_as_in_floats_of_filters_by_taps() -> None:
     for kind in (np.isnan, np.isinf):
         assert 0 < kind(right).sum() < right.size / 2
         np.testing.assert_array_equal(kind(found), kind(right))
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_quantized_convolutions_are_computed_on_tensor_cores(zero: bool) -> None:
+    """A first layer's filters are no whole steps: what fills them up costs little."""
+    for target in map(get_target, ("cuda-sm80", "cuda-sm90")):
+        for x, filters in (((1, 64, 56, 56), (64, 64, 3, 3)), ((1, 3, 224, 224), (64, 3, 7, 7))):
+            case = Case("", "ConvInteger", (U8, S8, U8)[: 2 + zero], (x, filters, ())[: 2 + zero],
+                        CONV, constant=(1, 2)[: 1 + zero])  # fmt: skip
+            graph = run_passes(lowered_case(case).graph, width=1, device=True)
+            chosen = {c.candidate.kernel.name for c in select(graph, target).values()}
+            assert "cuda_conv_tensor" in chosen or "cuda_conv_wgmma_im2col" in chosen
 
 
 def test_devices_without_such_cores_do_without() -> None:
