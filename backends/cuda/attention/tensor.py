@@ -8,8 +8,9 @@ from math import ceil, prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.products.tensor import ROUNDED, SHARED, SPLIT, Form
-from atc.backends.cuda.products.tiles import aligned_chunks, is_along_rows, transposed
+from atc.backends.cuda.products.sides import ROUNDED, SPLIT, Form
+from atc.backends.cuda.products.tensor import SHARED
+from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, transposed
 from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range

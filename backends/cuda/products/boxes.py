@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.cuda.products.constants import packed_batch, packed_row, parts_of, rows_of
 from atc.backends.cuda.products.tiles import Operand, Product
 from atc.backends.kernel import TensorMap
-from atc.ir.graph import Array, row_major
+from atc.ir.graph import Array, DType, row_major
 from atc.ir.ops import MatMul
 from atc.ir.view import View
 
@@ -58,6 +58,24 @@ class Form:
 
 BFLOAT16 = 9
 """The driver's number of the type."""
+
+STORED = {
+    (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
+    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
+    (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
+    (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
+    (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
+    (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
+}
+"""Products of operands as they are stored."""
+
+SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
+"""Floats that the copy engine rounds to TF32."""
+
+ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
+SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
+"""Floats rounded to bfloat16, and as sums of two; three of the four products are summed."""
+
 
 @dataclass(frozen=True)
 class Matrix:

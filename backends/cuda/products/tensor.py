@@ -18,8 +18,8 @@ from atc.backends.cuda.products.constants import (
     sum_of,
     with_sums,
 )
+from atc.backends.cuda.products.sides import ROUNDED, ROW, SHORTENED, SPLIT, Form, side_of
 from atc.backends.cuda.products.tiles import (
-    Operand,
     Product,
     SharedParams,
     by_taps,
@@ -39,118 +39,12 @@ from atc.dims import concrete, high
 from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
 
-ROW = 64
-"""Bytes of a tile's row: the depth that is loaded at a time."""
-
 SHARED = 48 << 10
 """Bytes of shared memory that any block may use."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """What tensor cores multiply: the function, the bytes of a number, the parts of a value.
-
-    `parts` are functions of as many values as a word has numbers: words of each part of them. There
-    are none where elements are multiplied as they are stored; if `stored`, memory holds numbers.
-    """
-
-    function: str
-    bytes: int
-    parts: tuple[str, ...] = ()
-    stored: bool = True
-
-    @property
-    def planes(self) -> int:
-        """The number of parts of a value."""
-        return max(1, len(self.parts))
-
-    def words(self, values: Sequence[str]) -> tuple[str, ...]:
-        """Return the C of a word of each part of values, or of stored elements as words."""
-        if self.parts:
-            return tuple(f"{part}({', '.join(values)})" for part in self.parts)
-        shifted = (f"{v} << {8 * self.bytes * k}" if k else v for k, v in enumerate(values))
-        return (" | ".join(shifted),)
-
-    @property
-    def packed(self) -> int:
-        """The bfloat16 of a packed value; 0: it is packed as it is stored."""
-        return 0 if self.stored else self.planes
-
-    @property
-    def chunk(self) -> int:
-        """Numbers of 16 bytes."""
-        return 16 // self.bytes
-
-    @property
-    def depth(self) -> int:
-        """Numbers of a tile's row."""
-        return ROW // self.bytes
-
-
-@dataclass(frozen=True)
-class Side:
-    """An operand's part of a tile, and how it is copied to shared memory."""
-
-    name: str
-    index: str
-    rows: int
-    extent: int
-    first: str
-    operand: Operand
-    copies: tuple[tuple[str, str], ...]
-    """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
-    begin: str
-    """Where a chunk's first number lies, if that says where the others do, else ''."""
-    type: str
-    found: str
-    """The C type and value of an element that is loaded, from which numbers are made."""
-    words: tuple[str, ...]
-    """The C of word `k` of a chunk of each part, of what a thread holds."""
-    outside: str = ""
-    """What padding holds: the variable of the zero point, '' where that is 0."""
-    counted: bool = False
-    """Whether the kernel sums the operand over the depth: the other one's zero point takes that."""
-
-    @property
-    def along_rows(self) -> bool:
-        """Whether neighbouring threads load neighbouring rows."""
-        return self.operand.along_rows
-
-
-SPLIT = Form("t_bf16", 2, ("t_uppers", "t_lowers"), stored=False)
-"""Floats as sums of two bfloat16; three of the four products are summed."""
-
-ROUNDED = Form("t_bf16", 2, ("t_uppers",), stored=False)
-"""Floats rounded to bfloat16."""
-
-SHORTENED = Form("t_tf32", 4, ("t_bits",))
-"""Floats, rounded to TF32 where they are multiplied."""
-
 _STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
 _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
-
-
-def _side(
-    name: str, index: str, rows: int, extent: int, operand: Operand, form: Form,
-    packed: tuple[tuple[str, str], ...] = (),
-) -> Side:  # fmt: skip
-    stored = form.stored and not operand.computed and operand.chunks >= form.chunk
-    copies = packed or (((operand.source, operand.place),) if stored else ())
-    each = 4 // form.bytes
-    at = (f"{each} * k" + (f" + {e}" if e else "") if each > 1 else "k" for e in range(each))
-    words = form.words([f"{name}_held[turn][{e}]" for e in at])
-    begin, read = "", operand
-    if operand.run >= form.chunk and not copies:
-        begin = f"{operand.source} + (inside ? {operand.place} : 0)"
-        read = replace(operand, source=f"{name}_from", place=f"e * {operand.stride}")
-    elif operand.inside and not copies:
-        read = replace(operand, place=f"inside ? {operand.place} : 0")
-    return Side(
-        name, index, rows, extent, f"tile_{index} * {rows}", operand, copies, begin,
-        "float" if form.parts else "uint32_t",
-        read.value if form.parts else f"(uint{8 * form.bytes}_t){read.element}",
-        words, f"{name}_zero" if operand.inside and operand.zero else "",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,10 +246,10 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
             "steps": self._steps(product), "blocks": params.blocks,
             "join": accumulate("Sum", product.accumulator, "other"), "after": after, "value": value,
             "sides": [
-                replace(_side("a", "i", rows, product.m, a, form, () if is_matmul else packed),
-                        counted=counted[0]),
-                replace(_side("b", "j", columns, product.n, b, form, packed if is_matmul else ()),
-                        counted=counted[1]),
+                side_of("a", "i", rows, product.m, a, form, () if is_matmul else packed,
+                        counted[0]),
+                side_of("b", "j", columns, product.n, b, form, packed if is_matmul else (),
+                        counted[1]),
             ],
             "resident": self.resident(w, params, target) if self._is_copied(w) else 1,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",

@@ -18,6 +18,7 @@ from atc.backends.cuda.kernel import (
     seconds,
     unravel,
 )
+from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, transposed
 from atc.backends.kernel import KernelParams, Launch, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
@@ -189,24 +190,6 @@ def _of_matmul(w: Workload) -> Product:
                 along_rows=is_along_rows(columns), chunks=aligned_chunks(columns, op.k)),
         op.accumulator, (*outer, "i", "j"), 2, address(dense(op.loops), [*outer, "i", "j"]),
     )  # fmt: skip
-
-
-def transposed(view: View) -> View:
-    """Return a view with its last two axes exchanged."""
-    return View((*view.strides[:-2], *view.strides[:-3:-1]), view.offset)
-
-
-def is_along_rows(view: View) -> bool:
-    """Whether the view is contiguous along the last axis but one, not along the last."""
-    return view.strides[-2] == 1 and view.strides[-1] != 1
-
-
-def aligned_chunks(view: View, depth: int) -> int:
-    """Return the size of the aligned, contiguous chunks of the last axis, a power of 2 up to 16."""
-    if view.strides[-1] != 1:
-        return 1
-    steps = (depth, view.offset, *view.strides[:-1])
-    return next(n for n in (16, 8, 4, 2, 1) if all(step % n == 0 for step in steps))
 
 
 def channel_runs(w: Workload) -> int:

@@ -1,4 +1,4 @@
-"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA loads.
+"""CUDA kernels of MatMul by warpgroups: wgmma on tiles that TMA loads.
 
 For sm_90a. One warp requests tiles while the others multiply; blocks are persistent and loop over
 tiles. Operands have a layout that the copy engine can read: rows of 16-byte multiples along the
@@ -15,8 +15,11 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products.boxes import (
     ATOM,
-    BFLOAT16,
+    ROUNDED,
     ROW,
+    SHORTENED,
+    SPLIT,
+    STORED,
     Form,
     Matrix,
     Side,
@@ -28,17 +31,15 @@ from atc.backends.cuda.products.boxes import (
 )
 from atc.backends.cuda.products.constants import less_zeros, packed_row, sum_of, with_sums
 from atc.backends.cuda.products.tiles import (
-    Operand,
     Product,
     epilogue_of,
-    index_type,
     multiply_add,
     product_of,
     sharing_blocks,
     sharing_ns,
     tiles_of,
-    transposed,
 )
+from atc.backends.cuda.products.views import transposed
 from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
@@ -46,7 +47,6 @@ from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
-from atc.ir.view import View
 
 ROOM = 227 << 10
 """Bytes of shared memory that a block may ask for."""
@@ -67,24 +67,6 @@ these numbers of warpgroups four warps are reserved for requests, else one."""
 FED, REACHED, ALONE = 48, 0.8, 0.65
 """Bytes of tiles that a multiprocessor receives per clock, and the fraction of the tensor cores'
 rate that two or more warpgroups reach, and that one reaches."""
-
-
-_FORMS = {
-    (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
-    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
-    (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
-    (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
-    (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
-    (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
-}
-"""Products of operands as they are stored."""
-
-SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
-"""Floats that the copy engine rounds to TF32."""
-
-ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
-SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
-"""Floats rounded to bfloat16, and as sums of two; three of the four products are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +307,7 @@ class StoredProduct(WarpgroupProduct):
         """Return the form for the operands' types."""
         op, (first, second) = w.op, self.operands
         assert isinstance(op, MatMul | Conv)
-        form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
+        form = STORED.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
         if isinstance(op, MatMul):
             zeros = bool(op.a_zero), bool(op.b_zero)
@@ -400,69 +382,6 @@ class MatMulWarpgroupShortened(_MatMul, ShortenedProduct):
     name = "cuda_matmul_wgmma_tf32"
 
 
-class _Conv(WarpgroupProduct):
-    """A Conv with 1x1 filters and no strides or padding: a product for each image.
-
-    The rows are pixels, so that the filters are the constants that are packed.
-    """
-
-    op = Conv
-    along_rows = True
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """Accept 1x1 filters without groups, strides, padding or zero points."""
-        op = w.op
-        assert isinstance(op, Conv)
-        window, plain = op.window, op.group == 1 and not op.zero_points
-        if is_dynamic(w) or not plain or {*window.kernel, *window.strides} != {1}:
-            return False
-        same = w.input(0).shape[2:] == w.outputs[0].shape[2:]
-        return same and not any(window.pads) and super().accepts(w, target)
-
-    def matmul(self, w: Workload) -> MatMul:
-        """Return the product of each image's pixels with the filters."""
-        assert isinstance(w.op, Conv)
-        (images, channels, *size), filters = w.input(0).shape, w.input(1).shape[0]
-        pixels = prod(size)
-        return MatMul(
-            (images,), pixels, filters, channels, View((channels * pixels, 1, pixels)),
-            View((0, 1, channels)), w.op.epilogue, w.op.accumulator,
-        )  # fmt: skip
-
-    def product(self, w: Workload) -> Product:
-        """Return that product as C; the epilogue's indices are those of a Conv."""
-        assert isinstance(w.op, Conv)
-        op, size = self.matmul(w), w.outputs[0].shape[2:]
-        outputs = [(f"o{d}", n) for d, n in enumerate(size)]
-        return Product(
-            (("n", op.batch[0]),), op.m, op.n, op.k,
-            Operand("x0", w.input(0).dtype, f"(n * {op.k} + p) * {op.m} + i"),
-            Operand("x1", w.input(1).dtype, f"j * {op.k} + p"),
-            op.accumulator, ("n", "m", *(v for v, _ in outputs)), w.op.operands,
-            f"(n * {op.n} + j) * {op.m} + i", (("m", "j"), *unravel("i", outputs)),
-            index_type(w),
-        )  # fmt: skip
-
-
-class ConvWarpgroup(_Conv, StoredProduct):
-    """1x1 Conv of 16-bit floats."""
-
-    name = "cuda_conv_wgmma"
-
-
-class ConvWarpgroupSplit(_Conv, SplitProduct):
-    """1x1 Conv of floats split in two bfloat16, by constants."""
-
-    name = "cuda_conv_wgmma_bf16x3"
-
-
-class ConvWarpgroupRounded(_Conv, RoundedProduct):
-    """1x1 Conv of floats as bfloat16, by constants."""
-
-    name = "cuda_conv_wgmma_bf16"
-
-
 KERNELS = (
     MatMulWarpgroup(), MatMulWarpgroupSplit(), MatMulWarpgroupRounded(), MatMulWarpgroupShortened(),
-    ConvWarpgroup(), ConvWarpgroupSplit(), ConvWarpgroupRounded(),
 )

@@ -352,7 +352,7 @@ def test_places_of_channels_are_found_once_for_a_chunk(name: str) -> None:
     for each in own.candidates(CASES[name].kernel):
         text = render_kernel(each, own.workload, TARGET).text
         loads = text[text.index("b_from = x0 + (inside ?") :].partition("t_commit()")[0]
-        assert re.search(r"= (\w+\()?b_from\[e \* \d+\]\)?;", loads)
+        assert re.search(r"= (\w+\(|\(\w+\))?b_from\[e \* \d+\]\)?;", loads)
         assert "x0[" not in loads
 
 
