@@ -179,15 +179,15 @@ class Launch:
     """The blocks and threads that run a kernel of a GPU, at most.
 
     `wanted` are the blocks that a run's own extents are worth; 0: always as many. Where there are
-    blocks that `merge`, at most as many, they run when all others have ended, and the kernel is
-    given the `phase`: 0, then 1. `shared` are the bytes of shared memory that it is launched with,
-    `maps` what it is given behind the arguments.
+    `later` blocks, at most as many, each number of them runs when all before have ended, and the
+    kernel is given the `phase`: 0, 1, and so on. `shared` are the bytes of shared memory that it is
+    launched with, `maps` what it is given behind the arguments.
     """
 
     blocks: int
     threads: int
     wanted: int = field(default=0, compare=False)
-    merge: int = 0
+    later: tuple[int, ...] = ()
     shared: int = 0
     maps: tuple[TensorMap, ...] = ()
 
@@ -219,6 +219,8 @@ class Kernel(Generic[OpT, ParamsT]):
     to that."""
     tensor_cores: ClassVar[bool] = False
     """Whether a GPU's tensor cores compute it."""
+    cycle: ClassVar[float] = 1.0
+    """What a processor's cycle is in the unit of `cost`."""
     bitwise_reproducible: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     accepts_16_bit_weights: ClassVar[bool] = False

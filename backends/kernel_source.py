@@ -91,7 +91,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     arguments = _arguments(
         candidate, w, scratch, work_split, "__restrict__" if launch else "restrict"
     )
-    if launch and launch.merge:
+    if launch and launch.later:
         arguments += (Argument("ptrdiff_t ", "phase"),)
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     headers = candidate.headers

@@ -180,10 +180,10 @@ def launches(
 ) -> Iterator[tuple[str, str]]:
     """Yield the C of how many blocks run, `blocks` in the first phase, and of a kernel's arguments.
 
-    These are `pointers` and `dims`, and between them the phase where there are two.
+    These are `pointers` and `dims`, and between them the phase where there are several.
     """
-    phases = [(blocks, ("0",)), (str(launch.merge), ("1",))] if launch.merge else [(blocks, ())]
-    for some, phase in phases:
+    for number, some in enumerate((blocks, *map(str, launch.later))):
+        phase = (str(number),) if launch.later else ()
         yield some, f"(const CUdeviceptr[]){{{', '.join((*pointers, *phase, *dims))}}}"
 
 

@@ -35,12 +35,11 @@ def packing_overhead(c: Candidate, w: Workload, target: Target) -> int:
 
 
 def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
-    """Return the estimated cycles of a candidate, including memory at `price` cycles per byte."""
-    return priced(
-        c.kernel.cost(concrete(w), c.params, target), packing_overhead(c, w, target), price
-    )
+    """Return the estimated cost of a candidate, including memory at `price` cycles per byte."""
+    cost = c.kernel.cost(concrete(w), c.params, target)
+    return priced(cost, packing_overhead(c, w, target), price * c.kernel.cycle)
 
 
-def priced(cycles: float, overhead: int, price: float) -> float:
-    """Return cycles including the price of the bytes by which constants exceed the model's."""
-    return cycles + price * overhead
+def priced(cost: float, overhead: int, price: float) -> float:
+    """Return a cost including the price of the bytes by which constants exceed the model's."""
+    return cost + price * overhead

@@ -148,9 +148,9 @@ class Considered:
         return tuple(packing_overhead(c, self.workload, self.target) for c in self.found)
 
     def costs(self, price: float) -> list[float]:
-        """Return the estimated cycles of each candidate, including the price of its memory."""
-        both = zip(self.cycles, self.overheads, strict=True)
-        return [priced(cycles, overhead, price) for cycles, overhead in both]
+        """Return each candidate's estimated cost, including memory at `price` cycles a byte."""
+        every = zip(self.found, self.cycles, self.overheads, strict=True)
+        return [priced(cost, more, price * c.kernel.cycle) for c, cost, more in every]
 
 
 def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:

@@ -12,6 +12,11 @@
 #define UNROLL
 #define UNROLL_BY(times)
 
+/* An array that a block's threads share. */
+#define K_SHARED(TYPE, NAME, EXTENTS)                                                              \
+  static __thread TYPE NAME EXTENTS;                                                               \
+  emulated_share(NAME, sizeof NAME)
+
 /* Set bit k of some words, which other threads may set bits of at the same time. */
 static inline void k_mark(unsigned *words, unsigned k)
 {
@@ -24,6 +29,7 @@ static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(
 #define UNROLL _Pragma("unroll")
 #define UNROLL_BY(times) K_PRAGMA(unroll times)
 #define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define K_SHARED(TYPE, NAME, EXTENTS) __shared__ TYPE NAME EXTENTS
 #define EMULATED_KERNEL(...)
 
 /* Floats of 16 bits: one instruction each, rounded to the nearest, ties to even. */

@@ -95,6 +95,9 @@ def expected(case: Case) -> Any:
     """Return the result in double, or in integers."""
     given = lowered_case(case).arrays
     wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
+    if case.op.endswith("Integer"):  # which has zero points behind the operands
+        wide = [a - _points(wide[k + 2 :][:1], a) for k, a in enumerate(wide[:2])]
+        given = wide
     if case.op in ("Conv", "ConvInteger", "Attention"):
         narrow = [a.astype(F32) for a in given]
         kind = case.op.removesuffix("Integer")  # sums of bytes are exact in floats, too
@@ -106,6 +109,11 @@ def expected(case: Case) -> Any:
         a, b = (wide[k].T if turned.get(f"trans{'AB'[k]}") else wide[k] for k in range(2))
         return a @ b + sum(wide[2:])
     return wide[0] @ wide[1]
+
+
+def _points(given: Sequence[Any], of: Any) -> Any:
+    """Return a zero point, or one of each filter, as it is taken off an operand."""
+    return given[0].reshape(-1, *[1] * (of.ndim - 1)) if given and given[0].ndim else sum(given)
 
 
 def compile_candidates(

@@ -8,18 +8,24 @@ from math import ceil, prod
 
 from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.products.tensor import ROUNDED, SHARED, SPLIT, Form
+from atc.backends.cuda.products.sides import ROUNDED, SPLIT, Form
+from atc.backends.cuda.products.tensor import SHARED
+from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, transposed
 from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
-from atc.dims import concrete, high
+from atc.dims import concrete, high, is_dynamic
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
+from atc.ir.view import View
 
 ROWS, KEYS = 64, 32
 """Queries of a block, and keys that it processes at a time."""
+
+CHUNK = 8
+"""Numbers of a chunk of a tile's row."""
 
 WIDEST, GROUP = 128, 64
 """The largest width of a query's result, and the part of it that is in fragments at a time."""
@@ -54,7 +60,8 @@ class TensorAttention(DeviceKernel[Attention]):
         """Floats, enough queries for a warp, operands that fit in shared memory."""
         op = w.op
         floats = {t.dtype for t in w.inputs[:3] if t is not None} == {DType.FLOAT}
-        size = self.form.planes * 64 * (_depth(op) // 32 * (ROWS + KEYS) + _width(op))
+        parts = _depth(op) // 32 * (ROWS + KEYS) + -(-_width(op) // 32) * KEYS
+        size = self.form.planes * 64 * parts
         able = gpu_of(target.device).tensor > 0 and size <= SHARED
         return floats and able and min(high(op.queries), high(op.keys)) >= 8 and op.width <= WIDEST
 
@@ -70,37 +77,63 @@ class TensorAttention(DeviceKernel[Attention]):
         inner = replace(w, outputs=(TensorType(DType.FLOAT, w.outputs[0].shape),))
         scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
         after, value = finish(op.result, w, "total", [*outer, "e"], 3 + len(op.scores.views))
-        places = {
-            "q": f"x0[{address(op.q_view, [*outer, 'p'])}]",
-            "k": f"x1[{address(op.k_view, [*outer[:-1], 'p', 'j'])}]",
-            "v": f"x2[{address(op.v_view, [*outer[:-1], 'j', 'e'])}]",
-        }  # fmt: skip
-        parts = self.form.numbers
-        numbers: dict[str, list[object]] = {
-            name: [n.format(value=place) for n in parts] for name, place in places.items()
+        tiles = {
+            "q": _tile("x0", op.q_view, [*outer, "p"], op.depth),
+            "k": _tile("x1", transposed(op.k_view), [*outer[:-1], "j", "p"], op.depth),
+            "v": _tile("x2", op.v_view, [*outer[:-1], "j", "e"], op.width),
         }
-        numbers["p"] = [(n.format(value="even"), n.format(value="odd")) for n in parts]
+        words = {
+            "own": self.form.words(["own[2 * k]", "own[2 * k + 1]"]),
+            "weights": self.form.words(["even", "odd"]),
+        }
         y = address(op.y_view, [*outer, "e"])
-        tiles = [*batch, ("tile_i", -(-op.queries // ROWS))]
+        rows = [*batch, ("tile_i", -(-op.queries // ROWS))]
         seen = key_range(w, outer[:-1], "first_i", "last_i").lines
         return {
-            "op": op, "form": self.form, "rows": ROWS, "depth": _depth(op), "width": _width(op),
-            "groups": -(-_width(op) // GROUP), "tiles": _tiles(op),
-            "indices": unravel("at", tiles), "numbers": numbers, "y": y, "scored": scored,
-            "score": score, "after": after, "value": value, "seen": seen,
-            "used": " ".join((*places.values(), y, *scored, score, *after, value, *seen, "tile_i")),
+            "op": op, "form": self.form, "rows": ROWS, "keys": KEYS, "depth": _depth(op),
+            "width": _width(op), "groups": -(-_width(op) // GROUP), "tiles": _tiles(op),
+            "indices": unravel("at", rows), "operands": tiles, "words": words, "y": y,
+            "whole": not is_dynamic(op.keys) and op.keys % KEYS == 0,
+            "scored": scored, "score": score, "after": after, "value": value, "seen": seen,
+            "used": " ".join((*(t.place for t in tiles.values()), y, *scored, score, *after, value,
+                              *seen, "tile_i")),
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Return the seconds that tensor cores, exponentials and loads take, without overlap."""
         op, gpu, planes = w.op, gpu_of(target.device), self.form.planes
         products = (1, 3)[planes - 1] * ROWS * KEYS * (_depth(op) + _width(op))
-        loads = 8 * planes * KEYS * (_depth(op) + _width(op))
-        step = products / (0.6 * gpu.tensor) + (24 * ROWS * KEYS + loads) / 128
+        loads = (3 if _is_whole(op) else 8) * planes * KEYS * (_depth(op) + _width(op))
+        step = products / (0.6 * gpu.tensor) + (20 * ROWS * KEYS + loads) / 128
         causal = key_range(w, [v for v, _ in loop_names("b", op.batch)], "", "").causal
         keys = max(op.keys - op.queries / 2, op.keys / 2) if causal else op.keys
         clocks = step * ceil(keys / KEYS) + 1000
         return seconds(w, gpu.compute_ns(_tiles(op), 2, clocks), gpu)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """An operand as C: its pointer, an element's place, whether chunks are contiguous and aligned.
+
+    Neighbouring threads load neighbouring rows where these are neighbours in memory.
+    """
+
+    source: str
+    place: str
+    whole: bool
+    along_rows: bool
+
+
+def _is_whole(op: Attention) -> bool:
+    """Whether chunks of keys and values are contiguous and aligned."""
+    sides = (transposed(op.k_view), op.depth), (op.v_view, op.width)
+    return all(aligned_chunks(view, extent) >= CHUNK for view, extent in sides)
+
+
+def _tile(source: str, view: View, indices: Sequence[str], extent: int) -> _Tile:
+    """Return an operand over (*batch, rows, numbers), of so many numbers."""
+    whole = aligned_chunks(view, extent) >= CHUNK
+    return _Tile(source, address(view, indices), whole, is_along_rows(view))
 
 
 def _depth(op: Attention) -> int:
@@ -163,7 +196,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         """Return a block for each part, and then for each query, up to a limit."""
         rows = _rows(w.op)
         first = grid(rows * -(-w.op.keys // params.keys), MOST_BLOCKS, self.threads)
-        return replace(first, merge=min(high(rows), MOST_BLOCKS))
+        return replace(first, later=(min(high(rows), MOST_BLOCKS),))
 
     def scratch(self, w: Workload[Attention], params: PartParams, target: Target) -> int:
         """Return the bytes of the partial results."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
+from atc.backends.cuda.products.constants import packed_row, sum_of, with_sums
 from atc.backends.cuda.products.tensor import ConvTensor, TileParams
 from atc.backends.cuda.products.tiles import ProductTiles, SharedParams, multiply_add, product_of
 from atc.backends.kernel import Pack, Params, Workload
@@ -69,7 +70,7 @@ class BlockedTiles(ProductTiles):
 
 
 class BlockedTensor(ConvTensor):
-    """A ConvBlocked of bytes without zero point on tensor cores."""
+    """A ConvBlocked of bytes on tensor cores."""
 
     name = "cuda_conv_blocked_tensor"
     op = ConvBlocked  # type: ignore[assignment]
@@ -79,8 +80,20 @@ class BlockedTensor(ConvTensor):
         return _is_product(w) and super().accepts(w, target)
 
     def packs(self, w: Workload, params: TileParams, target: Target) -> Mapping[int, Pack]:
-        """Return filters as the sums run."""
-        return _packs(w)
+        """Return filters as the sums run, and behind them their sums for a zero point."""
+        own, depth = _packs(w), product_of(w).k
+
+        def summed(weights: Array) -> Array:
+            ordered = own[1](weights) if own else weights
+            return with_sums(ordered.reshape(-1, depth))
+
+        return {1: summed} if self.row_sum(w) else own
+
+    def row_sum(self, w: Workload) -> str:
+        """Return the C of the sum of a filter; '' without a zero point."""
+        assert isinstance(w.op, ConvBlocked)
+        product, filters = product_of(w), w.input(1).shape[0]
+        return sum_of(filters * product.k, packed_row(w.op, product)) if w.op.zero else ""
 
 
 class BlockedElements(ElementKernel[ConvBlocked]):

@@ -1,8 +1,8 @@
 """CUDA kernels of Conv by warpgroups: tiles of windows that TMA gathers in its im2col mode.
 
-A first launch copies the input with its channels last. The product's depth is the filter's taps,
-the channels of each filled up with zeros to whole steps: a step loads the channels of one tap, for
-windows that follow each other, across rows and images.
+A first launch copies the input with its channels last, and with its padding where that isn't 0.
+The product's depth is the filter's taps, the channels of each filled up with zeros to whole steps:
+a step loads the channels of one tap, for windows that follow each other, across rows and images.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from atc.backends.cuda.products.warpgroup import (
     StoredProduct,
     WarpgroupParams,
     WarpgroupProduct,
+    parts_size,
 )
 from atc.backends.kernel import Launch, Pack, TensorMap, Walk, Workload
 from atc.backends.render.expr import address
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, TensorType
-from atc.ir.ops import Conv, MatMul
+from atc.ir.ops import Conv, MatMul, Window
 from atc.ir.view import View, dense
 
 CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
@@ -52,7 +53,6 @@ class WindowProduct(WarpgroupProduct):
 
     op = Conv
     along_rows = True
-    shares_steps = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept windows that the copy engine can go through, with enough channels and filters."""
@@ -95,7 +95,7 @@ class WindowProduct(WarpgroupProduct):
         return Product(
             (("g", op.group),), matmul.m, matmul.n, matmul.k,
             Operand("x0", x.dtype, place, " && ".join(inside),
-                    (*pixel, *unravel("p", taps), *inputs)),
+                    (*pixel, *unravel("p", taps), *inputs), "x2[0]" if op.zero_points else ""),
             Operand("x1", filters.dtype, f"({own}) * {matmul.k} + p"),
             op.accumulator, loops, op.operands, address(dense(y.shape), list(loops)),
             (*pixel, ("m", own)), index_type(w),
@@ -105,7 +105,7 @@ class WindowProduct(WarpgroupProduct):
         """Return the copied input, a row for each pixel, and the packed filters."""
         form, x = self._form(w), w.input(0)
         copy = sum(t is not None for t in (*w.inputs, *w.outputs))
-        pixels = x.size // x.shape[1]
+        pixels = x.shape[0] * prod(_copied(w)[0])
         pitch = _pitch(w)
         rows = Matrix(
             copy, pixels, x.shape[1], pitch, 0, (), False, form.type, form.stored
@@ -121,21 +121,24 @@ class WindowProduct(WarpgroupProduct):
         return {1: lambda filters: packed(_channels_last(filters, channels))}
 
     def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
-        """Return the bytes of the copied input."""
-        x = w.input(0)
-        return x.size // x.shape[1] * _pitch(w)
+        """Return the bytes of parts of tiles, and of the copied input."""
+        return super().scratch(w, params, target) + self._copy_size(w)
+
+    def _copy_size(self, w: Workload) -> int:
+        return w.input(0).shape[0] * prod(_copied(w)[0]) * _pitch(w)
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
-        """Return blocks that copy, as many as run at a time, and then those that multiply."""
+        """Return blocks that copy, as many as run at a time, and then those of the product."""
         found = super().launch(w, params, target)
         room = gpu_of(target.device).multiprocessors * self.resident(w, params, target)
-        needed = -(-self.scratch(w, params, target) // COPIED // found.threads)
-        return replace(found, blocks=max(min(room, needed), params.blocks), merge=params.blocks)
+        needed = -(-self._copy_size(w) // COPIED // found.threads)
+        blocks = max(min(room, needed), params.blocks)
+        return replace(found, blocks=blocks, later=(params.blocks, *found.later))
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         """Return how tiles are loaded: of the input, windows of one tap's channels."""
-        (x, filters), y, window, (a, b) = (
-            _operands(w), w.outputs[0], _conv(w).window, super()._sides(w, params)
+        (x, filters), y, (size, window), (a, b) = (
+            _operands(w), w.outputs[0], _copied(w), super()._sides(w, params)
         )  # fmt: skip
         axes, each = range(window.rank), a.map.box[0]
         outputs = [("image", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
@@ -152,13 +155,13 @@ class WindowProduct(WarpgroupProduct):
             tap, channel = f"step / {steps}", f"step % {steps} * {self._form(w).depth}"
         if _conv(w).group > 1:
             channel = f"{_affine('g', filters.shape[1])} + {channel}"
-        extents = (x.shape[1], *x.shape[:1:-1], x.shape[0])
+        extents = (x.shape[1], *size[::-1], x.shape[0])
         strides = [_pitch(w)]
         for n in extents[1:-1]:
             strides.append(strides[-1] * n)
         map_ = TensorMap(
-            a.name, a.map.argument, 0, a.map.type, extents, tuple(strides), (each, params.m),
-            _walk(w),
+            a.name, a.map.argument, parts_size(params), a.map.type, extents, tuple(strides),
+            (each, params.m), _walk(w),
         )  # fmt: skip
         return [
             replace(
@@ -173,22 +176,30 @@ class WindowProduct(WarpgroupProduct):
         self, w: Workload, params: WarpgroupParams, target: Target
     ) -> dict[str, object]:
         """Tiles and the epilogue, and how the input is copied."""
-        x = w.input(0)
-        (images, channels, *size), chunk = x.shape, CHUNK // x.dtype.itemsize
-        pitch, pixels = _pitch(w) // x.dtype.itemsize, prod(size)
-        loops = [("image", images), ("part", pitch // (2 * chunk)), ("pixel", pixels)]
+        x, (size, _), window = w.input(0), _copied(w), _conv(w).window
+        images, channels, *own = x.shape
+        chunk, pitch = CHUNK // x.dtype.itemsize, _pitch(w) // x.dtype.itemsize
+        loops = [("image", images), ("part", pitch // (2 * chunk)), ("pixel", prod(size))]
+        inside, axes = list[str](), list[tuple[str, str]]()
+        if (padded := size != tuple(own)):
+            axes = unravel("pixel", [(f"h{d}", n) for d, n in enumerate(size)])
+            axes += [(f"i{d}", _affine(f"h{d}", 1, -pad)) for d, pad in enumerate(window.pads)]
+            inside = [f"i{d} >= 0 && i{d} < {n}" for d, n in enumerate(own)]
+        pixel = address(dense(own), [f"i{d}" for d in range(len(own))]) if padded else "pixel"
         return super().values(w, params, target) | {
             "copied": {
-                "type": x.dtype.c, "chunk": chunk, "pitch": pitch, "channels": channels,
-                "pixels": pixels, "whole": pitch == channels, "indices": unravel("at", loops),
-                "count": prod(n for _, n in loops),
+                "type": x.dtype.c, "begin": parts_size(params) // x.dtype.itemsize, "chunk": chunk,
+                "pitch": pitch, "channels": channels, "pixels": prod(size),
+                "whole": pitch == channels, "indices": unravel("at", loops),
+                "count": prod(n for _, n in loops), "axes": axes, "inside": " && ".join(inside),
+                "from": f"(image * {channels} + c) * {prod(own)} + {pixel}",
             },
         }  # fmt: skip
 
     def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
         """Return the seconds of the product, and of the copy before it."""
         gpu = gpu_of(target.device)
-        moved = w.input(0).nbytes + self.scratch(w, params, target)
+        moved = w.input(0).nbytes + self._copy_size(w)
         return super().cost(w, params, target) + 1e-9 * (gpu.memory_ns(moved) + LAUNCH_NS)
 
 
@@ -213,9 +224,24 @@ def _pitch(w: Workload) -> int:
     return -(-x.shape[1] * x.dtype.itemsize // COPIED) * COPIED
 
 
+def _copied(w: Workload) -> tuple[tuple[int, ...], Window]:
+    """Return an image's extents as it is copied, and the windows that go through the copy.
+
+    Padding with a zero point is copied, too: the copy engine pads with 0.
+    """
+    op, size, out = _conv(w), w.input(0).shape[2:], w.outputs[0].shape[2:]
+    if not op.zero_points:
+        return size, op.window
+    window, padded = op.window, list[int]()
+    for d, (n, pad) in enumerate(zip(size, window.pads, strict=True)):
+        reach = (window.kernel[d] - 1) * window.dilations[d] + 1
+        padded.append(max(pad + n, (out[d] - 1) * window.strides[d] + reach))
+    return tuple(padded), replace(window, pads=(0,) * window.rank)
+
+
 def _walk(w: Workload) -> Walk:
     """Return where windows begin: the last one's pixel, too, is counted from the axis' last."""
-    window, size, out = _conv(w).window, w.input(0).shape[2:], w.outputs[0].shape[2:]
+    (size, window), out = _copied(w), w.outputs[0].shape[2:]
     lower = [-pad for pad in window.pads]
     last = [
         low + (n - 1) * step for low, n, step in zip(lower, out, window.strides, strict=True)
@@ -226,7 +252,7 @@ def _walk(w: Workload) -> Walk:
 
 def _is_walkable(w: Workload) -> bool:
     """Whether the copy engine's numbers can say where windows begin and taps are."""
-    window, walk = _conv(w).window, _walk(w)
+    (_, window), walk = _copied(w), _walk(w)
     if window.rank not in CORNERS or max(window.strides) > STRIDE:
         return False
     corner, reach = CORNERS[window.rank], REACHES[window.rank]

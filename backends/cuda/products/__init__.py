@@ -3,9 +3,10 @@
 Kernels of MatMul, MatMulPacked and Conv. May import `render` and `map`.
 """
 
-from atc.backends.cuda.products import packed, slim, tensor, tiles, warpgroup
+from atc.backends.cuda.products import packed, pixels, slim, tensor, tiles, warpgroup
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *tiles.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS, *packed.KERNELS,
+    *tiles.KERNELS, *slim.KERNELS, *tensor.KERNELS, *warpgroup.KERNELS,
+    *pixels.KERNELS, *packed.KERNELS,
 )  # fmt: skip

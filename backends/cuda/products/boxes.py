@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 
+from atc.backends.cuda.products.constants import packed_batch, packed_row, parts_of, rows_of
 from atc.backends.cuda.products.tiles import Operand, Product
 from atc.backends.kernel import TensorMap
-from atc.ir.graph import Array, row_major
+from atc.ir.graph import Array, DType, row_major
 from atc.ir.ops import MatMul
-from atc.ir.view import View, gather_view
+from atc.ir.view import View
 
 ROW, CHUNK = 128, 16
 """Bytes of a tile's row, and the alignment of tensors' strides."""
@@ -58,6 +58,24 @@ class Form:
 
 BFLOAT16 = 9
 """The driver's number of the type."""
+
+STORED = {
+    (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
+    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
+    (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
+    (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
+    (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
+    (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
+}
+"""Products of operands as they are stored."""
+
+SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
+"""Floats that the copy engine rounds to TF32."""
+
+ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
+SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
+"""Floats rounded to bfloat16, and as sums of two; three of the four products are summed."""
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -129,21 +147,10 @@ def matrix_of(
     )  # fmt: skip
 
 
-def transposed_view(op: MatMul) -> View:
-    """Return the second operand's view over (*batch, columns, depth)."""
-    return View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
-
-
 def _packed_depth(op: MatMul, form: Form) -> int:
     """Return the elements of a row of packed constants."""
     each = {0: CHUNK // form.bytes, 1: 16, 2: 32}[form.planes]
     return -(-op.k // each) * each * max(1, form.planes)
-
-
-def packed_batch(op: MatMul) -> list[tuple[int, int]]:
-    """Return the batch loops of packed constants: index and extent."""
-    outer = zip(op.b_view.strides[:-2], op.batch, strict=True)
-    return [(k, n) for k, (s, n) in enumerate(outer) if s != 0 and n > 1]
 
 
 def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
@@ -158,9 +165,6 @@ def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
     return Matrix(argument, op.n, depth, row * size, 0, outer, False, type_, size, packed=True)
 
 
-LARGEST = np.float32((2 - 2**-7) * 2.0**127)
-"""The largest finite bfloat16."""
-
 ORDER = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
 """Which of 16 elements is at each position; `w_position` in warpgroup.h is the inverse."""
 
@@ -170,43 +174,21 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
 
     Of floats that are split in two, each 32 upper parts are followed by the 32 lower ones.
     """
-    kept = dict(packed_batch(op))
-    batch = tuple(kept.get(k, 1) for k in range(len(op.batch)))
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view).reshape(-1, op.k, op.n)
     row = _packed_depth(op, form) // max(1, form.planes)
-    rows = np.zeros((len(full), op.n, row), b.dtype)
-    rows[..., : op.k] = full.transpose(0, 2, 1)
+    rows = rows_of(op, b, row)
     if not form.planes:
         return rows
-    upper = rounded(rows)
-    parts = [upper]
-    if form.planes > 1:
-        with np.errstate(invalid="ignore", over="ignore"):
-            rest = rows - upper.astype(np.float32)
-        parts.append(rounded(np.where(np.isfinite(rest), rest, np.float32(0))))
+    parts = parts_of(rows, form.planes)
     ordered = [p.reshape(*p.shape[:2], -1, 16)[..., ORDER] for p in parts]
     if form.planes > 1:
         ordered = [p.reshape(*rows.shape[:2], -1, 32) for p in ordered]
-    whole = np.stack(ordered, 3).reshape(len(full), op.n, -1)
+    whole = np.stack(ordered, 3).reshape(*rows.shape[:2], -1)
     return np.ascontiguousarray(whole).view(np.float32)
-
-
-def rounded(rows: Array) -> Array:
-    """Round floats to bfloat16; finite ones stay finite."""
-    with np.errstate(over="ignore"):
-        found = rows.astype(ml_dtypes.bfloat16)
-        over = np.isinf(found.astype(np.float32)) & np.isfinite(rows)
-        return np.where(over, np.copysign(LARGEST, rows).astype(found.dtype), found)
 
 
 def packed_operand(op: MatMul, form: Form, product: Product) -> Operand:
     """Return the packed second operand as C of row j and depth p."""
-    row, batch = _packed_depth(op, form), packed_batch(op)
-    steps = row_major((*(n for _, n in batch), op.n, row))
-    outer = [
-        f"{product.batch[k][0]} * {s}" for (k, _), s in zip(batch, steps[:-2], strict=True)
-    ]
-    begin = " + ".join((*outer, f"j * {row}"))
+    begin = f"{packed_row(op, product)} * {_packed_depth(op, form)}"
     if not form.planes:
         return replace(product.b, place=f"{begin} + p", indices=(), chunks=1)
     words = "((const uint16_t *)(const void *)x1)"

@@ -8,9 +8,18 @@ from math import prod
 
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, grid, seconds, unravel
-from atc.backends.cuda.products.constants import pack_rows, packed_rows, pitch_of
+from atc.backends.cuda.products.constants import (
+    less_zeros,
+    pack_rows,
+    packed_row,
+    packed_rows,
+    pitch_of,
+    row_count,
+    sum_of,
+    with_sums,
+)
+from atc.backends.cuda.products.sides import ROUNDED, ROW, SHORTENED, SPLIT, Form, side_of
 from atc.backends.cuda.products.tiles import (
-    Operand,
     Product,
     SharedParams,
     by_taps,
@@ -27,108 +36,15 @@ from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, high
-from atc.ir.graph import DType, Op
+from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
-
-ROW = 64
-"""Bytes of a tile's row: the depth that is loaded at a time."""
 
 SHARED = 48 << 10
 """Bytes of shared memory that any block may use."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """What tensor cores multiply: the function, the bytes of a number, the parts of a value.
-
-    `numbers` are C of the parts of a value, or of a stored element; if `stored`, memory holds them
-    as they are.
-    """
-
-    function: str
-    bytes: int
-    numbers: tuple[str, ...] = ("{element}",)
-    stored: bool = True
-
-    @property
-    def planes(self) -> int:
-        """The number of parts of a value."""
-        return len(self.numbers)
-
-    @property
-    def packed(self) -> int:
-        """The bfloat16 of a packed value; 0: it is packed as it is stored."""
-        return 0 if self.stored else self.planes
-
-    @property
-    def chunk(self) -> int:
-        """Numbers of 16 bytes."""
-        return 16 // self.bytes
-
-    @property
-    def depth(self) -> int:
-        """Numbers of a tile's row."""
-        return ROW // self.bytes
-
-
-@dataclass(frozen=True)
-class Side:
-    """An operand's part of a tile, and how it is copied to shared memory."""
-
-    name: str
-    index: str
-    rows: int
-    extent: int
-    first: str
-    operand: Operand
-    copies: tuple[tuple[str, str], ...]
-    """Where a chunk of each part of a value is: base and index; none: numbers are computed."""
-    begin: str
-    """Where a chunk's first number lies, if that says where the others do, else ''."""
-    type: str
-    found: str
-    """The C type and value of an element that is loaded, from which numbers are made."""
-    numbers: tuple[str, ...]
-
-    @property
-    def along_rows(self) -> bool:
-        """Whether neighbouring threads load neighbouring rows."""
-        return self.operand.along_rows
-
-
-SPLIT = Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})"), stored=False)
-"""Floats as sums of two bfloat16; three of the four products are summed."""
-
-ROUNDED = Form("t_bf16", 2, ("t_upper({value})",), stored=False)
-"""Floats rounded to bfloat16."""
-
-SHORTENED = Form("t_tf32", 4, ("t_bits({value})",))
-"""Floats, rounded to TF32 where they are multiplied."""
-
 _STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
 _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
-
-
-def _side(
-    name: str, index: str, rows: int, extent: int, operand: Operand, form: Form,
-    packed: tuple[tuple[str, str], ...] = (),
-) -> Side:  # fmt: skip
-    stored = form.stored and not operand.computed and operand.chunks >= form.chunk
-    copies = packed or (((operand.source, operand.place),) if stored else ())
-    kind, held = f"uint{8 * form.bytes}_t", f"{name}_held[turn][e]"
-    words = (n.format(element=held, value=held) for n in form.numbers)
-    as_stored = "{element}" in form.numbers
-    begin, read = "", operand
-    if operand.run >= form.chunk and not copies:
-        begin = f"{operand.source} + (inside ? {operand.place} : 0)"
-        read = replace(operand, source=f"{name}_from", place=f"e * {operand.stride}")
-    elif operand.inside and not copies:
-        read = replace(operand, place=f"inside ? {operand.place} : 0")
-    return Side(
-        name, index, rows, extent, f"tile_{index} * {rows}", operand, copies, begin,
-        operand.dtype.c if as_stored else "float", read.element if as_stored else read.value,
-        tuple(f"({kind}){word}" for word in words),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +61,15 @@ class TileParams(SharedParams):
     def warps(self) -> int:
         """The warps of a block."""
         return self.warps_m * self.warps_n
+
+    @property
+    def sums(self) -> int:
+        """The sums of a thread."""
+        return self.m * self.n // (32 * self.warps)
+
+    def sums_of(self, side: int) -> int:
+        """Return those that it has of an operand over the depth, if these are counted."""
+        return self.m // self.warps_m // 4 if side == 0 else self.n // self.warps_n // 2
 
 
 class TensorProduct(DeviceKernel[Op, TileParams]):
@@ -199,14 +124,20 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
             return {}
         form = self._form(product)
         by_taps = channel_runs(w) > 1
-        return {1: lambda b: pack_rows(op, product, form.depth, form.packed, by_taps, b)}
+
+        def pack(constant: Array) -> Array:
+            rows = pack_rows(op, product, form.depth, form.packed, by_taps, constant)
+            return with_sums(rows) if _has_sums(w) else rows
+
+        return {1: pack}
 
     def _is_packed(self, w: Workload) -> bool:
         if not isinstance(w.op, MatMul | Conv) or not w.constant[1]:
             return False
         product = product_of(w)
         form, own = self._form(product), product.b if isinstance(w.op, MatMul) else product.a
-        return not form.stored or own.chunks < form.chunk or channel_runs(w) > 1
+        copied = form.stored and own.chunks >= form.chunk
+        return not copied or channel_runs(w) > 1 or _has_sums(w)
 
     def _is_copied(self, w: Workload) -> bool:
         """Whether both operands are copied to shared memory, through no thread's registers."""
@@ -218,6 +149,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return one name for all tiles and kernels of a form, which read the same layout."""
         form = self._form(product_of(w))
         own = f"rows of {form.depth}, {form.packed} planes" + ", by taps" * (channel_runs(w) > 1)
+        own += ", sums" * _has_sums(w)
         return own if self.packs(w, params, target) else ""
 
     def packing_overhead(self, w: Workload, params: TileParams, target: Target) -> int:
@@ -228,7 +160,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         rows = constant.size // product.k
         pitch = pitch_of(product, self._form(product).depth)
         size = 2 * self._form(product).packed or constant.dtype.itemsize
-        return rows * pitch * size - constant.nbytes
+        return rows * (pitch * size + 4 * _has_sums(w)) - constant.nbytes
 
     def _packed(self, w: Workload) -> tuple[Product, tuple[tuple[str, str], ...]]:
         """Return the product with a packed constant, and where its chunks are."""
@@ -241,6 +173,26 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         own, copies = packed_rows(op, product, form.depth, form.packed, w.input(1).size)
         is_matmul = isinstance(op, MatMul)
         return (replace(product, b=own) if is_matmul else replace(product, a=own)), copies
+
+    def row_sum(self, w: Workload) -> str:
+        """Return the C of the sum of a packed row; '' where no zero point takes it."""
+        op = w.op
+        if not _has_sums(w) or not isinstance(op, MatMul | Conv):
+            return ""
+        product = product_of(w)
+        pitch = pitch_of(product, self._form(product).depth)
+        rows = row_count(op, product, w.input(1).size)
+        return sum_of(rows * pitch, packed_row(op, product))
+
+    def _sums(self, w: Workload) -> tuple[str, str]:
+        """Return the C of sums of both operands' rows, '' where they aren't packed."""
+        packed = self.row_sum(w)
+        return ("", packed) if isinstance(w.op, MatMul) else (packed, "")
+
+    def _counted(self, w: Workload) -> tuple[bool, bool]:
+        """Return which operands the kernel sums over the depth: for the other one's zero point."""
+        product, (a, b) = product_of(w), self._sums(w)
+        return bool(product.b.zero) and not a, bool(product.a.zero) and not b
 
     def _sharing(self, w: Workload, params: TileParams, target: Target) -> Iterator[TileParams]:
         """Yield the same tiles with blocks that share their steps, where estimated to be faster."""
@@ -259,7 +211,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return the estimated number of blocks that a multiprocessor runs at a time."""
         gpu, planes = gpu_of(target.device), self._form(product_of(w)).planes
         shared = params.stages * planes * (params.m + params.n) * ROW + 1024
-        sums, held = params.m * params.n // (32 * params.warps), 0 if self._is_copied(w) else 16
+        sums, held = params.sums, 0 if self._is_copied(w) else 16
+        sums += sum(params.sums_of(side) for side, own in enumerate(self._counted(w)) if own)
         registers = sums + 32 + 32 * planes + held
         most = (1 << 16) // (32 * params.warps * registers)
         return max(1, min(gpu.shared // shared, gpu.blocks, most))
@@ -268,8 +221,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles = _tiles(w, params)
         if params.blocks:
-            merge = min(high(tiles), params.blocks)
-            return Launch(params.blocks, 32 * params.warps, merge=merge)
+            joining = min(high(tiles), params.blocks)
+            return Launch(params.blocks, 32 * params.warps, later=(joining,))
         return grid(tiles, MOST_BLOCKS, 32 * params.warps)
 
     def scratch(self, w: Workload, params: TileParams, target: Target) -> int:
@@ -283,6 +236,8 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
         floats, is_matmul = product.accumulator.is_float, isinstance(w.op, MatMul)
+        after = [*less_zeros(product, *self._sums(w)), *after]
+        counted = self._counted(w)
         return {
             "product": product, "form": form, "type": product.accumulator.c,
             "tile_m": rows, "tile_n": columns, "warps_m": params.warps_m,
@@ -291,8 +246,10 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
             "steps": self._steps(product), "blocks": params.blocks,
             "join": accumulate("Sum", product.accumulator, "other"), "after": after, "value": value,
             "sides": [
-                _side("a", "i", rows, product.m, a, form, () if is_matmul else packed),
-                _side("b", "j", columns, product.n, b, form, packed if is_matmul else ()),
+                side_of("a", "i", rows, product.m, a, form, () if is_matmul else packed,
+                        counted[0]),
+                side_of("b", "j", columns, product.n, b, form, packed if is_matmul else (),
+                        counted[1]),
             ],
             "resident": self.resident(w, params, target) if self._is_copied(w) else 1,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
@@ -303,7 +260,9 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return the larger of the seconds for tensor cores and for shared memory."""
         product, gpu = product_of(w), gpu_of(target.device)
         form, m, n = self._form(product), params.m, params.n
-        steps, products = -(-product.k // form.depth), (1, 3)[form.planes - 1]
+        steps, products = -(-product.k // form.depth), float((1, 3)[form.planes - 1])
+        counted = enumerate(self._counted(w))
+        products += sum(params.sums_of(k) / params.sums for k, own in counted if own)
         rate = 0.7 * gpu.tensor * 2 / form.bytes
         warp_m, warp_n = m // params.warps_m, n // params.warps_n
         read = form.planes * ROW * params.warps * (warp_m + warp_n)  # bytes, 128 of them in a clock
@@ -319,6 +278,13 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return seconds(w, gpu.compute_ns(_tiles(w, params), resident, clocks), gpu)
 
 
+def _has_sums(w: Workload) -> bool:
+    """Whether sums lie behind packed input 1: what it is multiplied by has a zero point."""
+    product = product_of(w)
+    other = product.a if isinstance(w.op, MatMul) else product.b
+    return w.constant[1] and bool(other.zero)
+
+
 def _tiles(w: Workload, params: TileParams) -> int:
     return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
 
@@ -329,15 +295,14 @@ def _size(params: TileParams) -> int:
 
 
 class _Stored(TensorProduct):
-    """Operands multiplied as they are stored: float16, bfloat16, bytes without zero points."""
+    """Operands multiplied as they are stored: float16, bfloat16, bytes less their zero points."""
 
     def form(self, product: Product) -> Form | None:
         """Return the function for the operands' types."""
         a, b = product.a, product.b
         if a.dtype is b.dtype and a.dtype in _STORED and product.accumulator is DType.FLOAT:
             return Form(_STORED[a.dtype], 2)
-        plain = not a.zero and not b.zero and product.accumulator is DType.INT32
-        if plain and a.dtype in _BYTES and b.dtype in _BYTES:
+        if product.accumulator is DType.INT32 and a.dtype in _BYTES and b.dtype in _BYTES:
             return Form(f"t_{_BYTES[a.dtype]}{_BYTES[b.dtype]}", 1)
         return None
 

@@ -18,6 +18,7 @@ from atc.backends.cuda.kernel import (
     seconds,
     unravel,
 )
+from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, transposed
 from atc.backends.kernel import KernelParams, Launch, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
@@ -162,7 +163,7 @@ def _of_packed(w: Workload, op: MatMulPacked) -> Product:
     rows = View((op.k, 1))
     return Product(
         (), op.m, op.n, op.k,
-        Operand("x0", w.input(0).dtype, f"i * {op.k} + p", chunks=_chunks(rows, op.k)),
+        Operand("x0", w.input(0).dtype, f"i * {op.k} + p", chunks=aligned_chunks(rows, op.k)),
         Operand(
             "x1", DType.FLOAT, "byte",
             indices=(("block", f"j * {op.blocks} + p / {op.block}"), ("byte", byte)),
@@ -180,28 +181,15 @@ def _of_matmul(w: Workload) -> Product:
     batch = loop_names("b", op.batch)
     outer = [v for v, _ in batch]
     zeros = [f"({z})" if z else "" for z in (op.a_zero, op.b_zero)]
-    columns = View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
+    columns = transposed(op.b_view)
     return Product(
         tuple(batch), op.m, op.n, op.k,
         Operand("x0", a.dtype, address(op.a_view, [*outer, "i", "p"]), zero=zeros[0],
-                along_rows=_along_rows(op.a_view), chunks=_chunks(op.a_view, op.k)),
+                along_rows=is_along_rows(op.a_view), chunks=aligned_chunks(op.a_view, op.k)),
         Operand("x1", b.dtype, address(op.b_view, [*outer, "p", "j"]), zero=zeros[1],
-                along_rows=_along_rows(columns), chunks=_chunks(columns, op.k)),
+                along_rows=is_along_rows(columns), chunks=aligned_chunks(columns, op.k)),
         op.accumulator, (*outer, "i", "j"), 2, address(dense(op.loops), [*outer, "i", "j"]),
     )  # fmt: skip
-
-
-def _along_rows(view: View) -> bool:
-    """Whether the view is contiguous along the last axis but one, not along the last."""
-    return view.strides[-2] == 1 and view.strides[-1] != 1
-
-
-def _chunks(view: View, depth: int) -> int:
-    """Return the size of the aligned, contiguous chunks of the last axis, a power of 2 up to 16."""
-    if view.strides[-1] != 1:
-        return 1
-    steps = (depth, view.offset, *view.strides[:-1])
-    return next(n for n in (16, 8, 4, 2, 1) if all(step % n == 0 for step in steps))
 
 
 def channel_runs(w: Workload) -> int:
@@ -243,7 +231,7 @@ def _of_conv(w: Workload, op: Conv, by_taps: bool = False) -> Product:
     return Product(
         groups, filters, columns, depth,
         Operand("x1", weights.dtype, row, zero=_zero_point(op, w, 3, own),
-                chunks=_chunks(rows, depth)),
+                chunks=aligned_chunks(rows, depth)),
         Operand("x0", x.dtype, place, " && ".join(inside),
                 (*unravel("j", outputs), *unravel("p", taps), *inputs),
                 _zero_point(op, w, 2, own), along_rows=True),
@@ -291,11 +279,11 @@ def _of_blocked(w: Workload, op: ConvBlocked) -> Product:
     return Product(
         groups, filters, columns, depth,
         Operand("x1", weights.dtype, f"({own}) * {depth} + p",
-                chunks=_chunks(View((depth, 1)), depth)),
+                chunks=aligned_chunks(View((depth, 1)), depth)),
         Operand("x0", x.dtype, address(dense(x.shape), ["n", f"({first})", *pixels, *lanes]),
                 " && ".join(inside), (*unravel("j", outputs), *unravel("p", taps), *inputs),
                 str(op.zero) if op.zero else "", along_rows=not blocked,
-                chunks=_chunks(View((block, 1)), block) if blocked else 1),
+                chunks=aligned_chunks(View((block, 1)), block) if blocked else 1),
         op.accumulator, tuple(loops), 2, address(dense(y.shape), loops),
         (*unravel("j", outputs), ("mb", f"({own}) / {block}"), ("ml", f"({own}) % {block}")),
     )  # fmt: skip
@@ -379,7 +367,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles, threads = _tiles(product_of(w)), (TILE // THREAD_TILE) ** 2
         if params.blocks:
-            return Launch(params.blocks, threads, merge=min(high(tiles), params.blocks))
+            return Launch(params.blocks, threads, later=(min(high(tiles), params.blocks),))
         return grid(tiles, MOST_BLOCKS, threads)
 
     def scratch(self, w: Workload, params: SharedParams, target: Target) -> int:

@@ -1,4 +1,4 @@
-"""CUDA kernels of MatMul and 1x1 Conv by warpgroups: wgmma on tiles that TMA loads.
+"""CUDA kernels of MatMul by warpgroups: wgmma on tiles that TMA loads.
 
 For sm_90a. One warp requests tiles while the others multiply; blocks are persistent and loop over
 tiles. Operands have a layout that the copy engine can read: rows of 16-byte multiples along the
@@ -15,8 +15,11 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products.boxes import (
     ATOM,
-    BFLOAT16,
+    ROUNDED,
     ROW,
+    SHORTENED,
+    SPLIT,
+    STORED,
     Form,
     Matrix,
     Side,
@@ -25,27 +28,25 @@ from atc.backends.cuda.products.boxes import (
     packed_matrix,
     packed_operand,
     side_of,
-    transposed_view,
 )
+from atc.backends.cuda.products.constants import less_zeros, packed_row, sum_of, with_sums
 from atc.backends.cuda.products.tiles import (
-    Operand,
     Product,
     epilogue_of,
-    index_type,
     multiply_add,
     product_of,
     sharing_blocks,
     sharing_ns,
     tiles_of,
 )
+from atc.backends.cuda.products.views import transposed
 from atc.backends.kernel import KernelParams, Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import DType, Op
+from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
-from atc.ir.view import View
 
 ROOM = 227 << 10
 """Bytes of shared memory that a block may ask for."""
@@ -66,24 +67,6 @@ these numbers of warpgroups four warps are reserved for requests, else one."""
 FED, REACHED, ALONE = 48, 0.8, 0.65
 """Bytes of tiles that a multiprocessor receives per clock, and the fraction of the tensor cores'
 rate that two or more warpgroups reach, and that one reaches."""
-
-
-_FORMS = {
-    (DType.FLOAT16, DType.FLOAT16): Form("t_f16", "f32.f16.f16", 2, 6, 2),
-    (DType.BFLOAT16, DType.BFLOAT16): Form("t_bf16", "f32.bf16.bf16", 2, BFLOAT16, 2),
-    (DType.INT8, DType.INT8): Form("t_s8s8", "s32.s8.s8", 1, 0, 1),
-    (DType.UINT8, DType.INT8): Form("t_u8s8", "s32.u8.s8", 1, 0, 1),
-    (DType.INT8, DType.UINT8): Form("t_s8u8", "s32.s8.u8", 1, 0, 1),
-    (DType.UINT8, DType.UINT8): Form("t_u8u8", "s32.u8.u8", 1, 0, 1),
-}
-"""Products of operands as they are stored."""
-
-SHORTENED = Form("t_tf32", "f32.tf32.tf32", 4, 11, 4)
-"""Floats that the copy engine rounds to TF32."""
-
-ROUNDED = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=1)
-SPLIT = Form("t_bf16", "f32.bf16.bf16", 2, 7, 4, planes=2)
-"""Floats rounded to bfloat16, and as sums of two; three of the four products are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +96,6 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """The indices of the inputs that are multiplied, that of the rows first."""
     along_rows = False
     """Whether neighbouring rows of results are contiguous in memory, not columns."""
-    shares_steps = True
-    """Whether blocks may share steps; what has a launch of its own before the product can't."""
 
     def product(self, w: Workload) -> Product:
         """Return the product as C."""
@@ -153,22 +134,29 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         a = matrix_of(op, first, op.a_view, op.m, form)
         if a is None:
             return None
-        b = matrix_of(op, second, transposed_view(op), op.n, form)
-        if w.constant[second] and (form.planes or b is None):
+        b = matrix_of(op, second, transposed(op.b_view), op.n, form)
+        if w.constant[second] and (form.planes or b is None or self.product(w).a.zero):
             return a, packed_matrix(op, second, form)
         return None if form.planes or b is None else (a, b)
 
     def packs(
         self, w: Workload, params: WarpgroupParams, target: Target
     ) -> Mapping[int, Pack]:
-        """Pack constants that the copy engine can't read, or that are split or rounded."""
+        """Pack constants that the copy engine can't read, are split or rounded, or need sums."""
         op, form, found = self.matmul(w), self._form(w), self._matrices(w)
         assert found is not None
-        return {self.operands[1]: lambda b: pack(op, form, b)} if found[1].packed else {}
+        summed = bool(self.product(w).a.zero)
+
+        def packed(b: Array) -> Array:
+            rows = pack(op, form, b)
+            return with_sums(rows) if summed else rows
+
+        return {self.operands[1]: packed} if found[1].packed else {}
 
     def packing(self, w: Workload, params: WarpgroupParams, target: Target) -> str:
         """Return one name for all tiles of a kernel, which read the same layout."""
-        return self.name if self.packs(w, params, target) else ""
+        own = self.name + ", sums" * bool(self.product(w).a.zero)
+        return own if self.packs(w, params, target) else ""
 
     def parameters(self, w: Workload, target: Target) -> Sequence[WarpgroupParams]:
         """Tiles of several sizes, each with up to four stages."""
@@ -182,7 +170,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             own = replace(one, stages=min(4, most))
             room = gpu.multiprocessors * self.resident(w, own, target)
             own = replace(own, blocks=min(room, _tiles(self.product(w), own)))
-            found += [own, *(self._sharing(w, own, target) if self.shares_steps else ())]
+            found += [own, *self._sharing(w, own, target)]
         return sorted(found, key=lambda params: self.cost(w, params, target))
 
     def _sharing(
@@ -205,15 +193,15 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
 
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
         """Return persistent blocks: a warpgroup for each 64 rows, and the warps that load."""
-        merge = min(params.blocks, _tiles(self.product(w), params)) if params.shared else 0
+        joining = (min(params.blocks, _tiles(self.product(w), params)),) if params.shared else ()
         return Launch(
-            params.blocks, _threads(params), merge=merge, shared=_shared(params, self._form(w)),
+            params.blocks, _threads(params), later=joining, shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
         )  # fmt: skip
 
     def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
         """Return the bytes of two tiles for each block that shares steps with others."""
-        return 2 * params.blocks * _size(params) if params.shared else 0
+        return parts_size(params)
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         form, found = self._form(w), self._matrices(w)
@@ -232,10 +220,14 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         """Tiles, how operands are loaded, and the epilogue of a sum."""
         form, found = self._form(w), self._matrices(w)
         assert found is not None
-        product = self.product(w)
-        if found[1].packed:
-            product = replace(product, b=packed_operand(self.matmul(w), form, product))
+        product, matmul, own = self.product(w), self.matmul(w), found[1]
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        if own.packed:
+            product = replace(product, b=packed_operand(matmul, form, product))
+        if product.a.zero:
+            rows = own.step * own.rows * prod(n for _, _, n in own.batch)
+            sums = sum_of(rows, packed_row(matmul, product))
+            after = [*less_zeros(product, b_sums=sums), *after]
         a, b = product.a, product.b
         sides = self._sides(w, params)
         floats = product.accumulator.is_float
@@ -280,6 +272,11 @@ def _tiles(product: Product, params: WarpgroupParams) -> int:
     return prod(n for _, n in tiles_of(product, params.m, params.n))
 
 
+def parts_size(params: WarpgroupParams) -> int:
+    """Return the bytes of the parts of tiles that blocks leave which share steps."""
+    return 2 * params.blocks * _size(params) if params.shared else 0
+
+
 def _size(params: WarpgroupParams) -> int:
     """Return the bytes of a tile's sums."""
     return 4 * params.m * params.n
@@ -301,16 +298,23 @@ def _shared(params: WarpgroupParams, form: Form) -> int:
 
 
 class StoredProduct(WarpgroupProduct):
-    """Operands multiplied as they are stored: 16-bit floats, bytes without zero points."""
+    """Operands multiplied as they are stored: 16-bit floats, bytes.
+
+    The first operand of bytes may have a zero point, if the second one is constant.
+    """
 
     def form(self, w: Workload) -> Form | None:
         """Return the form for the operands' types."""
         op, (first, second) = w.op, self.operands
         assert isinstance(op, MatMul | Conv)
-        form = _FORMS.get((w.input(first).dtype, w.input(second).dtype))
+        form = STORED.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
-        zeros = (op.a_zero or op.b_zero) if isinstance(op, MatMul) else op.zero_points
-        return form if summed and not zeros else None
+        if isinstance(op, MatMul):
+            zeros = bool(op.a_zero), bool(op.b_zero)
+        else:
+            zeros = op.zero_points, op.zero_points and w.inputs[3] is not None
+        able = not zeros[1] and (w.constant[second] or not zeros[0])
+        return form if summed and able else None
 
 
 class _MatMul(WarpgroupProduct):
@@ -378,69 +382,6 @@ class MatMulWarpgroupShortened(_MatMul, ShortenedProduct):
     name = "cuda_matmul_wgmma_tf32"
 
 
-class _Conv(WarpgroupProduct):
-    """A Conv with 1x1 filters and no strides or padding: a product for each image.
-
-    The rows are pixels, so that the filters are the constants that are packed.
-    """
-
-    op = Conv
-    along_rows = True
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """Accept 1x1 filters without groups, strides, padding or zero points."""
-        op = w.op
-        assert isinstance(op, Conv)
-        window, plain = op.window, op.group == 1 and not op.zero_points
-        if is_dynamic(w) or not plain or {*window.kernel, *window.strides} != {1}:
-            return False
-        same = w.input(0).shape[2:] == w.outputs[0].shape[2:]
-        return same and not any(window.pads) and super().accepts(w, target)
-
-    def matmul(self, w: Workload) -> MatMul:
-        """Return the product of each image's pixels with the filters."""
-        assert isinstance(w.op, Conv)
-        (images, channels, *size), filters = w.input(0).shape, w.input(1).shape[0]
-        pixels = prod(size)
-        return MatMul(
-            (images,), pixels, filters, channels, View((channels * pixels, 1, pixels)),
-            View((0, 1, channels)), w.op.epilogue, w.op.accumulator,
-        )  # fmt: skip
-
-    def product(self, w: Workload) -> Product:
-        """Return that product as C; the epilogue's indices are those of a Conv."""
-        assert isinstance(w.op, Conv)
-        op, size = self.matmul(w), w.outputs[0].shape[2:]
-        outputs = [(f"o{d}", n) for d, n in enumerate(size)]
-        return Product(
-            (("n", op.batch[0]),), op.m, op.n, op.k,
-            Operand("x0", w.input(0).dtype, f"(n * {op.k} + p) * {op.m} + i"),
-            Operand("x1", w.input(1).dtype, f"j * {op.k} + p"),
-            op.accumulator, ("n", "m", *(v for v, _ in outputs)), w.op.operands,
-            f"(n * {op.n} + j) * {op.m} + i", (("m", "j"), *unravel("i", outputs)),
-            index_type(w),
-        )  # fmt: skip
-
-
-class ConvWarpgroup(_Conv, StoredProduct):
-    """1x1 Conv of 16-bit floats."""
-
-    name = "cuda_conv_wgmma"
-
-
-class ConvWarpgroupSplit(_Conv, SplitProduct):
-    """1x1 Conv of floats split in two bfloat16, by constants."""
-
-    name = "cuda_conv_wgmma_bf16x3"
-
-
-class ConvWarpgroupRounded(_Conv, RoundedProduct):
-    """1x1 Conv of floats as bfloat16, by constants."""
-
-    name = "cuda_conv_wgmma_bf16"
-
-
 KERNELS = (
     MatMulWarpgroup(), MatMulWarpgroupSplit(), MatMulWarpgroupRounded(), MatMulWarpgroupShortened(),
-    ConvWarpgroup(), ConvWarpgroupSplit(), ConvWarpgroupRounded(),
 )

@@ -53,7 +53,8 @@ __thread struct emulated_handed emulated_handed;
 __thread unsigned char *emulated_shared;
 __thread struct emulated_queue *emulated_queues;
 
-enum { MOST_COPIES = 256, MOST_LOADS = 256, SWIZZLED = 1024 /* bytes that a swizzle repeats after */ };
+enum { MOST_COPIES = 256, MOST_LOADS = 256, MOST_SHARES = 16,
+  SWIZZLED = 1024 /* bytes that a swizzle repeats after */ };
 
 typedef struct copy {
   void *to;
@@ -61,10 +62,11 @@ typedef struct copy {
   unsigned size, group;
 } copy;
 
-/* A box that is to be brought to shared memory. */
+/* A box that is to be brought to shared memory. The map is a copy: the thread that asks for the box may
+ * have ended, and its stack with the kernel's parameters, when the box comes. */
 typedef struct box {
   unsigned char *to;
-  const struct emulated_map *map;
+  struct emulated_map map;
   void *barrier;
   int at[8];
 } box;
@@ -93,6 +95,8 @@ static __thread int reversed, failed; /* the last one first; the status of a lau
 static __thread uint32_t drawn;       /* the last number that was drawn; 0: none are */
 static __thread box loads[MOST_LOADS];
 static __thread unsigned load_count, moves; /* how often a thread came further */
+static __thread const void *shares[MOST_SHARES]; /* arrays that the block shares, as far as it came to them */
+static __thread unsigned share_count;
 static __thread void *home_seen, *engine_seen;
 
 /* A number below `end`, by xorshift. */
@@ -162,7 +166,7 @@ void emulated_arrive(void *barrier, unsigned bytes)
 /* Write element `e` of a box: that at these indices, or 0 where there is none. */
 static void put(const box *own, unsigned e, const int *indices)
 {
-  const struct emulated_map *const map = own->map;
+  const struct emulated_map *const map = &own->map;
   const unsigned char *from = map->address;
   unsigned inside = 1;
   for (unsigned k = 0; k < map->rank && inside; k++) {
@@ -187,7 +191,7 @@ static void put(const box *own, unsigned e, const int *indices)
 /* A box of neighbours along each axis. */
 static unsigned bring_box(const box *own)
 {
-  const struct emulated_map *const map = own->map;
+  const struct emulated_map *const map = &own->map;
   unsigned count = 1;
   for (unsigned k = 0; k < map->rank; k++) count *= map->box[k];
   for (unsigned e = 0; e < count; e++) {
@@ -206,7 +210,7 @@ static unsigned bring_box(const box *own)
  * each is read some pixels further on. */
 static unsigned bring_windows(const box *own)
 {
-  const struct emulated_map *const map = own->map;
+  const struct emulated_map *const map = &own->map;
   const unsigned images = map->rank - 1u;
   int begin[5];
   memcpy(begin, own->at, sizeof begin);
@@ -233,10 +237,10 @@ static void bring(const box *own)
   struct emulated_mbarrier *const barrier = own->barrier;
   BE_THREAD(engine_seen);
   ORDER_AFTER(own->to);
-  const unsigned count = own->map->steps[0] != 0 ? bring_windows(own) : bring_box(own);
+  const unsigned count = own->map.steps[0] != 0 ? bring_windows(own) : bring_box(own);
   ORDER_BEFORE(barrier);
   BE_THREAD(fibers[running].seen);
-  barrier->bytes -= (int32_t)(count * own->map->size);
+  barrier->bytes -= (int32_t)(count * own->map.size);
   advance(barrier);
 }
 
@@ -268,7 +272,7 @@ void emulated_load(void *to, const struct emulated_map *map, void *barrier, int 
   if (load_count == MOST_LOADS) emulated_fail(); /* nobody waits for them */
   if (windows != (map->steps[0] != 0) || count != expected || (windows && !is_window(map, at))) emulated_fail();
   if ((size_t)((unsigned char *)to - emulated_shared) % SWIZZLED != 0) fail_by(MISALIGNED_ADDRESS);
-  box own = {to, map, barrier, {0}};
+  box own = {to, *map, barrier, {0}};
   memcpy(own.at, at, count * sizeof *at);
   memset(to, POISON, size_of(map)); /* from now on it may be written */
   ORDER_BEFORE(to);
@@ -293,6 +297,17 @@ void emulated_await(void *barrier, unsigned parity)
     moves += own->phase != parity;
   }
   ORDER_AFTER(barrier);
+}
+
+void emulated_share(void *array, size_t size)
+{
+  volatile unsigned char *const bytes = array; /* what the sanitizer doesn't see isn't a thread's own */
+  for (unsigned k = 0; k < share_count; k++) {
+    if (shares[k] == array) return;
+  }
+  if (share_count == MOST_SHARES) abort();
+  shares[share_count++] = array;
+  for (size_t k = 0; k < size; k++) bytes[k] = POISON;
 }
 
 void emulated_copy(void *to, const void *from, unsigned size)
@@ -411,6 +426,7 @@ static int run_block(unsigned threads, char *stacks)
 {
   failed = 0;
   load_count = 0;
+  share_count = 0;
   home_seen = THIS_THREAD();
   engine_seen = NEW_THREAD();
   for (unsigned k = 0; k < threads; k++) {

@@ -90,6 +90,9 @@ void emulated_fail(void);
 void emulated_meet(unsigned first, unsigned count);
 static inline void emulated_meet_warp(void) { emulated_meet(emulated.thread.x - emulated.thread.x % 32, 32); }
 
+/* Spoil an array that a block's threads share, if the block hasn't come here before. */
+void emulated_share(void *array, size_t size);
+
 /* The memory that a launch asks for, and the products of each thread. */
 extern __thread unsigned char *emulated_shared;
 extern __thread struct emulated_queue *emulated_queues;

@@ -23,12 +23,30 @@ K_INLINE uint32_t t_bits(float value)
   return bits;
 }
 
-/* A float as bfloat16, and what that leaves of it; nothing of what isn't finite. */
-K_INLINE uint16_t t_upper(float value) { return k_store_bf16(value); }
-K_INLINE uint16_t t_lower(float value)
+/* Two floats as bfloat16 in a word, the first one in its lower half. */
+K_INLINE uint32_t t_uppers(float a, float b)
 {
-  const float rest = value - k_load_bf16(k_store_bf16(value));
-  return isfinite(rest) ? k_store_bf16(rest) : (uint16_t)0;
+#ifdef K_STORES_BF16
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+  return both;
+#else
+  return (uint32_t)k_store_bf16(a) | (uint32_t)k_store_bf16(b) << 16;
+#endif
+}
+
+/* What that leaves of them, as bfloat16; nothing of what isn't finite. */
+K_INLINE uint32_t t_lowers(float a, float b)
+{
+  const uint32_t both = t_uppers(a, b);
+  const float first = a - k_load_bf16((uint16_t)both), second = b - k_load_bf16((uint16_t)(both >> 16));
+  return t_uppers(isfinite(first) ? first : 0.0f, isfinite(second) ? second : 0.0f);
+}
+
+/* A sum of products without what a zero point adds to it, given the sum of what that multiplies. */
+K_INLINE int32_t t_less(int32_t sum, int32_t zero, int32_t sums)
+{
+  return (int32_t)((uint32_t)sum - (uint32_t)zero * (uint32_t)sums);
 }
 
 #ifdef ATC_EMULATED
@@ -38,6 +56,17 @@ template <typename Address> static inline void t_load(uint32_t *r, Address at)
   const unsigned lane = threadIdx.x % 32;
   for (unsigned k = 0; k < 4; k++) {
     r[k] = *(const uint32_t *)(at(8 * k + lane / 4) + 4 * (lane % 4));
+  }
+}
+
+/* Likewise of matrices that lie turned: pairs of neighbours in a row come from two rows. */
+template <typename Address> static inline void t_load_turned(uint32_t *r, Address at)
+{
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned k = 0; k < 4; k++) {
+    const uint16_t *const first = (const uint16_t *)at(8 * k + lane % 4 * 2) + lane / 4;
+    const uint16_t *const second = (const uint16_t *)at(8 * k + lane % 4 * 2 + 1) + lane / 4;
+    r[k] = (uint32_t)*first | (uint32_t)*second << 16;
   }
 }
 
@@ -112,6 +141,8 @@ T_PRODUCT(t_u8s8, int32_t, T_BYTES(uint8_t, int8_t))
 T_PRODUCT(t_s8u8, int32_t, T_BYTES(int8_t, uint8_t))
 T_PRODUCT(t_u8u8, int32_t, T_BYTES(uint8_t, uint8_t))
 
+static inline float t_exp(float x) { return expf(x); }
+
 /* Copies are made when they are waited for: who doesn't wait reads what was there before. */
 static inline void t_copy(unsigned char *to, const void *from, bool inside)
 {
@@ -129,6 +160,24 @@ template <typename Address> K_INLINE void t_load(uint32_t *r, Address at)
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(place)
                : "memory");
+}
+
+/* Likewise of matrices that lie turned: pairs of neighbours in a row come from two rows. */
+template <typename Address> K_INLINE void t_load_turned(uint32_t *r, Address at)
+{
+  const unsigned place = (unsigned)__cvta_generic_to_shared(at(threadIdx.x % 32));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(place)
+               : "memory");
+}
+
+/* The exponential function: near 0 within two units in the last place, of large numbers less exact. */
+K_INLINE float t_exp(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.442695041f));
+  return y;
 }
 
 template <typename Join> K_INLINE float t_quad(float value, Join join)
@@ -193,17 +242,11 @@ template <int N> K_INLINE void t_wait(void) { asm volatile("cp.async.wait_group 
 
 K_INLINE float t_quad_max(float value)
 {
-  return t_quad(value, [](float a, float b) { return a > b ? a : b; });
+  return t_quad(value, [](float a, float b) { return fmaxf(a, b); });
 }
 K_INLINE float t_quad_sum(float value)
 {
   return t_quad(value, [](float a, float b) { return a + b; });
-}
-
-/* Write a word of a tile's row. */
-K_INLINE void t_put(unsigned char *tile, unsigned row, unsigned word, uint32_t value)
-{
-  *(uint32_t *)(void *)(tile + t_place(row, word / 4) + word % 4 * 4) = value;
 }
 
 /* Write a chunk that was made of numbers. */
@@ -233,6 +276,20 @@ K_INLINE void t_load_b(uint32_t (&r)[N][2], const unsigned char *tile, unsigned 
   for (int v = 0; v < N; v += 2) {
     t_load(r[v], [=](unsigned lane) {
       return tile + t_place(row + 8 * (unsigned)v + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2);
+    });
+  }
+}
+
+/* Likewise where rows are along the depth: 16 of them, of tiles that each have 32 of the columns. */
+template <int N>
+K_INLINE void t_load_b_turned(uint32_t (&r)[N][2], const unsigned char *tile, unsigned tile_size, unsigned row,
+                              unsigned chunk)
+{
+  UNROLL
+  for (int v = 0; v < N; v += 2) {
+    t_load_turned(r[v], [=](unsigned lane) {
+      const unsigned own = chunk + (unsigned)v + lane / 16;
+      return tile + own / 4 * tile_size + t_place(row + lane % 16, own % 4);
     });
   }
 }

@@ -32,10 +32,6 @@ K_INLINE ptrdiff_t w_position(ptrdiff_t p)
   return (p & ~(ptrdiff_t)15) | (p & 2) << 2 | (p >> 1 & 6) | (p & 1);
 }
 
-/* Two floats as bfloat16 in a word, and what that leaves of them. */
-K_INLINE uint32_t w_uppers(float a, float b) { return (uint32_t)t_upper(a) | (uint32_t)t_upper(b) << 16; }
-K_INLINE uint32_t w_lowers(float a, float b) { return (uint32_t)t_lower(a) | (uint32_t)t_lower(b) << 16; }
-
 #ifdef ATC_EMULATED
 
 typedef struct emulated_map w_map;

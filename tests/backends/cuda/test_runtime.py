@@ -290,7 +290,7 @@ KERNEL = """
 #include "device.h"
 KERNEL void neighbours(const int *x, int *y)
 {
-  __shared__ int own[8];
+  K_SHARED(int, own, [8]);
   own[threadIdx.x] = x[threadIdx.x];
   BARRIER
   y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
@@ -347,6 +347,57 @@ def test_the_emulation_shows_faults_of_kernels(
         found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
         assert (found == expected) == right
         assert (found[0] == 700) == bool(shift)
+
+
+LOAD = """
+#include <string.h>
+#include "device.h"
+KERNEL void neighbours(const int *x, int *y)
+{
+  K_SHARED(uint64_t, barrier, [1]);
+  if (threadIdx.x == 0) emulated_begin(barrier, 1);
+  __syncthreads();
+  if (threadIdx.x == 7) {
+    const int at[] = {0};
+    struct emulated_map map = {};
+    map.address = (const unsigned char *)x;
+    map.extents[0] = map.box[0] = 8;
+    map.rank = 1;
+    map.size = 4;
+    emulated_arrive(barrier, 32);
+    emulated_load(emulated_shared, &map, barrier, 0, at, 1);
+    memset(&map, 0xff, sizeof map);
+  }
+  emulated_await(barrier, 0);
+  y[threadIdx.x] = ((const int *)(const void *)emulated_shared)[threadIdx.x];
+}
+EMULATED_KERNEL(neighbours, 1, 2, 0, *(const int *const *)at[0], *(int *const *)at[1])
+"""
+
+
+def test_a_map_is_read_when_a_box_is_asked_for(tmp_path: Path) -> None:
+    """Kernels have maps as parameters, which end with the thread that asks."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    (tmp_path / "kernel.cu").write_text(LOAD)
+    (tmp_path / "main.c").write_text(LAUNCH.replace("8, 1, 1, 0, NULL", "8, 1, 1, 1024, NULL"))
+    program = compiled(tmp_path, "main.c", "kernel.cu", "emulated_driver.c")
+    for order in ORDERS:
+        found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
+        assert found == [0, *(1 << k for k in range(8))]
+
+
+def test_what_no_thread_has_shared_is_a_large_number(tmp_path: Path) -> None:
+    """Every block begins so, the second one, too: what the first one wrote is gone."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    text = KERNEL.replace("SHIFT", "0").replace("BARRIER", "__syncthreads();")
+    text = text.replace("  own[", "  if (threadIdx.x != 3 || blockIdx.x == 0) own[")
+    (tmp_path / "kernel.cu").write_text(text)
+    (tmp_path / "main.c").write_text(LAUNCH.replace("function, 1, 1, 1", "function, 2, 1, 1"))
+    program = compiled(tmp_path, "main.c", "kernel.cu", "emulated_driver.c")
+    found = said(program, {**os.environ})
+    assert [found[1 + 2], found[1 + 4]] == [0x4B4B4B4B + (1 << 1), 0x4B4B4B4B + (1 << 5)]
 
 
 @pytest.mark.parametrize("barrier", ["__syncthreads();", ""])

@@ -86,16 +86,17 @@ def test_every_kernel_gives_the_exact_bytes(name: str, monkeypatch: pytest.Monke
             np.testing.assert_array_equal(got, expected(EVERY[name]), err_msg=label)
 
 
-def test_tensor_cores_multiply_blocks_without_zero_point() -> None:
+def test_tensor_cores_multiply_blocks() -> None:
     kernels = {n: {c.kernel.name for c in blocked(n, "nchw32c")[2]} for n in EVERY}
     assert "cuda_conv_blocked_tensor" in kernels["spatial"] & kernels["several groups"]
-    assert kernels["odd"] == {"cuda_conv_blocked_tiles", "cuda_conv_blocked"}
+    assert "cuda_conv_blocked_tensor" in kernels["odd"] & kernels["signed, padded"]
     assert kernels["depthwise"] == {"cuda_conv_blocked"}
     # 16 bytes of a tap are copied as they are: no loop gathers them
-    graph, w, found = blocked("spatial", "nchw32c")
-    (tensor,) = (c for c in found if c.kernel.tensor_cores)
-    sides: Any = tensor.kernel.values(w, tensor.params, TARGET)["sides"]
-    assert all(side.copies for side in sides)
+    for name in ("spatial", "signed, padded"):
+        graph, w, found = blocked(name, "nchw32c")
+        (tensor,) = (c for c in found if c.kernel.tensor_cores)
+        sides: Any = tensor.kernel.values(w, tensor.params, TARGET)["sides"]
+        assert all(side.copies for side in sides)
 
 
 @pytest.mark.parametrize(("layout", "block"), GPU_BLOCKS.items())

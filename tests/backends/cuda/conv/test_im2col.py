@@ -41,6 +41,15 @@ CASES = {
                               ((2, 48, 7, 5), (40, 24, 2, 2)), (("group", 2),), (1,)),
     "windows of bytes": Case("cuda_conv_wgmma_im2col", "ConvInteger", (np.uint8, np.int8),
                              ((1, 40, 9, 9), (20, 40, 2, 2)), (("pads", [1, 0, 0, 1]),), (1,)),
+    "windows of bytes and a zero point": Case(
+        "cuda_conv_wgmma_im2col", "ConvInteger", (np.uint8, np.int8, np.uint8),
+        ((2, 40, 9, 8), (20, 40, 3, 2), ()), WINDOWS, (1, 2)),
+    "windows of groups and a zero point": Case(
+        "cuda_conv_wgmma_im2col", "ConvInteger", (np.int8, np.int8, np.int8),
+        ((3, 64, 7), (40, 32, 2), ()), (("group", 2), ("pads", [0, 1])), (1, 2)),
+    "windows of long sums": Case("cuda_conv_wgmma_im2col", "Conv", (F16, F16, F16),
+                                 ((1, 160, 5, 6), (24, 160, 3, 3), (24,)),
+                                 (("pads", [1, 1, 1, 1]),), (1, 2)),
     "windows of halves": Case("cuda_conv_wgmma_im2col_bf16x3", "Conv", (F32, F32, F32),
                               ((2, 40, 9, 8), (24, 40, 2, 3), (24,)),
                               (("pads", [1, 1, 1, 1]), ("strides", [1, 2])), (1, 2)),
@@ -74,7 +83,7 @@ def test_windows_are_convolved(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_tile_convolves_windows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {label: w for (n, label), w in compiled(False).items() if n == name}
-    assert len(own) == 8
+    assert len([label for label in own if "shared" not in label]) == 8
     check_results(CASES[name], own, monkeypatch)
 
 
@@ -163,6 +172,18 @@ def test_large_convolutions_are_of_windows() -> None:
         graph = run_passes(lowered_case(case).graph, width=1, device=True)
         chosen += [c.candidate.kernel.name for c in select(graph, target).values()]
     assert ["im2col" in name for name in chosen] == [False, True]
+
+
+def test_blocks_share_long_sums_of_few_windows() -> None:
+    """As in the last stages of ResNet-50 with one image."""
+    case = CASES["windows of long sums"]
+    tried = {c.params.shared for c in lowered_case(case).candidates(case.kernel)}
+    assert tried == {True, False}
+    target = get_target("cuda-sm90")
+    for images, shared in ((1, True), (64, False)):
+        own = Case(case.kernel, "Conv", (F16, F16), ((images, 512, 7, 7), (512, 512, 3, 3)),
+                   (("pads", [1, 1, 1, 1]),), (1,))  # fmt: skip
+        assert lowered_case(own).candidates(case.kernel, target)[0].params.shared == shared
 
 
 @pytest.mark.slow

@@ -144,8 +144,40 @@ CASES |= {
     "wgmma of long sums": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
                                ((70, 328), (328, 72))),
 }  # fmt: skip
+U8, S8 = np.uint8, np.int8
+CASES |= {
+    "bytes and a zero point": Case("cuda_matmul_tensor", "MatMulInteger", (U8, S8, U8),
+                                   ((70, 144), (144, 40), ()), constant=(1, 2)),
+    "batches and a zero point": Case("cuda_matmul_tensor", "MatMulInteger", (S8, S8, S8),
+                                     ((2, 3, 33, 40), (3, 40, 24), ()), constant=(1, 2)),
+    "two zero points": Case("cuda_matmul_tensor", "MatMulInteger", (U8, U8, U8, U8),
+                            ((33, 50), (50, 24), (), ()), constant=(1, 2, 3)),
+    "two zero points of the run": Case("cuda_matmul_tensor", "MatMulInteger", (U8, S8, U8, S8),
+                                       ((2, 33, 64), (2, 64, 40), (), ()), constant=(2, 3)),
+    "zero points of long sums": Case("cuda_matmul_tensor", "MatMulInteger", (S8, U8, S8, U8),
+                                     ((40, 1700), (1700, 72), (), ()), constant=(2, 3)),
+    "padding is the zero point": Case("cuda_conv_tensor", "ConvInteger", (U8, S8, U8),
+                                      ((2, 3, 9, 11), (12, 3, 3, 3), ()), CONV, constant=(1, 2)),
+    "zero points by taps": Case("cuda_conv_tensor", "ConvInteger", (S8, S8, S8),
+                                ((1, 96, 9, 7), (40, 48, 3, 2), ()), (*CONV, ("group", 2)),
+                                constant=(1, 2)),
+    "zero points of filters": Case("cuda_conv_tensor", "ConvInteger", (U8, U8, U8, U8),
+                                   ((1, 16, 6, 7), (24, 8, 3, 3), (), (24,)),
+                                   (*CONV, ("group", 2)), constant=(1, 2)),
+    "zero points of filters of the run": Case("cuda_conv_tensor", "ConvInteger", (U8, S8, U8, S8),
+                                              ((1, 16, 6, 7), (12, 16, 3, 3), (), (12,)), CONV,
+                                              constant=(2,)),
+    "wgmma of bytes and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger", (U8, S8, U8),
+                                            ((70, 144), (144, 67), ()), constant=(1, 2)),
+    "wgmma of batches and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger", (S8, U8, S8),
+                                              ((2, 3, 34, 48), (3, 48, 72), ()), constant=(1, 2)),
+    "wgmma of long sums and a zero point": Case("cuda_matmul_wgmma", "MatMulInteger",
+                                                (U8, S8, U8), ((70, 656), (656, 72), ()),
+                                                constant=(1, 2)),
+}  # fmt: skip
 QUICK = (
-    "float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short",
+    "float16", "uint8 and int8", "two zero points", "zero points of filters",
+    "wgmma of bytes and a zero point", "halves", "conv", "conv in floats", "attention", "short",
     "wgmma of float16", "wgmma of halves", "packed halves", "filters by taps",
 )  # fmt: skip
 
@@ -320,7 +352,7 @@ def test_places_of_channels_are_found_once_for_a_chunk(name: str) -> None:
     for each in own.candidates(CASES[name].kernel):
         text = render_kernel(each, own.workload, TARGET).text
         loads = text[text.index("b_from = x0 + (inside ?") :].partition("t_commit()")[0]
-        assert re.search(r"= (\w+\()?b_from\[e \* \d+\]\)?;", loads)
+        assert re.search(r"= (\w+\(|\(\w+\))?b_from\[e \* \d+\]\)?;", loads)
         assert "x0[" not in loads
 
 
@@ -336,6 +368,18 @@ def test_what_is_not_finite_is_as_in_floats_of_filters_by_taps() -> None:
     for kind in (np.isnan, np.isinf):
         assert 0 < kind(right).sum() < right.size / 2
         np.testing.assert_array_equal(kind(found), kind(right))
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_quantized_convolutions_are_computed_on_tensor_cores(zero: bool) -> None:
+    """A first layer's filters are no whole steps: what fills them up costs little."""
+    for target in map(get_target, ("cuda-sm80", "cuda-sm90")):
+        for x, filters in (((1, 64, 56, 56), (64, 64, 3, 3)), ((1, 3, 224, 224), (64, 3, 7, 7))):
+            case = Case("", "ConvInteger", (U8, S8, U8)[: 2 + zero], (x, filters, ())[: 2 + zero],
+                        CONV, constant=(1, 2)[: 1 + zero])  # fmt: skip
+            graph = run_passes(lowered_case(case).graph, width=1, device=True)
+            chosen = {c.candidate.kernel.name for c in select(graph, target).values()}
+            assert "cuda_conv_tensor" in chosen or "cuda_conv_wgmma_im2col" in chosen
 
 
 def test_devices_without_such_cores_do_without() -> None:
