@@ -124,7 +124,7 @@ class WorkSplit:
     @property
     def names(self) -> tuple[str, ...]:
         """The C parameters that say what to compute; none where it is all at once."""
-        return (*["piece"] * (self.pieces > 1), *["phase"] * (self.phases > 1))
+        return (*["piece"] * (self.pieces > 1), *["phase"] * (self.phases != 1))
 
 
 def loop_cycles(w: Workload) -> float:

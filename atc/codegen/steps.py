@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.tasks import Table, Task
 from atc.codegen.uses import Uses, extent_text, plus
-from atc.dims import Symbol, symbols_of
+from atc.dims import Dim, Symbol, low, symbols_of
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment
+from atc.program.axis_partition import OWN, AxisPartition
 from atc.program.steps import (
     Branch,
     Call,
@@ -138,14 +139,15 @@ class StepWriter:
         if call.source.scratch:
             arguments.append(self._scratch(call))
         arguments += (f"&{self._extent(extent)}" for extent in node.op.written)
-        if call.source.dims:
-            self.uses.extents |= dict.fromkeys(call.source.dims)
-            arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
+        if call.source.dims and call.partition is None:
+            arguments.append(self._dims(call))
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
             failed = "if (failed != 0) return failed;"
             lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
-        if call.source.work_split.pieces > 1:
+        if call.partition is not None:
+            lines = self._partitioned(call, call.partition, arguments)
+        elif call.source.work_split.pieces > 1:
             lines = self._shared(call, arguments)
         if self.timed:
             self.uses.times = self.uses.host_times = True
@@ -156,25 +158,79 @@ class StepWriter:
         yield from self._bounded(node.op.written)
         self.called += 1
 
+    def _dims(self, call: Call) -> str:
+        """Return the table of the extents that a kernel reads."""
+        self.uses.extents |= dict.fromkeys(call.source.dims)
+        return f"(const int64_t[]){{{', '.join(call.source.dims)}}}"
+
+    def _partitioned(self, call: Call, cut: AxisPartition, arguments: Sequence[str]) -> list[str]:
+        """Return the lines in which threads share an axis, whose extent the run may decide."""
+        name, source = f"pieces_{self.number - 1}", call.source
+        operands = [(a.type, f"at[{k}]") for k, a in enumerate(source.arguments[: len(arguments)])]
+        steps = zip(operands, cut.steps, strict=False)
+        places = [
+            f"({kind.replace('restrict', '').strip()}){place} + begin * {self._factor(step)}"
+            if step != 0 else place
+            for (kind, place), step in steps
+        ]  # fmt: skip
+        if source.scratch:
+            each = self._factor(source.scratch // cut.pieces)
+            places.append(f"(char *)at[{len(places)}] + piece * {each}")
+        places.append(self._dims(call))
+        count, unit = self._extent(cut.extent), cut.pieces * cut.unit
+        run = f"{source.symbol}({', '.join(places)});"
+        first, in_table = len(arguments), bool(re.search(r"\bd\[", run))
+        lines = (
+            *[f"const int64_t *const d = at[{first + 1}];"] * in_table,
+            f"const int64_t *const axis = at[{first}];",
+            "const int64_t begin = piece * axis[1];",
+            f"const int64_t {OWN} = axis[0] - begin < axis[1] ? axis[0] - begin : axis[1];",
+            run,
+        )
+        comment = f"any piece of step {self.number - 1}: `axis` are its iterations, and a piece's"
+        self.tasks.append(Task(name, comment, (lines,)))
+        share = f"({count} + {unit - 1}) / {unit}{f' * {cut.unit}' * (cut.unit > 1)}"
+        if isinstance(call.gain, Dim) and low(call.gain) <= 0:
+            share = f"{self._extent(call.gain)} > 0 ? {share} : {count}"
+        values = [*arguments, "axis", *["d"] * in_table]
+        some = "if (axis[0] > 0) " * (low(cut.extent) <= 0)
+        return [
+            "{",
+            f"  const int64_t axis[] = {{{count}, {share}}};",
+            f"  void *const operands[] = {{{', '.join(f'(void *)({v})' for v in values)}}};",
+            f"  {some}run_pieces(ctx, {name}, operands, (int)((axis[0] + axis[1] - 1) / axis[1]));",
+            "}",
+        ]
+
+    def _factor(self, value: int) -> str:
+        return _bracketed(self._extent(value))
+
     def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
         """Return the lines in which threads share a call, phase after phase."""
         work_split, name = call.source.work_split, f"pieces_{self.number - 1}"
         places = [f"at[{k}]" for k in range(len(arguments))]
         values = [f"(void *)({pointer})" for pointer in arguments]
-        if work_split.phases > 1:
-            places += ["piece", f"*(const int *)at[{len(arguments)}]"]
+        phased = work_split.phases != 1
+        own = ["piece"]
+        if phased:
+            own.append(f"*(const int *)at[{len(arguments)}]")
             values.append("&phase")
-        else:
-            places.append("piece")
-        run = f"run_pieces(ctx, {name}, at, {work_split.pieces});"
-        line = f"{call.source.symbol}({', '.join(places)});"
+        ends = len(places) - bool(call.source.dims)  # extents come last
+        line = f"{call.source.symbol}({', '.join((*places[:ends], *own, *places[ends:]))});"
         self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
-        loop = f"for (; phase < {work_split.phases}; phase++) {run}"
+        count = work_split.pieces
+        run = f"run_pieces(ctx, {name}, operands, {count});"
+        alone = f"for (int piece = 0; piece < {count}; piece++) {name}(operands, piece);"
+        loop = f"for (; phase < {self._extent(work_split.phases)}; phase++) " if phased else ""
+        lines = [f"{loop}{run}"]
+        if isinstance(call.gain, Dim) and low(call.gain) <= 0:
+            condition = f"if ({self._extent(call.gain)} > 0) {{"
+            lines = [condition, f"  {loop}{run}", "} else {", f"  {loop}{alone}", "}"]
         return [
             "{",
-            *["  int phase = 0;"] * (work_split.phases > 1),
-            f"  void *const at[] = {{{', '.join(values)}}};",
-            f"  {loop if work_split.phases > 1 else run}",
+            *["  int phase = 0;"] * phased,
+            f"  void *const operands[] = {{{', '.join(values)}}};",
+            *(f"  {line}" for line in lines),
             "}",
         ]
 
@@ -256,7 +312,8 @@ class StepWriter:
         pointers = [self._pointer(a) for a in call.arguments]
         if call.source.scratch:
             pointers.append(self._scratch(call))
-        line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
+        dims = [place(self._dims(call))] if call.source.dims else []
+        line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows, *dims))});"
         if self.timed:
             self.uses.host_times = True
             yield "begin = nanoseconds();"

@@ -28,6 +28,6 @@ class Table:
     def run(self, task: str, pieces: int) -> Iterator[str]:
         """Yield the table and the call that runs all pieces of a task."""
         yield "{"
-        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
-        yield f"  run_pieces(ctx, {task}, at, {pieces});"
+        yield f"  void *const operands[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
+        yield f"  run_pieces(ctx, {task}, operands, {pieces});"
         yield "}"

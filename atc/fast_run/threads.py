@@ -17,6 +17,7 @@ from atc.backends.toolchain.linking import link_program
 from atc.backends.toolchain.processes import TimedOut
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
+from atc.dims import is_dynamic
 from atc.errors import AtcError
 from atc.farm.runners import Unreachable
 from atc.fast_run.harness import operands
@@ -43,8 +44,14 @@ MOST_PORTS = 64
 
 
 def long_calls(selection: Selection, target: Target, threads: int) -> list[Choice]:
-    """Return the choices whose calls would be cut for so many threads, each once."""
-    distinct = {(c.workload, c.candidate.label): c for c in selection.values()}
+    """Return the choices whose calls would be cut for so many threads, each once.
+
+    Those of extents that only a run knows aren't timed.
+    """
+    distinct = {
+        (c.workload, c.candidate.label): c
+        for c in selection.values() if not is_dynamic(c.workload)
+    }  # fmt: skip
     return [c for c in distinct.values() if _is_cut(c.workload, c.candidate, target, threads)]
 
 

@@ -280,7 +280,7 @@ class _Auditor:
         spans = [s for o in own if (s := self._span(o)) is not None]
         if call.source.scratch:
             begin = self.scratch[call.node.outputs[0]]
-            spans.append(_Span(begin, begin + call.source.scratch))
+            spans.append(_Span(begin, begin + most(call.source.scratch)))
         return spans
 
     def _loop(self, loop: Repeat, intact: Intact) -> Intact:

@@ -47,16 +47,19 @@ def plan_all(
     """
     graphs = [each.graph for each in timed.networks]
     shape_profiles = len(graphs) > 1
-    several = shape_profiles or bool(graphs[0].dims)
-    for option in request.options.asks_for_threads() if several else ():
-        diagnostics.warn(f"{option}: networks of several shapes use one")
+    ranges = bool(graphs[-1].dims)
+    for option in request.options.asks_for_threads() if shape_profiles or ranges else ():
+        if shape_profiles or "branches" in option:
+            diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
     if any(target_for(graph, target) != target for graph in graphs):
         diagnostics.warn(
             f"{target.name}: the largest shapes need too much of a GPU's memory; they are computed "
             "on the host (--input_shape and --value_range limit them)"
         )
-    planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
+    planner = _Planner(
+        request, target, timed.timings, timed.limits, ranges, shape_profiles, diagnostics, compiler
+    )
     plans: list[Planned] = []
     for graph in graphs:
         plans.append(_within(graph, request, planner, diagnostics))
@@ -83,7 +86,8 @@ class _Planner:
     target: Target
     timings: Timings
     limits: Limits
-    several: bool
+    ranges: bool
+    shape_profiles: bool
     diagnostics: Diagnostics
     compiler: Compiler | None
 
@@ -93,15 +97,24 @@ class _Planner:
         return replace(self, limits=limits)
 
     @property
+    def several(self) -> bool:
+        """Whether shapes vary."""
+        return self.ranges or self.shape_profiles
+
+    @property
+    def observed(self) -> bool:
+        """Whether values are looked at between the calls."""
+        return bool(self.request.options.hooks or self.request.options.sanity_check)
+
+    @property
     def plain(self) -> bool:
-        """Whether calls stand one after the other, whole: shapes vary, or values are looked at."""
-        options = self.request.options
-        return self.several or bool(options.hooks or options.sanity_check)
+        """Whether calls stand one after the other: shapes vary, or values are looked at."""
+        return self.several or self.observed
 
     @property
     def threads(self) -> int:
         """The most threads that share one call."""
-        alone = self.plain or self.target.device or self.target.bare
+        alone = self.shape_profiles or self.observed or self.target.device or self.target.bare
         return 1 if alone else self.request.options.sharers
 
     def plan(self, graph: Graph) -> Planned:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
 from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
+from atc.program.shared_in_run import shared_in_run
 from atc.program.shared_tables import share_tables
 from atc.program.states import carried
 from atc.program.steps import (
@@ -41,6 +43,7 @@ from atc.program.steps import (
     calls,
     forked_steps,
     home_of,
+    with_rows,
 )
 from atc.program.timeline import Timeline
 from atc.select.select import Choice, Selection, select
@@ -195,7 +198,7 @@ class _Writer:
             node = replace(stage.node, inputs=inputs, outputs=(results[k],))
             call = self._call(node, replace(stage.choice, candidate=candidate))
             own = sum(stripe[k].end - stripe[k].begin for stripe in cascade.parts[number])
-            made.append(_with_rows(call, stage.choice, own))
+            made.append(with_rows(call, stage.choice, own))
         return CascadeLoop(last, tuple(made), cascade.parts[number])
 
     def _same(self, value: str) -> str:
@@ -274,6 +277,9 @@ class _Writer:
         count = self.counts.get((w, candidate.label), most) if tuned else most
         threads, worth = min(count, most), self.worth
         whole = shared(w, candidate, target, threads, worth)
+        make = partial(self._call, node)
+        if (found := shared_in_run(choice, whole, target, threads, worth, make)) is not None:
+            return found
         as_one = whole != candidate or not self.planes.isdisjoint((*node.inputs, *node.outputs))
         cut = () if as_one else pieces(w, candidate, target, threads, worth)
         in_rows = rows_of_threads(w, candidate, target, threads, cut, worth)
@@ -282,7 +288,7 @@ class _Writer:
             call = self._call(node, replace(choice, candidate=striped))
             parts = (
                 CascadeLoop(
-                    node, (_with_rows(call, choice, end - begin),), ((Stripe(begin, end, 0, 0),),)
+                    node, (with_rows(call, choice, end - begin),), ((Stripe(begin, end, 0, 0),),)
                 )
                 for begin, end in rows
             )
@@ -436,12 +442,6 @@ class _Writer:
         if key not in self.rendered:
             self.rendered[key] = render_kernel(candidate, w, self.target)
         return self.rendered[key]
-
-
-def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
-    """Return the call of a kernel for so many rows of the workload that it was chosen for."""
-    share = rows / choice.workload.outputs[0].shape[2]
-    return replace(call, chosen=choice.candidate.label, share=share, rows=share)
 
 
 def _is_multiple(size: int, unit: int) -> bool:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from atc.backends.flops import operations, traffic
 from atc.backends.kernel import Candidate, Splittable, Workload
 from atc.backends.target import Target
+from atc.dims import Dim, concrete, is_dynamic
 from atc.ir.graph import Op, TensorType
 from atc.ir.ops import (
     Attention,
@@ -43,7 +44,7 @@ BYTES_PER_CYCLE = 16
 """The bandwidth of a call that only moves data."""
 
 
-_Nest = TypeVar("_Nest", Map, Reduce)
+_Nest = TypeVar("_Nest", bound=Map | Reduce)
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,13 @@ class Slice:
 def pieces(
     w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
 ) -> tuple[Slice, ...]:
-    """Return the pieces for so many threads; none if the call is short or can't be partitioned."""
+    """Return the pieces for so many threads; none if the call is short or can't be partitioned.
+
+    Where the run decides extents, these are filters of a convolution: `axis_partition` cuts others.
+    """
     cut = _CUTS.get(type(w.op))
+    if is_dynamic(w) and cut is not _conv:
+        return ()
     if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target, worth):
         return ()
     found = cut(w, candidate, threads)
@@ -107,10 +113,11 @@ def shared(
     kernel = candidate.kernel
     if not isinstance(kernel, Splittable):
         return candidate
+    largest = concrete(w)
     for params in kernel.cuts(w, candidate.params, target, threads):
-        work_split = kernel.work_split(w, params, target)
+        work_split = kernel.work_split(largest, params, target)
         least = 0 if worth.always or work_split.phases == 1 else work_split.phases * WORTH_PHASE
-        if work_split.pieces > 1 and cycles(w, target) > least:
+        if work_split.pieces > 1 and cycles(largest, target) > least:
             return replace(candidate, params=params)
     return candidate
 
@@ -127,10 +134,20 @@ def _fitted(piece: Slice, w: Workload, target: Target) -> Slice:
 
 
 def is_long(w: Workload, target: Target, worth: Worth = ESTIMATED) -> bool:
-    """Return whether a call takes long enough for another thread to save more than it costs."""
+    """Return whether a call, of its largest shapes, is long enough for another thread to save more
+    than it costs."""
+    return gain(concrete(w), target, worth) > 0
+
+
+def gain(w: Workload, target: Target, worth: Worth = ESTIMATED) -> int:
+    """Return an extent that is above 0 where a call is long enough for several threads."""
     if worth.copies is not None and is_copy(w):
-        return w.outputs[0].size >= worth.copies
-    return worth.always or cycles(w, target) > WORTH
+        return w.outputs[0].size - worth.copies + 1
+    if worth.always:
+        return 1
+    each = 4 * _lanes(target)  # operations in a cycle
+    moved = traffic(w) * each - WORTH * each * BYTES_PER_CYCLE
+    return operations(w) * BYTES_PER_CYCLE + moved
 
 
 def is_copy(w: Workload) -> bool:
@@ -140,8 +157,11 @@ def is_copy(w: Workload) -> bool:
 
 def cycles(w: Workload, target: Target) -> float:
     """Return an estimate of a call's cycles."""
-    lanes = max(target.vector_bytes // 4, 1)
-    return operations(w) / (4 * lanes) + traffic(w) / BYTES_PER_CYCLE
+    return operations(w) / (4 * _lanes(target)) + traffic(w) / BYTES_PER_CYCLE
+
+
+def _lanes(target: Target) -> int:
+    return max(target.vector_bytes // 4, 1)
 
 
 def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:
@@ -153,8 +173,9 @@ def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:
 
 
 def _outermost(shape: Sequence[int]) -> int | None:
-    """Return the first axis that can be partitioned."""
-    return next((d for d, n in enumerate(shape) if n > 1), None)
+    """Return the outermost axis, if it can be partitioned when compiling."""
+    axis = next((d for d, n in enumerate(shape) if n != 1), None)
+    return None if axis is None or isinstance(shape[axis], Dim) or shape[axis] == 0 else axis
 
 
 def _moved(view: View, axis: int, begin: int) -> View:
@@ -193,7 +214,7 @@ def _of_loops(
     )
 
 
-def _cut(op: _Nest, axis: int, begin: int, extent: int) -> _Nest:
+def cut_axis(op: _Nest, axis: int, begin: int, extent: int) -> _Nest:
     """Return the loop nest over a range of one axis of its result."""
     views, coordinates = (
         tuple(_moved(v, axis, begin) for v in every) for every in (op.views, op.coordinates)
@@ -207,7 +228,7 @@ def _map(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     assert isinstance(op, Map)
 
     def make(axis: int, begin: int, extent: int) -> Op:
-        return _cut(op, axis, begin, extent)
+        return cut_axis(op, axis, begin, extent)
 
     return _of_loops(op.shape, w, candidate, threads, make)
 
@@ -217,7 +238,7 @@ def _reduce(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...
     assert isinstance(op, Reduce)
 
     def make(axis: int, begin: int, extent: int) -> Op:
-        own = _cut(op, axis, begin, extent)
+        own = cut_axis(op, axis, begin, extent)
         return replace(own, epilogue=_epilogue(op.epilogue, axis, begin))
 
     return _of_loops(op.shape, w, candidate, threads, make)

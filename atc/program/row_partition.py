@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from atc.backends.kernel import Candidate, Stripable, Workload
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.ops import ConvBlocked, Pool
 from atc.program.partition import ESTIMATED, Slice, Worth, is_long
 
@@ -32,6 +33,8 @@ def rows_of_threads(
     None if the kernel can't, or if the pieces of the call are faster otherwise.
     """
     if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
+        return None
+    if is_dynamic(w):
         return None
     kernel, y = candidate.kernel, w.outputs[0]
     if not isinstance(kernel, Stripable) or len(y.shape) != 5:

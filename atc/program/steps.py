@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atc.backends.flops import operations, traffic, work
 from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
 from atc.ir.graph import Alias, Array, Composite, Node, TensorType
+from atc.program.axis_partition import AxisPartition
 from atc.program.cascade import Stripe
 from atc.select.select import Choice
 
@@ -40,6 +41,10 @@ class Call:
     """The part of the work of the choice's estimates that it does."""
     rows: float = 1.0
     """The part of its workload's rows that it computes."""
+    partition: AxisPartition | None = None
+    """The axis whose iterations threads share when the network runs, if they do."""
+    gain: int = 1
+    """Pieces are for several threads where this is above 0."""
 
     @property
     def candidate(self) -> str:
@@ -65,6 +70,12 @@ class Call:
     def work(self) -> float:
         """A rough, machine-independent time for the largest shapes, in bytes moved."""
         return work(concrete(self.choice.workload)) * self.rows
+
+
+def with_rows(call: Call, choice: Choice, rows: int) -> Call:
+    """Return the call of a kernel for so many rows of the workload that it was chosen for."""
+    share = rows / choice.workload.outputs[0].shape[2]
+    return replace(call, chosen=choice.candidate.label, share=share, rows=share)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ compiles it once for prompts and single words, and runs it alternately with onnx
 given its caches anew as its users do, and with a loop that does nothing but read as many bytes as
 the library's weights are, without the table of which a word takes a row. The share is that loop's
 time in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
-multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread.
+multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread, whose time on the
+processor counts, or in `--threads=2`: then time is the clock's, for an idle machine.
 
 llama.cpp runs beside them where llama-cpp-python is installed; `--gguf=FILE` is its model, which
 `--make_gguf=1` makes first: the same shape, Q4_0, random weights (package gguf).
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -72,28 +74,36 @@ class Found:
         return self.reading / self.word
 
 
-def reader(folder: Path, size: int) -> Callable[[], float]:
-    """Return what reads so many bytes and says how long that took."""
+class Clock:
+    """Times runs: one thread's time on the processor, or of several the time that passes."""
+
+    def __init__(self, threads: int) -> None:
+        self.now = time.thread_time if threads == 1 else time.perf_counter
+
+    def time(self, run: Callable[[], Any]) -> float:
+        """Return the seconds of a run."""
+        begin = self.now()
+        run()
+        return self.now() - begin
+
+
+def reader(folder: Path, size: int, threads: int) -> Callable[[], float]:
+    """Return what reads so many bytes, a part in each thread, and says how long that took."""
     (folder / "read.c").write_text(READ)
     library = folder / "read.so"
     command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, folder / "read.c"]
     subprocess.run(command, check=True)
     read = ctypes.CDLL(str(library)).read_all
     read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
-    memory = np.ones(size // 8, np.uint64)
+    parts = np.array_split(np.ones(size // 8, np.uint64), threads)
+    pool = ThreadPoolExecutor(max(1, threads - 1))
 
-    def run() -> float:
-        begin = time.thread_time()
-        read(memory.ctypes.data, memory.size)
-        return time.thread_time() - begin
+    def read_all() -> None:
+        others = [pool.submit(read, part.ctypes.data, part.size) for part in parts[1:]]
+        read(parts[0].ctypes.data, parts[0].size)
+        wait(others)
 
-    return run
-
-
-def timed(run: Callable[[], Any]) -> float:
-    begin = time.thread_time()
-    run()
-    return time.thread_time() - begin
+    return lambda: Clock(threads).time(read_all)
 
 
 class Compiled:
@@ -104,7 +114,7 @@ class Compiled:
         text = make_decoder.shapes(shape, prompt, 512)
         atc.compile(model, folder, input_shape=text, state="auto", num_threads=threads,
                     op_compiler_cache_mode="enable")  # fmt: skip
-        self.net = atc.load(folder)
+        self.net, self.clock = atc.load(folder), Clock(threads)
         self.held = 0
         report = json.loads(next(folder.glob("*.report.json")).read_text())
         self.weights = report["memory"]["weights_bytes"] - 4 * shape.words * shape.width
@@ -114,7 +124,7 @@ class Compiled:
         """Run so many words more; return the time."""
         ids = np.ones((1, count), np.int64)
         mask = np.ones((1, self.held + count), np.int64)
-        taken = timed(lambda: self.net(ids, mask))
+        taken = self.clock.time(lambda: self.net(ids, mask))
         self.held += count
         return taken
 
@@ -131,6 +141,7 @@ class Onnxruntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(str(model), options)
+        self.clock = Clock(threads)
         self.restart()
 
     def restart(self) -> None:
@@ -145,9 +156,9 @@ class Onnxruntime:
         """Run so many words more; return the time."""
         mask = np.ones((1, self.held + count), np.int64)
         feed = {"input_ids": np.ones((1, count), np.int64), "attention_mask": mask, **self.caches}
-        begin = time.thread_time()
+        begin = self.clock.now()
         _, *caches = self.session.run(None, feed)
-        taken = time.thread_time() - begin
+        taken = self.clock.now() - begin
         self.caches = dict(zip(self.caches, caches, strict=True))
         self.held += count
         return taken
@@ -201,7 +212,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
                 if weights == "int4-int8":
                     let_round(model)
             own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads)
-            read = reader(folder, own.weights)
+            read = reader(folder, own.weights, chosen.threads)
             runs = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
             for who, found in measured(runs, read, chosen.prompt, chosen.steps).items():
                 yield (
@@ -261,8 +272,9 @@ def llama_cpp(model: Path, prompt: int, words: int, threads: int) -> str:
     from llama_cpp import Llama  # type: ignore[import-not-found]
 
     llama = Llama(str(model), n_ctx=512, n_threads=threads, verbose=False)
-    first = timed(lambda: llama.eval([1] * prompt))
-    each = [timed(lambda: llama.eval([1])) for _ in range(words)]
+    clock = Clock(threads)
+    first = clock.time(lambda: llama.eval([1] * prompt))
+    each = [clock.time(lambda: llama.eval([1])) for _ in range(words)]
     return (
         f"{'gguf':10}{'llama.cpp':13}{1 / median(each):9.1f} words/s{'':18}"
         f"{prompt / first:10.1f} words/s of the prompt"

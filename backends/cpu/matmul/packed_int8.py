@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, TileParams, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
 from atc.backends.cpu.matmul.portable import PRODUCTS
+from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
 from atc.backends.render.loops import finish
@@ -45,7 +46,7 @@ def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
     """Return where in scratch, in bytes, the blocks' scales and sums and, behind all, more lie."""
     scales = -(-op.m * op.blocks * op.block // 64) * 64
     sums = scales + 4 * op.m * op.blocks
-    return scales, sums, sums + 4 * op.m * op.blocks
+    return scales, sums, -(-(sums + 4 * op.m * op.blocks) // 64) * 64
 
 
 class MatMulRounding(Kernel[MatMulPacked]):
@@ -122,12 +123,12 @@ class MatMulRoundingTile(PackedTiles):
         """Return the weights in words of four numbers, or of eight nibbles."""
         return pack_nibbles(op, q, width)
 
-    def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums."""
-        return scratch_parts(w.op)[2]
+        return scratch_parts(w.op)[2] * params.pieces
 
     def values(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+        self, w: Workload[MatMulPacked], params: SharedParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and where the rounded rows lie."""
         op, zeros = w.op, w.inputs[3] is not None
@@ -140,7 +141,7 @@ class MatMulRoundingTile(PackedTiles):
             "depth": op.blocks * op.block, "parts": scratch_parts(op),
         }  # fmt: skip
 
-    def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
         """Cycles of rounding and of all tiles, and of waiting for memory."""
         op, nv = w.op, params.nv
         dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT

@@ -11,7 +11,7 @@ and asks for the lines of those that come after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from atc.backends.cpu.matmul.cost import (
     FMA_WAIT,
     Panel,
     Tile,
-    TileParams,
     column_panels,
     row_tiles,
 )  # fmt: skip
+from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
@@ -88,7 +88,7 @@ def block_packs(w: Workload[MatMulPacked], width: int) -> dict[int, Pack]:
     return dict.fromkeys(operands, lambda values: pack_blocks(op, values, width))
 
 
-class PackedTiles(Kernel[MatMulPacked, TileParams]):
+class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked, SharedParams]):
     """The common part of register tiles, mr x nv, that unpack weights as they meet them."""
 
     op = MatMulPacked
@@ -112,24 +112,34 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
         """Return the weights in panels of `width` columns."""
         raise NotImplementedError
 
-    def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[TileParams]:
+    def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[SharedParams]:
         """Tiles that fill the registers."""
         op, found = w.op, []
         for nv in WIDTHS:
             high = min(self.high(w, nv, target), most(op.m))
             if high >= 1 and nv <= -(-op.n // lanes(target)):
-                found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
+                found.append(SharedParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
 
     def packs(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+        self, w: Workload[MatMulPacked], params: SharedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights, scales and zero points in chunks, in the order of use."""
         op, chunk = w.op, _chunk(w, params, target)
         return {1: lambda q: self.pack(op, q, chunk), **block_packs(w, chunk)}
 
+    def shared_panels(
+        self, w: Workload[MatMulPacked], params: SharedParams, target: Target
+    ) -> int:
+        """Return the whole chunks where only the run counts the rows."""
+        return w.op.n // _chunk(w, params, target) if is_dynamic(w.op.m) else 0
+
+    def packing(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> str:
+        """Panels are the same for any number of threads."""
+        return super().packing(w, replace(params, pieces=1), target)
+
     def tile_values(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target,
+        self, w: Workload[MatMulPacked], params: SharedParams, target: Target,
         parameters: Sequence[str],
     ) -> dict[str, object]:  # fmt: skip
         """Return panels, tiles, whose functions have `parameters` first, and the epilogue.
@@ -152,7 +162,7 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
-            "grouped": grouped, "ahead": AHEAD,
+            "grouped": grouped, "ahead": AHEAD, "pieces": params.pieces,
             "finishes": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
@@ -187,13 +197,13 @@ class MatMulUnpackingTile(PackedTiles):
         """Return the weights in words, signed."""
         return pack_words(op, q, width)
 
-    def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
         """Reserve the rows of x interleaved, where they would crowd in the cache."""
         op = w.op
-        return op.m * op.k * 4 if _crowd(op) else 0
+        return op.m * op.k * 4 * params.pieces if _crowd(op) else 0
 
     def values(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+        self, w: Workload[MatMulPacked], params: SharedParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and the words of a block and of the last one."""
         op, zeros = w.op, w.inputs[3]
@@ -208,7 +218,7 @@ class MatMulUnpackingTile(PackedTiles):
             "each": 32 // op.bits, "whole": whole, "rest": rest, "copied": _crowd(op),
         }  # fmt: skip
 
-    def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
         """Cycles of all tiles, and waiting for memory."""
         op, nv = w.op, params.nv
         machine, width, cycles = target.machine, lanes(target), 0.0
@@ -226,7 +236,7 @@ class MatMulUnpackingTile(PackedTiles):
         return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
 
 
-def _chunk(w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
+def _chunk(w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
     """Return how many columns lie together: of a panel, or of those that one row takes at a time
     where the run counts the rows."""
     op, width = w.op, params.nv * lanes(target)

@@ -27,6 +27,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
 )
 from atc.backends.cpu.matmul.portable import pack_columns
+from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
@@ -73,7 +74,7 @@ def read_mode(w: Workload[MatMul], copy: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TiledParams(PhasedParams):
+class TiledParams(PhasedParams, SharedParams):
     """Those of tiles, and of how B is read."""
 
     copy: bool = False
@@ -84,7 +85,7 @@ class TiledParams(PhasedParams):
     """Whether the rows of each tile of A are interleaved in scratch."""
 
 
-class MatMulTile(Kernel[MatMul, TiledParams]):
+class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams]):
     """float MatMul, mr x nv register tiles; constant B may have 16 bits.
 
     `kb` blocks the depth, so that the block of A stays in the L2 cache; `phases` are partial sums
@@ -152,9 +153,18 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
         return params.nv * lanes(target) if w.constant[1] else 0
 
     def scratch(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
-        """One panel of B where it has to be packed at run time, and A where it is interleaved."""
-        columns = self._panel_room(w, params, target) + (w.op.m if params.interleave else 0)
+        """One panel of B where it has to be packed at run time, for each piece, and A where it is
+        interleaved."""
+        columns = params.pieces * self._panel_room(w, params, target)
+        columns += w.op.m if params.interleave else 0
         return self._depth(w, params) * columns * 4
+
+    def shared_panels(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
+        """Return the whole panels of a product whose rows only the run counts."""
+        op = w.op
+        if not is_dynamic(op.m) or is_dynamic(op.n) or any(n != 1 for n in op.batch):
+            return 0
+        return op.n // (params.nv * lanes(target))
 
     def _panel_room(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         in_place = read_mode(w, params.copy) in ("packed", "direct")
@@ -199,7 +209,7 @@ class MatMulTile(Kernel[MatMul, TiledParams]):
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
-            "room": depth * self._panel_room(w, params, target),
+            "room": depth * self._panel_room(w, params, target), "pieces": params.pieces,
             "b_base": _b_base(op, outer, width) if mode == "packed"
             else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
