@@ -688,6 +688,16 @@ static inline void q_copy(void *to, const void *from, ptrdiff_t size) {
   }
 }
 
+/* Long ones, 16 bytes at a time. */
+static inline void q_copy_run(void *to, const void *from, ptrdiff_t size) {
+  uint8_t *d = to;
+  const uint8_t *s = from;
+#if !defined(__ARM_ARCH_6M__)
+  for (; size >= 16; size -= 16, d += 16, s += 16) q_store16(d, q_load16(s));
+#endif
+  q_copy(d, s, size);
+}
+
 static inline void q_fill(void *to, int value, ptrdiff_t size) {
   uint8_t *d = to;
 #if !defined(__ARM_ARCH_6M__)
