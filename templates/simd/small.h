@@ -153,7 +153,12 @@ static inline int32_t q_down(int32_t x, int n) {
 
 /* x * y / 2^32, rounded down. */
 static inline int32_t q_high_word(int32_t x, int32_t y) {
-#if defined(__GNUC__)
+#if defined(__ARM_ARCH_6M__) || defined(ATC_EMULATE_SHORT)
+  const int32_t x_low = x & 0xffff, y_low = y & 0xffff, x_high = q_down(x, 16), y_high = q_down(y, 16);
+  const uint32_t low = (uint32_t)x_low * (uint32_t)y_low; /* no product has more than 32 bits */
+  const int32_t middle = x_high * y_low + (int32_t)(low >> 16);
+  return x_high * y_high + q_down(middle, 16) + q_down(x_low * y_high + (middle & 0xffff), 16);
+#elif defined(__GNUC__)
   return (int32_t)((int64_t)x * y >> 32);
 #else
   const uint64_t product = (uint64_t)((int64_t)x * y) + ((uint64_t)1 << 63);
