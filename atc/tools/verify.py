@@ -32,9 +32,10 @@ def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
             if types is not None:
                 check_inputs(values["input"], types)
             library = compile_model(options, resolved.environ, diagnostics).folder
+        request = resolve_request(options, resolved.environ)
         return compare(
-            resolve_request(options), library, diagnostics, runner, inputs=values["input"], **chosen
-        )
+            request, library, diagnostics, runner, inputs=values["input"], **chosen
+        )  # fmt: skip
 
 
 def check_device(options: Options, runner: str = "") -> None:

@@ -40,7 +40,6 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=4,
         vector_registers=16,
         machine=MACHINES["zen3"],
-        cflags=("-fexcess-precision=fast",),  # else GCC computes float in double on s390x
         compiler="s390x-linux-gnu-gcc",
         runner=("qemu-s390x-static",),
         zig="s390x-linux-gnu",

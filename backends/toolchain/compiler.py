@@ -96,6 +96,8 @@ def compile_flags(
     if compiler.kind == "gcc":
         # They would hoist a tile's loads and spill its accumulators.
         flags += ["-fno-tree-pre", "-fno-schedule-insns"]
+        if target.big_endian:  # on s390x C99 would mean floats that are computed in double
+            flags.append("-fexcess-precision=fast")
     else:
         flags.append("-Wno-unused-command-line-argument")  # in assembler files
     if compiler.kind == "zig" and not sanitize:

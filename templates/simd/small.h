@@ -153,7 +153,12 @@ static inline int32_t q_down(int32_t x, int n) {
 
 /* x * y / 2^32, rounded down. */
 static inline int32_t q_high_word(int32_t x, int32_t y) {
-#if defined(__GNUC__)
+#if defined(__ARM_ARCH_6M__) || defined(ATC_EMULATE_SHORT)
+  const int32_t x_low = x & 0xffff, y_low = y & 0xffff, x_high = q_down(x, 16), y_high = q_down(y, 16);
+  const uint32_t low = (uint32_t)x_low * (uint32_t)y_low; /* no product has more than 32 bits */
+  const int32_t middle = x_high * y_low + (int32_t)(low >> 16);
+  return x_high * y_high + q_down(middle, 16) + q_down(x_low * y_high + (middle & 0xffff), 16);
+#elif defined(__GNUC__)
   return (int32_t)((int64_t)x * y >> 32);
 #else
   const uint64_t product = (uint64_t)((int64_t)x * y) + ((uint64_t)1 << 63);
@@ -686,6 +691,16 @@ static inline void q_copy(void *to, const void *from, ptrdiff_t size) {
 #endif
     *d++ = (uint8_t)byte;
   }
+}
+
+/* Long ones, 16 bytes at a time. */
+static inline void q_copy_run(void *to, const void *from, ptrdiff_t size) {
+  uint8_t *d = to;
+  const uint8_t *s = from;
+#if !defined(__ARM_ARCH_6M__)
+  for (; size >= 16; size -= 16, d += 16, s += 16) q_store16(d, q_load16(s));
+#endif
+  q_copy(d, s, size);
 }
 
 static inline void q_fill(void *to, int value, ptrdiff_t size) {

@@ -102,6 +102,21 @@ def test_riscv32_takes_no_atomic_instructions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_program_is_built_by_the_compiler_that_cc_names(
+    affine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcc = require(TOOLS["cortex-m4f"][0])
+    require(TOOLS["cortex-m4f"][1])
+    compiler, calls = tmp_path / "own-cc", tmp_path / "calls"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >>"{calls}"\nexec {gcc} "$@"\n')
+    compiler.chmod(0o755)
+    atc.compile(affine, tmp_path / "net", target="cortex-m4f")
+    monkeypatch.setenv("CC", str(compiler))
+    assert main(["verify", str(tmp_path / "net"), f"--model={affine}"]) == 0
+    assert "run.c" in calls.read_text()
+
+
+@pytest.mark.slow
 def test_external_weights_go_along(affine: Path, tmp_path: Path) -> None:
     for tool in TOOLS["cortex-m4f"]:
         require(tool)

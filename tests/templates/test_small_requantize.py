@@ -21,6 +21,11 @@ void requantize(int n, const int32_t *sums, const float *scales, int32_t *y)
 {
   for (int k = 0; k < n; k++) y[k] = q_requantize(sums[k], scales[k], -383, 383);
 }
+void high(int n, const int32_t *x, const int32_t *y, int32_t *z);
+void high(int n, const int32_t *x, const int32_t *y, int32_t *z)
+{
+  for (int k = 0; k < n; k++) z[k] = q_high_word(x[k], y[k]);
+}
 void rounded(int n, const float *x, int32_t *whole, float *near);
 void rounded(int n, const float *x, int32_t *whole, float *near)
 {
@@ -111,6 +116,18 @@ def test_requantization_rounds_as_floats_do(flags: tuple[str, ...], tmp_path: Pa
     assert not differ.size, (sums[differ[:5]], scales[differ[:5]], got[differ[:5]])
     exact = np.clip(np.rint(sums.astype(np.float64) * scales), -383, 383)
     assert (exact != want).sum() > 100, "no case needs the first rounding"
+
+
+@pytest.mark.parametrize("flags", [(), ("-DATC_EMULATE_SHORT",)], ids=["64 bits", "32 bits"])
+def test_the_upper_word_of_a_product(flags: tuple[str, ...], tmp_path: Path) -> None:
+    bits = np.random.default_rng(3).integers(-(2**31), 2**31, (2, 200_000)).astype(np.int32)
+    ends = np.array([0, 1, -1, 2**31 - 1, -(2**31), 32767, 32768, -32768, 65535, 65536], np.int32)
+    pairs = [a.reshape(-1) for a in np.meshgrid(ends, ends)]
+    x, y = (np.append(a, b).astype(np.int32) for a, b in zip(bits, pairs, strict=True))
+    z = np.empty_like(x)
+    sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
+    library(tmp_path, *flags, *sanitize).high(len(x), *pointers(x, y, z))
+    np.testing.assert_array_equal(z, (x.astype(np.int64) * y >> 32).astype(np.int32))
 
 
 @pytest.mark.parametrize("flags", [(), ("-DATC_EMULATE_SOFT",)], ids=["floats", "integers"])

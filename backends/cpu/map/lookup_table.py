@@ -54,19 +54,24 @@ class MapCopy(Kernel[Map]):
     template = "cpu/map/copy.c.j2"
     portable = False
     dynamic = True
+    own = ""
+    """The C function that copies a run of bytes in the place of memcpy."""
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """One operand that nothing is computed of, of a type that map_simd hasn't."""
+        floats = w.outputs[0].dtype is DType.FLOAT
+        return self.moves_runs(w) and lanes(target) > 1 and not floats
+
+    def moves_runs(self, w: Workload[Map]) -> bool:
+        """Return whether elements are moved in runs, and nothing is computed of them."""
         op = w.op
-        moves = op.is_movement and len(w.inputs) == 1
-        if not moves or lanes(target) < 2 or prod(op.shape) == 0:
+        if not op.is_movement or len(w.inputs) != 1 or prod(op.shape) == 0:
             return False
-        dtype = w.outputs[0].dtype
-        return dtype is not DType.FLOAT and low(run_of(op)[1]) * dtype.itemsize >= SHORTEST
+        return low(run_of(op)[1]) * w.outputs[0].dtype.itemsize >= SHORTEST
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, and where a run is read and written."""
-        return _loops(w.op)
+        return {**_loops(w.op), "own": self.own}
 
     def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atc.backends.cpu.map.lookup_table import MapTable
+from atc.backends.cpu.map.lookup_table import MapCopy, MapTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import quantized_value
@@ -18,6 +18,7 @@ from atc.dims import is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import DType
 from atc.ir.ops import Map
+from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View, dense
 
 AT_ONCE = 4
@@ -88,6 +89,22 @@ class MapQuantize(Kernel[Map]):
     def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the cycles of loops that round by calls."""
         return 0.5 * loop_cycles(w)
+
+
+class MapCopyBytes(MapCopy):
+    """Movement of bytes in runs of neighbours, which small C libraries copy one by one."""
+
+    name = "map_copy_bytes"
+    own = "q_copy_run"
+    headers = ("small",)
+    portable = True
+    dynamic = False
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Bytes that are moved in runs of a known length."""
+        bytes_ = target.bytes_last and w.outputs[0].dtype in BYTES
+        return bytes_ and self.moves_runs(w) and not is_dynamic(w.op.shape)
 
 
 class MapTableBytes(MapTable):
@@ -189,4 +206,4 @@ def _found(w: Workload[Map]) -> FixedPoint | None:
     return fixed_point(w.op.expr, byte_bounds)
 
 
-KERNELS = (MapFixedPoint(), MapQuantize(), MapTableBytes())
+KERNELS = (MapFixedPoint(), MapQuantize(), MapCopyBytes(), MapTableBytes())

@@ -12,7 +12,7 @@ from kernel_program import Call, run_calls
 from numpy.typing import NDArray
 from small_cores import on_host, under_qemu
 
-from atc.backends.cpu.small.map import MapTableBytes
+from atc.backends.cpu.small.map import MapCopyBytes, MapTableBytes
 from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
@@ -161,6 +161,17 @@ def table(size: int, source: DType, dtype: DType) -> tuple[Call, Array]:
     return Call(MapTableBytes(), {}, w, [x, values]), values[x.astype(int) - info.min]
 
 
+def part(rows: int, size: int, begin: int, end: int, dtype: DType) -> tuple[Call, Array]:
+    """Return a part of each row of bytes, copied, and what it is."""
+    info = np.iinfo(dtype.numpy)
+    x = np.random.default_rng(size).integers(info.min, info.max + 1, (rows, size))
+    x = x.astype(dtype.numpy)
+    op = Map((rows, end - begin), Input(dtype, 0), (View((size, 1), begin),))
+    types = TensorType(dtype, x.shape), TensorType(dtype, (rows, end - begin))
+    w = Workload(op, types[:1], types[1:], (False,))
+    return Call(MapCopyBytes(), {}, w, [x]), x[:, begin:end]
+
+
 def mean(shape: tuple[int, ...], dtype: DType) -> tuple[Call, Array]:
     """Return the means over the pixels of [N, H, W, C], requantized, and what they are."""
     n, height, width, channels = shape
@@ -191,6 +202,12 @@ def check_layers(target: Target) -> None:
         assert one.kernel.accepts(one.workload, target)
         calls.append(one)
         wanted.append(want)
+    for rows, size, begin, end in ((1, 64, 3, 64), (3, 37, 5, 27), (5, 48, 16, 48), (2, 30, 0, 9)):
+        for dtype_ in (I8, U8):
+            one, want = part(rows, size, begin, end, dtype_)
+            assert one.kernel.accepts(one.workload, target)
+            calls.append(one)
+            wanted.append(want)
     for dtype, channels, kernel, stride, pads in (
         (np.int8, 16, (2, 2), 2, (0, 0)), (np.uint8, 21, (3, 3), 2, (1, 1)),
         (np.int8, 3, (3, 2), 1, (2, 1)), (np.uint8, 32, (5, 1), 3, (0, 0)),
