@@ -35,8 +35,8 @@ from atc.pytorch.open_shapes import (
 from atc.runtime.load import open_network
 
 _TYPES = frozenset(
-    f"torch.{name}" for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16",
-                                 "float32", "float64")
+    f"torch.{name}" for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "bfloat16",
+                                 "float16", "float32", "float64")
 )  # fmt: skip
 
 LARGEST = 16
@@ -101,7 +101,10 @@ class _Graph:
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         weights = [*self._graph.parameters(), *self._graph.buffers()]
         if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *weights)):
-            return self._eager("gradients are recorded; call it under torch.no_grad()", inputs)
+            return self._eager(
+                "gradients are recorded; call it under torch.no_grad(), train it by "
+                "atc.training_step", inputs,
+            )  # fmt: skip
         key = tuple(self._kind(k, x) for k, x in enumerate(inputs))
         run = self._runs.get(key)
         if run is None:

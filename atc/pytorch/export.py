@@ -19,6 +19,7 @@ from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
 from atc.pytorch.training import captured, complete
+from atc.pytorch.written_out import write_out
 
 OPSET = 20
 Step = TypeVar("Step")
@@ -35,14 +36,26 @@ def export(
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
+
+    def translated(what: Any) -> torch.onnx.ONNXProgram:
+        program = torch.onnx.export(
+            what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
+            dynamic_shapes=dynamic_shapes, optimize=not to_train,
+        )  # fmt: skip
+        assert program is not None
+        return program
+
     try:
         with _quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                captured(module, inputs) if to_train else module, tuple(inputs), dynamo=True,
-                opset_version=OPSET, verbose=False, dynamic_shapes=dynamic_shapes,
-                optimize=not to_train,
-            )  # fmt: skip
-            assert program is not None
+            if to_train:
+                step = captured(module, inputs)
+                write_out(step)
+                program = translated(step)
+            else:
+                program = translated(module)
+                assert program.exported_program is not None
+                if write_out(program.exported_program):
+                    program = translated(program.exported_program)
             if to_train:
                 complete(program, module)
             program.save(path)
@@ -50,8 +63,10 @@ def export(
     except UnsupportedError:
         raise
     except Exception as error:  # the exporter raises whatever its parts do
+        odd = module.training and not to_train
         raise UnsupportedError(
-            f"torch.onnx can't export it: {_reason(error)}", where=type(module).__name__
+            f"torch.onnx can't export it: {_reason(error)}", where=type(module).__name__,
+            hint="it is in training: call eval() before" if odd else "",
         ) from error
 
 

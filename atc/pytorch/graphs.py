@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
 
 from atc.errors import AtcError
@@ -115,9 +117,24 @@ def runner(network: Network, given: Sequence[int], results: Sequence[Result]) ->
         raise unsupported("the exporter changed the graph's inputs or outputs")
 
     def run(*inputs: Any) -> Any:
-        arrays = [inputs[k].detach().contiguous().numpy() for k in read]
-        found = network(*arrays)
+        found = network(*[_array(inputs[k]) for k in read])
         tensors = iter(found if isinstance(found, tuple) else (found,))
-        return tuple(torch.from_dlpack(next(tensors)) if r is None else r(inputs) for r in results)
+        return tuple(_tensor(next(tensors)) if r is None else r(inputs) for r in results)
 
     return run
+
+
+def _array(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor's elements where they lie, or in order if they don't lie so."""
+    x = x.detach().contiguous()
+    if x.dtype is torch.bfloat16:  # which numpy itself doesn't have
+        bits: np.ndarray[Any, Any] = x.view(torch.int16).numpy()
+        return bits.view(ml_dtypes.bfloat16)
+    array: np.ndarray[Any, Any] = x.numpy()
+    return array
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_dlpack(array)

@@ -36,16 +36,7 @@ def captured(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.Exp
             for part in [*node.users]:
                 _detach(graph, part)
         _refuse(node)
-    return _written_out(program)
-
-
-def _written_out(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Write out losses of which the exporter drops smoothing, or takes no shares as labels."""
-    op = _ATEN.cross_entropy_loss.default
-    losses = [node.args for node in program.graph.nodes if node.target is op]
-    if all(not any(args[5:]) and not args[1].meta["val"].is_floating_point() for args in losses):
-        return program
-    return program.run_decompositions({op: torch.export.default_decompositions()[op]})
+    return program
 
 
 def _refuse_hooks(module: torch.nn.Module) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 import atc  # noqa: E402
 from atc.errors import OptionError, UnsupportedError  # noqa: E402
 from atc.pytorch import backend, compile_module  # noqa: E402
+from atc.pytorch.export import export  # noqa: E402
 
 nn = torch.nn
 
@@ -121,7 +122,7 @@ def test_a_result_may_be_an_input() -> None:
 SLOW_TYPES = [pytest.param(k, marks=pytest.mark.slow) for k in ("float32", "float64", "int64")]
 
 
-@pytest.mark.parametrize("kind", ["float16", *SLOW_TYPES])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", *SLOW_TYPES])
 def test_operands_of_all_types_and_layouts(kind: str) -> None:
     x = torch.arange(12).reshape(3, 4).to(getattr(torch, kind)).T
 
@@ -129,6 +130,76 @@ def test_operands_of_all_types_and_layouts(kind: str) -> None:
         return x[1:] * 2 + 1
 
     torch.testing.assert_close(silently(torch.compile(run, backend=backend), x), run(x))
+
+
+F = nn.functional
+EDGES = torch.tensor([[-200.0, -30, 0.5], [90, 90, 200]])
+MASK = torch.tensor([[True, False], [False, False]])
+DROPPED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "smoothed labels": (lambda y: F.cross_entropy(
+        y, torch.tensor([2, 1]), torch.tensor([1.0, 2, 3]), label_smoothing=0.2), (EDGES / 20,)),
+    "shares as labels": (lambda y: F.cross_entropy(y, F.softmax(y.flip(0), 1)), (EDGES / 20,)),
+    "divisor": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, divisor_override=2), (torch.tensor(X),)),
+    "divisor of volumes": (lambda x: F.avg_pool3d(x, 2, 3, 1, divisor_override=5),
+                           (torch.tensor(X),)),
+    "negative scale": (lambda q: F.scaled_dot_product_attention(q, q, q, scale=-0.5),
+                       (torch.tensor(X),)),
+    "a word that sees none": (lambda q: F.scaled_dot_product_attention(q, q, q, MASK),
+                              (torch.tensor(X[..., :2, :]),)),
+    "none by floats": (lambda q, m: F.scaled_dot_product_attention(q, q, q, m),
+                       (torch.tensor(X[..., :2, :]), torch.tensor([[0.5, 0], [-torch.inf] * 2]))),
+    "log of sigmoid": (F.logsigmoid, (EDGES,)),
+    "logits": (F.binary_cross_entropy_with_logits, (EDGES, torch.tensor([[0.3, 1, 0], [1, 0, 1]]))),
+    "logs of sums": (lambda x: torch.logaddexp(x, x.flip(1)), (EDGES,)),
+    "means": (lambda x: x.scatter_reduce(1, (x > 0).long(), x, "mean", include_self=False),
+              (EDGES,)),
+    "means of integers": (lambda x: x.scatter_reduce(0, x % 2, x, "mean"),
+                          (torch.tensor([7, 4, 8]),)),
+    "logs of running sums": (lambda x: torch.logcumsumexp(x, 1), (EDGES,)),
+}  # fmt: skip
+"""What PyTorch's exporter would make something else of."""
+
+
+class Function(nn.Module):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(*tensors)
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_what_the_exporter_would_change_is_kept(name: str, tmp_path: Path) -> None:
+    function, inputs = DROPPED[name]
+    export(Function(function), inputs, tmp_path / "net.onnx")
+    found = onnx_result(tmp_path / "net.onnx", inputs)
+    torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def onnx_result(path: Path, inputs: Any) -> Any:
+    """Return what onnxruntime makes of a model."""
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(path.read_bytes())
+    feeds = {v.name: inputs[int(v.name.removeprefix("tensors_"))].numpy()
+             for v in session.get_inputs()}  # fmt: skip
+    return torch.from_numpy(session.run(None, feeds)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smoothed labels", "divisor", "none by floats"])
+def test_compiled_graphs_keep_what_the_exporter_would_change(name: str) -> None:
+    function, inputs = DROPPED[name]
+    found = silently(torch.compile(function, backend=backend), *inputs)
+    torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_exporter_would_change_is_refused_where_it_can_not_be_kept(tmp_path: Path) -> None:
+    def resized(x: Any) -> Any:
+        return F.interpolate(x, scale_factor=1.3, mode="bilinear", antialias=True)
+
+    with pytest.raises(UnsupportedError, match="antialias=True by a scale_factor"):
+        export(Function(resized), (torch.tensor(X),), tmp_path / "net.onnx")
 
 
 def dropped(x: Any) -> Any:
@@ -145,7 +216,7 @@ def normed(x: Any, mean: Any, var: Any) -> Any:
         (dropped, lambda: (torch.ones(50),), "random"),
         (normed, lambda: (torch.arange(12.0).reshape(4, 3), torch.zeros(3), torch.ones(3)),
          "in place"),
-        (lambda x: x * 2, lambda: (torch.ones(3, dtype=torch.bfloat16),), "bfloat16"),
+        (lambda x: x * 2, lambda: (torch.ones(3, dtype=torch.complex64),), "complex64"),
         (lambda x: x * 2, lambda: (torch.ones(3, requires_grad=True),), "gradients"),
         (lambda x: torch.linalg.svdvals(x), lambda: (torch.eye(3),), "export"),
     ],

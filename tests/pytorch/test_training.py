@@ -90,6 +90,19 @@ class Smoothed(nn.Linear):  # type: ignore[misc]
         return smooth + nn.functional.cross_entropy(y, torch.softmax(rows[:, None] * y, 1).detach())
 
 
+class Projected(nn.Module):  # type: ignore[misc]
+    """Recurrent layers whose state is a projection of their output, and a mask of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(3, 5, 2, proj_size=4, bidirectional=True)
+
+    def forward(self, x: Any) -> Any:
+        y, _ = self.layers(x.reshape(4, 2, 3))
+        y, mask = y[None], torch.tensor([[True, False]])
+        return nn.functional.scaled_dot_product_attention(y, y, y, mask)
+
+
 def last_norm_alone() -> Any:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
     module[1].eval()
@@ -108,6 +121,7 @@ MODULES: dict[str, tuple[Callable[[], Any], Any]] = {
     "frozen": (lambda: nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 3)), ROWS),
     "cells": (Cells, ROWS),
     "smoothed": (lambda: Smoothed(3, 4), ROWS),
+    "projected": (Projected, ROWS),
     "attention": (lambda: nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0), (
         torch.arange(24.0).cos().reshape(3, 2, 4), torch.arange(16.0).sin().reshape(2, 2, 4))),
 }  # fmt: skip
@@ -183,6 +197,18 @@ def test_what_would_be_trained_as_something_else_is_refused(
     with pytest.raises(UnsupportedError, match=f"can't be trained: .*{why}"):
         atc.training_step(make(), (inputs,), tmp_path / "step", loss="square_loss")
     assert torch.autograd.Function.apply == apply
+
+
+@pytest.mark.slow
+def test_attention_drops_weights_in_training(tmp_path: Path) -> None:
+    class Dropping(nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x).reshape(1, 2, 4, 3)
+            return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5)
+
+    step = atc.training_step(Dropping(3, 3), (ROWS,), tmp_path / "step", loss="square_loss", lr=0.0)
+    label = np.zeros((1, 2, 4, 3), np.float32)
+    assert len({step(ROWS.numpy(), label) for _ in range(4)}) > 1
 
 
 def test_a_step_of_a_module_needs_examples(tmp_path: Path) -> None:

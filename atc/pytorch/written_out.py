@@ -1,0 +1,221 @@
+"""Operators that PyTorch's exporter to ONNX would make something else of, written out in others.
+
+Its translations leave out some arguments without a word. A node that has such arguments is replaced
+by what PyTorch's own functions make of it; what can't be written out is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from atc.errors import UnsupportedError
+
+_ATEN = torch.ops.aten
+Arguments = Mapping[str, Any]
+"""A node's arguments by name; tensors are nodes."""
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What the exporter makes something else of, and what computes it instead."""
+
+    differs: Callable[[Arguments], Any]
+    instead: Callable[..., Any]
+
+
+def write_out(program: torch.export.ExportedProgram) -> bool:
+    """Replace all nodes that the exporter would make something else of; return if there are any.
+
+    Raises UnsupportedError for those that can't be replaced.
+    """
+    found = False
+    for module in program.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in [*module.graph.nodes]:
+            fault = _FAULTS.get(node.target) if node.op == "call_function" else None
+            if fault and fault.differs(_arguments(node)):
+                _replace(module, node, fault.instead)
+                found = True
+        module.recompile()
+    return found
+
+
+def _arguments(node: torch.fx.Node) -> Arguments:
+    parameters = node.target._schema.arguments
+    given = dict(zip((p.name for p in parameters), node.args, strict=False)) | node.kwargs
+    return {p.name: given.get(p.name, p.default_value) for p in parameters}
+
+
+def _replace(
+    module: torch.fx.GraphModule, node: torch.fx.Node, instead: Callable[..., Any]
+) -> None:
+    """Put the operations of a function in the place of a node."""
+    operands = [n for n in node.all_input_nodes if isinstance(_value(n), torch.Tensor)]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        known = dict(zip(operands, tensors, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)),
+                                        lambda n: known.get(n, _value(n)))  # fmt: skip
+        return instead(*args, **kwargs)
+
+    values = [_value(n) for n in operands]
+    with detect_fake_mode(values) or nullcontext():
+        traced = make_fx(run)(*values)
+    places = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    for name, tensor in [*traced.named_buffers(), *traced.named_parameters()]:
+        module.register_buffer(name, tensor)
+    with module.graph.inserting_before(node):
+        made = module.graph.graph_copy(traced.graph, dict(zip(places, operands, strict=True)))
+    pairs = [(node, made)] if isinstance(made, torch.fx.Node) else [
+        (user, made[user.args[1]]) for user in [*node.users] if user.target is operator.getitem
+    ]  # fmt: skip
+    for old, new in pairs:
+        name = old.name
+        old.replace_all_uses_with(new)
+        module.graph.erase_node(old)
+        new._rename(name)
+    if not isinstance(made, torch.fx.Node):
+        module.graph.erase_node(node)
+
+
+def _value(node: torch.fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+# ---- what is computed instead --------------------------------------------------------------------
+
+
+def _pooled(
+    x: torch.Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
+    divisor_override: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """Return sums over windows, divided by a given number."""
+    rank = len(kernel_size)
+    strides = [*(stride or kernel_size)]
+    pads = [*padding] * (rank // len(padding))
+    extra = []
+    for size, k, s, p in zip(x.shape[-rank:], kernel_size, strides, pads, strict=True):
+        whole = size + 2 * p - k
+        count = whole // s + 1
+        if ceil_mode and whole % s and count * s < size + p:  # a window begins within x
+            count += 1
+        extra.append(max(0, (count - 1) * s + k - size - 2 * p))
+    sides = [n for p, e in zip(reversed(pads), reversed(extra), strict=True) for n in (p, p + e)]
+    pool = torch.nn.functional.avg_pool2d if rank == 2 else torch.nn.functional.avg_pool3d
+    mean = pool(torch.nn.functional.pad(x, sides), [*kernel_size], strides)
+    return mean * (math.prod(kernel_size) / divisor_override)
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Return attention in which words that see no other get zeros, as PyTorch has it."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (x.unsqueeze(-3).expand(*x.shape[:-2], groups, *x.shape[-2:]).flatten(-4, -3)
+                      for x in (key, value))  # fmt: skip
+    if is_causal:
+        ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+        attn_mask = ones.tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
+            attn_mask.logical_not(), -math.inf
+        )
+    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
+    blind = None
+    if attn_mask is not None:
+        blind = (attn_mask == -math.inf).all(-1, keepdim=True)
+        scores = scores + attn_mask.masked_fill(blind, 0.0)
+    weights = scores.softmax(-1)
+    if dropout_p:
+        weights = _ATEN.native_dropout.default(weights, dropout_p, True)[0]
+    result = weights @ value
+    return result if blind is None else result.masked_fill(blind, 0.0)
+
+
+def _log_of_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return logarithms of running sums of exponentials, each beside the largest that it has."""
+    x = x.movedim(dim, -1)
+    before = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device).tril()
+    rows = torch.where(before, x.unsqueeze(-2), -math.inf)
+    return rows.logsumexp(-1).movedim(-1, dim)
+
+
+def _log_of_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    equal = x == y  # infinities, too: their difference is none
+    distance = torch.where(equal, 0.0, (x - y).abs())
+    return torch.maximum(x, y) + (-distance).exp().log1p()
+
+
+def _scattered_mean(
+    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *,
+    include_self: bool = True,
+) -> torch.Tensor:  # fmt: skip
+    begin = torch.ones_like(x) if include_self else torch.zeros_like(x)
+    total = (x * begin).scatter_add(dim, index, src)
+    count = begin.scatter_add(dim, index, torch.ones_like(src))
+    whole = None if x.dtype.is_floating_point else "floor"
+    return torch.where(count > 0, torch.div(total, count.clamp(min=1), rounding_mode=whole), x)
+
+
+def _other_ratio(a: Arguments) -> bool:
+    """Return whether a resized image's sizes have another ratio than the scale that was given."""
+    sizes = a["output_size"]
+    scales = a.get("scale_factors") or (a.get("scales_h"), a.get("scales_w"))
+    image = _value(a.get("input") or a["self"]).shape[-2:]
+    made = sizes or [int(n * s) for n, s in zip(image, scales, strict=True)]
+    pairs = zip(image, made, scales, strict=True)
+    return not a["align_corners"] and any(s and abs(n * s - m) > 1e-6 * m for n, m, s in pairs)
+
+
+def _refused(what: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(f"torch.onnx would change it: {what}")
+
+    return refuse
+
+
+def _is_float(node: Any) -> bool:
+    return bool(_value(node).is_floating_point())
+
+
+_FAULTS: Mapping[Any, _Fault] = {
+    _ATEN.cross_entropy_loss.default: _Fault(
+        lambda a: a["label_smoothing"] or _is_float(a["target"]),
+        _ATEN.cross_entropy_loss.default,
+    ),
+    _ATEN.avg_pool2d.default: _Fault(lambda a: a["divisor_override"], _pooled),
+    _ATEN.avg_pool3d.default: _Fault(lambda a: a["divisor_override"], _pooled),
+    _ATEN.lstm.input: _Fault(
+        lambda a: _value(a["hx"][0]).shape[-1] != _value(a["hx"][1]).shape[-1],
+        _ATEN.lstm.input,
+    ),
+    _ATEN.scaled_dot_product_attention.default: _Fault(
+        lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None,
+        _attention,
+    ),
+    **{
+        op: _Fault(_other_ratio, _refused("an image resized with antialias=True by a scale_factor "
+                                          "that isn't its sizes' ratio; give its size"))
+        for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+        for op in (getattr(_ATEN, name).default, getattr(_ATEN, name).vec)
+    },
+    _ATEN.scatter_reduce.two: _Fault(lambda a: a["reduce"] == "mean", _scattered_mean),
+    _ATEN.logaddexp.default: _Fault(lambda _: True, _log_of_sum),
+    _ATEN.logcumsumexp.default: _Fault(lambda _: True, _log_of_sums),
+    _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
+}  # fmt: skip
+"""The operators of which some arguments, or some numbers, become others."""
