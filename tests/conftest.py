@@ -7,12 +7,20 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 from c_compiler import compiler_version, keep_headers_in, keep_results_in
-from default_run import TemplateFolder, compile_quickly, repeats, select_cases
+from default_run import (
+    TemplateFolder,
+    compile_quickly,
+    offer_quick_compiling,
+    quickly,
+    repeats,
+    select_cases,
+)
 
 from atc.templates import keeping_templates
 
@@ -35,9 +43,17 @@ GARBAGE = 50_000
 DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
+QUICK = tuple(
+    f"tests/whole/test_{name}.py" for name in (
+        "cuda", "cuda_ranges", "dynamic", "growing_states", "names", "ranges", "states")
+)  # fmt: skip
+"""Slow tests of what networks compute, not of what compilers make of them."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say how tests compile: without optimisation by default, with headers that all share.
+
+    Slow tests compile as users do, but for those of QUICK.
 
     What a test keeps on disk goes to a folder of the tests' own: nothing of whoever runs them
     is read or written. Only what default runs compile of kernels and networks stays, and of
@@ -57,13 +73,15 @@ def pytest_configure(config: pytest.Config) -> None:
         keep_headers_in(Path(folder.name))
         os.environ["XDG_CONFIG_HOME"] = folder.name
         os.environ["ATC_CONFIG"] = os.devnull
+        version = compiler_version("cc") if shutil.which("cc") else b""
         if "not slow" in str(config.getoption("markexpr")):
             if cache is not None:
                 keep_results_in(cache.mkdir("compiled"))
                 if config.getoption("cacheclear"):  # each worker empties the folder once more
                     cache = None
-            version = compiler_version("cc") if shutil.which("cc") else b""
             compile_quickly(Path(folder.name), cache.mkdir("kernels") if cache else None, version)
+        else:
+            offer_quick_compiling(Path(folder.name), version)
         config.add_cleanup(folder.cleanup)
 
 
@@ -86,6 +104,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Compile as default runs do where only numbers count."""
+    with quickly() if item.nodeid.startswith(QUICK) else nullcontext():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +31,9 @@ from atc.farm.scheduler import Scheduler
 from atc.farm.worker import compile_order, order_of
 
 TARGET = get_target("c99")
-distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="distributed isn't installed"
+)  # which isn't imported until a test is run
 
 
 @pytest.fixture
@@ -48,6 +51,8 @@ def jobs() -> list[RemoteJob]:
 @pytest.fixture
 def cluster() -> Iterator[str]:
     """Run two workers in this process."""
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None,
         protocol="tcp", resources={"board": 1},
@@ -245,7 +250,7 @@ def test_a_result_that_never_arrives_is_not_waited_for_without_end(
     cluster: str, jobs: list[RemoteJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported = Reported()
-    monkeypatch.setattr(distributed.Client, "submit", lambda *_, **__: Kept())
+    monkeypatch.setattr("distributed.Client.submit", lambda *_, **__: Kept())
     with Scheduler(cluster, reported.append, stall=20) as farm:
         assert farm.compile(jobs, reported.progress) == [None] * len(jobs)
     assert Kept.waits[0] == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from atc.cache.proved import ERRORS
 from atc.cache.secret import KEY_FILE, find_secret
 from atc.templates import verbatim
 
-_VARIABLE = "ATC_TESTS_LEVEL"
+_VARIABLE, _OFFERED = "ATC_TESTS_LEVEL", "ATC_TESTS_QUICK"
 
 SHARE = 8
 """One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
@@ -123,27 +124,46 @@ def level() -> str:
 
 
 def compile_quickly(folder: Path, kept: Path | None, version: bytes) -> None:
-    """Let this process and its children compile models without optimisation, each kernel once.
+    """Let this process and its children compile models without optimisation, each kernel once."""
+    settings = _quick_settings(folder, kept, version)
+    os.environ.setdefault(_VARIABLE, settings.pop(_VARIABLE))
+    os.environ.update(settings)
+
+
+def offer_quick_compiling(folder: Path, version: bytes) -> None:
+    """Let `quickly` compile without optimisation, in this process and its children."""
+    os.environ[_OFFERED] = json.dumps(_quick_settings(folder, None, version))
+
+
+@contextmanager
+def quickly() -> Iterator[None]:
+    """Compile without optimisation, each kernel once; default runs do anyway."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in json.loads(os.environ.get(_OFFERED, "{}")).items():
+            patch.setenv(name, value)
+        yield
+
+
+def _quick_settings(folder: Path, kept: Path | None, version: bytes) -> dict[str, str]:
+    """Return the variables of an environment that compiles without optimisation.
 
     The configuration in `folder` gives `atc` a cache of kernels that the whole run shares. In
     `kept`, if it is given, later runs find it again: keys hold all that an object depends on.
     What was measured isn't kept.
     `version` tells the compiler from others.
     """
-    os.environ.setdefault(_VARIABLE, "-O0")
     kernel = verbatim("cpu/kernel.h")
     (folder / "kernel.h").write_text(kernel)
     (folder / "vectors.h").write_text(f"{kernel}\n#include <immintrin.h>\n")
     compiler = folder / "quick-cc"
     compiler.write_text(f"{_QUICK}# {version.hex()}\n")
     compiler.chmod(0o755)
-    os.environ["CC"] = str(compiler)
     file = folder / "atc.cfg"
     for measured in ("algo_cache", ERRORS) if kept else ():
         shutil.rmtree(kept / measured, ignore_errors=True)
     kernels = kept if kept is not None and _signed_by(kept, folder) else folder / "kernels"
     file.write_text(f"op_compiler_cache_mode=enable\nop_compiler_cache_dir={kernels}\n")
-    os.environ["ATC_CONFIG"] = str(file)
+    return {_VARIABLE: "-O0", "CC": str(compiler), "ATC_CONFIG": str(file)}
 
 
 @dataclass(frozen=True)

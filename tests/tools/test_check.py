@@ -65,13 +65,6 @@ def check_cases(names: Iterable[str], folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_it_says_what_compiling_does_for_some_of_the_standards_tests(tmp_path: Path) -> None:
-    passed, failed = check_cases(case_names("node")[::24], tmp_path)
-    assert passed > 30
-    assert failed > 5
-
-
-@pytest.mark.slow
 def test_it_says_what_compiling_does_for_all_of_the_standards_tests(tmp_path: Path) -> None:
     passed, failed = check_cases((*case_names("node"), *case_names("simple")), tmp_path)
     assert passed > 1000

@@ -413,20 +413,9 @@ def test_what_can_not_be_had_yet_is_reported(
     assert not (tmp_path / "net").exists()
 
 
-def check(names: tuple[str, ...]) -> None:
-    outcomes = suite.run_isolated(names, "cuda-emulated", "O0")
-    failed = {n: reason for n, reason in outcomes.items() if reason and n not in EXCEPTIONS}
-    assert not failed, "\n".join(f"{n}: {reason}" for n, reason in failed.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [3, 7, 11])
-def test_a_sample_of_the_suite(first: int) -> None:
-    names = [n for n in suite.case_names("node") if n not in EXCEPTIONS]
-    check(tuple(names[first::36]))
-
-
 @pytest.mark.suite
 @pytest.mark.parametrize("names", suite.chunks(suite.case_names("node")), ids=lambda n: n[0])
 def test_the_nodes_of_the_suite(names: tuple[str, ...]) -> None:
-    check(names)
+    outcomes = suite.run_isolated(names, "cuda-emulated", "O0")
+    failed = {n: reason for n, reason in outcomes.items() if reason and n not in EXCEPTIONS}
+    assert not failed, "\n".join(f"{n}: {reason}" for n, reason in failed.items())
