@@ -1,4 +1,4 @@
-"""What products by `mma.sync` multiply, and how tiles of operands come to shared memory."""
+"""Operands of products by `mma.sync`, and how their tiles come to shared memory."""
 
 from __future__ import annotations
 
