@@ -132,6 +132,7 @@ def layout_passes(
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         cancelled = _again("cancel_movement", cancel_movement)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
+        before = (_rule("merge_padding", merge_padding), *before)
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
     padding = _rule("merge_padding", merge_padding)
     last = (
@@ -161,6 +162,7 @@ VECTOR_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where the processor has vectors."""
 
 DEVICE_PASSES: tuple[Pass, ...] = (
+    _again("merge_padding", merge_padding),
     _again("fuse_attention", partial(fuse_attention, device=True)),
     _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are

@@ -116,6 +116,16 @@ def test_bytes_between_convolutions_stay_in_blocks(layout: str, block: int) -> N
     assert "ConvBlocked" not in {n.op.kind for n in plain.nodes}
 
 
+def test_padding_with_a_zero_point_is_the_convolution_s_own() -> None:
+    """As kernels have it: a pad would be another launch, and another tensor."""
+    rep = AtcBackendRep(quantized_convs.network(2, zero=113), TARGET.name)
+    lowered = rep.lower({"x": np.zeros((2, 3, 16, 20), np.float32)})
+    for layout in ("nchw", "nchw32c"):
+        layouts = LayoutCosts(TARGET, Limits()).layouts(layout)
+        graph = run_passes(lowered, width=1, device=True, layouts=layouts)
+        assert "Pad" not in {n.op.kind for n in graph.nodes}
+
+
 @pytest.mark.parametrize("layout", GPU_BLOCKS)
 def test_the_option_names_them(layout: str) -> None:
     assert options({}, layout_transform=layout).layout_transform == layout
