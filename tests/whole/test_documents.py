@@ -256,7 +256,8 @@ SLOW = {
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
          "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'",
          "pip install '.[sklearn]'", "pip install '.[tflite]'"),
-        {"&& pytest": "&& pytest -n 0 tests/dims",
+        {"pip install '.[test]' && pytest":
+         "uv pip install -q '.[test]' && pytest -n 0 tests/dims",  # by pip in .ci/run
          **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
             for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
                           "docs", "sklearn", "tflite")}},  # resolved, not fetched: gigabytes
