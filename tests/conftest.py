@@ -43,9 +43,10 @@ GARBAGE = 50_000
 DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
-QUICK = tuple(
-    f"tests/whole/test_{name}.py" for name in (
-        "cuda", "cuda_ranges", "dynamic", "growing_states", "names", "ranges", "states")
+QUICK = (
+    "tests/memory/", "tests/program/",
+    *(f"tests/whole/test_{name}.py" for name in (
+        "cuda", "cuda_ranges", "dynamic", "growing_states", "names", "ranges", "states")),
 )  # fmt: skip
 """Slow tests of what networks compute, not of what compilers make of them."""
 

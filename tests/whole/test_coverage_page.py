@@ -32,6 +32,7 @@ FIXED = {
 
 
 def test_the_page_is_what_the_command_prints() -> None:
+    """But for the tiers of kernels, which take it long: test_documents.py runs it."""
     page = PAGE.read_text("utf-8")
     assert page == coverage.coverage_page(coverage.read_tiers(page)), STALE
 
@@ -58,11 +59,6 @@ def test_a_test_that_fails_changes_the_page(monkeypatch: pytest.MonkeyPatch) -> 
         "| node", "| `node/test_gelu_tanh_1_expanded`", "| Gelu",
     }  # fmt: skip
     assert len(changed) == 4  # with the sum
-
-
-@pytest.mark.slow
-def test_the_tiers_are_those_of_the_kernels_chosen() -> None:
-    assert PAGE.read_text("utf-8") == coverage.coverage_page(coverage.tiers()), STALE
 
 
 # ---- what the page claims -----------------------------------------------------------------------

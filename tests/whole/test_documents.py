@@ -256,16 +256,12 @@ SLOW = {
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
          "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'",
          "pip install '.[sklearn]'", "pip install '.[tflite]'"),
-        {"&& pytest": "&& pytest -n 0 tests/dims",
-         "install '.[converters]'": "install -q --dry-run '.[converters]'",
-         "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
-         "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
-         "install '.[farm]'": "install -q --dry-run '.[farm]'",
-         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'",
-         "install '.[docs]'": "install -q --dry-run '.[docs]'",
-         "install '.[sklearn]'": "install -q --dry-run '.[sklearn]'",
-         "install '.[tflite]'": "install -q --dry-run --no-deps '.[tflite]'"},
-        first="python -m venv env && . env/bin/activate",
+        {"pip install '.[test]' && pytest":
+         "uv pip install -q '.[test]' && pytest -n 0 tests/dims",  # by pip in .ci/run
+         **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
+            for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
+                          "docs", "sklearn", "tflite")}},  # resolved, not fetched: gigabytes
+        first="python -m venv env && . env/bin/activate && pip install -q uv",
     ),
     "a GPU": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90 "
@@ -286,7 +282,8 @@ SLOW = {
     "precisions": Script(
         ("python samples/compare_precisions.py",
          "python samples/compare_precisions.py [IMAGES]     (needs numpy and onnxruntime)"),
-        {" [IMAGES]     (needs numpy and onnxruntime)": " 20"},
+        {"compare_precisions.py\n": "compare_precisions.py 40\n",
+         " [IMAGES]     (needs numpy and onnxruntime)": " 20"},
     ),
     "models": Script(
         ("python samples/make_models.py", "python make_model.py leaky_clip.onnx"),
@@ -299,7 +296,9 @@ SLOW = {
     "coverage": Script(
         ("python tests/suite.py --coverage", "python tests/suite.py --coverage > "
          "atc/docs/coverage.md"),
-        {"--coverage\n": "--help\n"},  # the same without a file
+        {"--coverage\n": "--help\n",  # the same without a file
+         "> atc/docs/coverage.md": f"> atc/docs/coverage.md\n"
+         f"cmp atc/docs/coverage.md {ROOT}/atc/docs/coverage.md >&2"},  # the page is up to date
         first="mkdir -p atc/docs",
     ),
     "gpu": Script(  # without a GPU it says so, with one a network is enough
@@ -364,13 +363,15 @@ SLOW = {
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
          "pre-commit install"),
-        {"install -e": "install -q --dry-run -e",
-         "pre-commit install": "pip install -q pre-commit; git init -q; pre-commit install"},
+        {"pip install -e": "pip install -q uv; uv pip install -q --dry-run -e",
+         "pre-commit install": "uv pip install -q pre-commit; git init -q; pre-commit install"},
     ),
     "tests": Script(
         ("pytest", "pytest tests/passes -n 0", "pytest -m slow tests/lower", "pytest -m suite",
          "pytest -m gpu", "bash .ci/run"),
-        {"pytest": "pytest -q --collect-only", "bash": "bash -n"},
+        {"pytest": "pytest -q --collect-only", "bash": "bash -n",
+         "-m suite": "-m suite tests/whole/test_onnx_backend.py",
+         "-m gpu": "-m gpu tests/whole/test_gpu.py"},
         folder=str(ROOT),
     ),
     "checks": Script(("ruff check .", "bash .ci/types"), folder=str(ROOT)),
@@ -406,11 +407,15 @@ def test_every_command_of_the_documents_is_run() -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of programs, and of the digits' network with times of its calls."""
+    """Return a folder of programs, and of the digits' network with times of its calls.
+
+    By its configuration scripts share a cache of kernels: many compile the same network.
+    """
     folder = tmp_path_factory.mktemp("documents")
     install_programs(folder)
     options = {"target": "c99", "profile": True, "build_config": "cc -O0"}
     atc.compile(ROOT / "samples/digits.onnx", folder / "made/digits", **options)  # type: ignore[arg-type]
+    (folder / "atc.cfg").write_text("op_compiler_cache_mode=enable\n")
     return folder
 
 
@@ -430,8 +435,8 @@ def top_folder(made: Path, folder: Path) -> dict[str, str]:
     return environ
 
 
-def run_script(script: Script, made: Path, folder: Path) -> str:
-    environ = top_folder(made, folder)
+def run_script(script: Script, made: Path, folder: Path, **settings: str) -> str:
+    environ = top_folder(made, folder) | settings
     missing = [program for program in script.needs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"{missing[0]} isn't installed")
@@ -465,4 +470,4 @@ def test_a_slow_command_of_the_documents(name: str, made: Path, tmp_path: Path) 
                      "LICENSE"):  # fmt: skip
             copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copy(ROOT / part, tmp_path / part)
-    run_script(SLOW[name], made, tmp_path)
+    run_script(SLOW[name], made, tmp_path, ATC_CONFIG=str(made / "atc.cfg"))

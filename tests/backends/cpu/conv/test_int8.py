@@ -159,7 +159,13 @@ def test_drawn_convolutions_give_the_exact_sums() -> None:
     assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
 
 
+DRAWN_ON = (*VECTOR_TARGETS, *VNNI, *ARM, "x86-64-amx")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM, "x86-64-amx"])
+@pytest.mark.parametrize("name", DRAWN_ON)
 def test_many_drawn_convolutions_give_the_exact_sums(name: str) -> None:
-    assert check(DRAWN, name, 2) > len(DRAWN) // 2
+    """All on targets that have the others' instructions, on each of these a third."""
+    turn = DRAWN_ON.index(name)
+    cases = DRAWN if name in MOST else dict([*DRAWN.items()][turn % 3 :: 3])
+    assert check(cases, name, 2) > len(cases) // 2

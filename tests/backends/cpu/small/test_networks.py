@@ -27,7 +27,7 @@ def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: 
     onnx.save(model, folder / "m.onnx")
     options = Options(model=folder / "m.onnx", output=folder / "net", target=target)
     emission = project_of(options).emission
-    library = ctypes.CDLL(str(build_shared(write_project(folder / "net", emission), level="-O1")))
+    library = ctypes.CDLL(str(build_shared(write_project(folder / "net", emission))))
     for name in ("context_size", "arena_size"):
         getattr(library, f"net_{name}").restype = ctypes.c_size_t
     memory = [np.zeros(getattr(library, f"net_{n}")() + 64, np.uint8)
