@@ -8,7 +8,8 @@ given its caches anew as its users do, and with a loop that does nothing but rea
 the library's weights are, without the table of which a word takes a row. The share is that loop's
 time in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
 multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread, whose time on the
-processor counts, or in `--threads=2`: then time is the clock's, for an idle machine.
+processor counts, or in `--threads=2`: then time is the clock's, for an idle machine, and the same
+network compiled for one thread is a row of its own.
 
 llama.cpp runs beside them where llama-cpp-python is installed; `--gguf=FILE` is its model, which
 `--make_gguf=1` makes first: the same shape, Q4_0, random weights (package gguf).
@@ -58,6 +59,10 @@ uint64_t read_all(const uint64_t *x, size_t count)
   return s[0];
 }
 """
+
+
+TURN, PAUSE = 8, 0.03
+"""Words that a network runs before it is the next one's turn, and seconds in between."""
 
 
 @dataclass(frozen=True)
@@ -167,18 +172,24 @@ class Onnxruntime:
 def measured(
     runs: dict[str, Any], read: Callable[[], float], prompt: int, words: int
 ) -> dict[str, Found]:
-    """Return the medians of alternating runs."""
+    """Return the medians of alternating runs, of a few words each.
+
+    Other threads of the one before may spin for some time: they get it.
+    """
     prompts: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
         for name, run in runs.items():
+            time.sleep(PAUSE)
             run.restart()
             prompts[name].append(run.read_on(prompt))
     each: dict[str, list[float]] = {name: [] for name in runs}
     reading: list[float] = []
-    for _ in range(words):
+    for _ in range(0, words, TURN):
         for name, run in runs.items():
-            each[name].append(run.read_on(1))
-        reading.append(read())
+            time.sleep(PAUSE)
+            each[name] += (run.read_on(1) for _ in range(TURN))
+        time.sleep(PAUSE)
+        reading += (read() for _ in range(TURN))
     return {
         name: Found(median(each[name]), median(prompts[name]) / prompt, median(reading))
         for name in runs
@@ -213,7 +224,10 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
                     let_round(model)
             own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads)
             read = reader(folder, own.weights, chosen.threads)
-            runs = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
+            runs: dict[str, Any] = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
+            if chosen.threads > 1:
+                alone = folder / f"{weights}-alone"
+                runs["atc, alone"] = Compiled(model, alone, shape, chosen.prompt, 1)
             for who, found in measured(runs, read, chosen.prompt, chosen.steps).items():
                 yield (
                     f"{weights:10}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
