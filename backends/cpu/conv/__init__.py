@@ -20,6 +20,7 @@ from atc.backends.cpu.conv import (
     int8_pairs,
     nchw_rows,
     pool_int8,
+    pool_places,
     portable,
     small_group,
     small_oc,
@@ -33,5 +34,6 @@ KERNELS: tuple[AnyKernel, ...] = (
     *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
     *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
-    *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS,
+    *pool_places.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
+    *filter_gradient_depthwise.KERNELS,
 )  # fmt: skip
