@@ -54,6 +54,9 @@ LOOKUP_FEATURES = frozenset({"avx512f"})
 """Instruction sets with a permutation of 16 floats."""
 AHEAD = Ahead(distance=8192, step=1024)
 """What one row, which waits for memory, asks for; its other requests would wait behind more."""
+SCATTERED = 2.0
+"""How much longer than the L2 cache's rate says rows of x take that the L1 cache doesn't hold: a
+step of the depth reads one number of each."""
 CROWDED = 1.15
 """How much longer loads of x take than there are ports for them."""
 
@@ -230,7 +233,9 @@ class MatMulUnpackingTile(PackedTiles):
                 sums = tile.rows * panel.vectors
                 unpacking = each * panel.vectors
                 loads = CROWDED * tile.rows / machine.loads + panel.vectors / 8 / vectors
-                step = max(sums / products, loads) + unpacking
+                far = tile.rows * op.k * 4 > machine.l1_kept and panel.count > 1
+                waiting = SCATTERED * tile.rows * 4 / machine.l2.rate if far else 0.0
+                step = max(sums / products, loads) + unpacking + waiting
                 own = CALL + op.k * max(step, machine.fma_latency * FMA_WAIT) + sums * 2
                 cycles += panel.count * tile.count * own
         return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
