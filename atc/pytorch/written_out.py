@@ -135,15 +135,16 @@ def _attention(
             attn_mask.logical_not(), -math.inf
         )
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
-    blind = None
+    seen = None  # 0 for words that see none, else 1: numbers, so that vectors take them
     if attn_mask is not None:
-        blind = (attn_mask == -math.inf).all(-1, keepdim=True)
-        scores = scores + attn_mask.masked_fill(blind, 0.0)
+        blind = attn_mask.amax(-1, keepdim=True) == -math.inf
+        least, seen = (torch.where(blind, 0.0, other).to(query.dtype) for other in (-math.inf, 1.0))
+        scores = scores + torch.maximum(attn_mask, least)
     weights = scores.softmax(-1)
     if dropout_p:
         weights = _ATEN.native_dropout.default(weights, dropout_p, True)[0]
     result = weights @ value
-    return result if blind is None else result.masked_fill(blind, 0.0)
+    return result if seen is None else result * seen
 
 
 def _log_of_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
