@@ -313,6 +313,18 @@ def test_no_file_grows_out_of_hand() -> None:
     assert not large, "split them by family"
 
 
+def test_templates_lines_fit_a_screen() -> None:
+    """Long expressions are folded inside of `{{ }}` and `{% %}`, where Jinja ignores line ends."""
+    files = (p for p in (ROOT / "templates").rglob("*") if p.suffix not in ("", ".pyc"))
+    long = [
+        f"{path.relative_to(ROOT)}:{number}: {len(line)} characters"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not long
+
+
 def test_packages_are_all_listed() -> None:
     listed = set(
         tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]

@@ -254,8 +254,8 @@ W_LOAD(W_INTS(int i, int j, int k, int l, int m), "5d", "%3, %4, %5, %6, %7", "r
 W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int x), "3d", "%3, %4, %5", "%6", "r"(i), "r"(j), "r"(k), W_SHORT(x))
 W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int l, int x, int y), "4d", "%3, %4, %5, %6", "%7, %8", "r"(i), "r"(j),
                "r"(k), "r"(l), W_SHORT(x), W_SHORT(y))
-W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int l, int m, int x, int y, int z), "5d", "%3, %4, %5, %6, %7", "%8, %9, %10",
-               "r"(i), "r"(j), "r"(k), "r"(l), "r"(m), W_SHORT(x), W_SHORT(y), W_SHORT(z))
+W_LOAD_WINDOWS(W_INTS(int i, int j, int k, int l, int m, int x, int y, int z), "5d", "%3, %4, %5, %6, %7",
+               "%8, %9, %10", "r"(i), "r"(j), "r"(k), "r"(l), "r"(m), W_SHORT(x), W_SHORT(y), W_SHORT(z))
 
 /* Registers of sums, or of an operand, are made before this, as the compiler sees it: what it moved
  * behind a fence would make products wait for each other. */
