@@ -61,8 +61,10 @@ uint64_t read_all(const uint64_t *x, size_t count)
 """
 
 
-TURN, PAUSE = 8, 0.03
+TURN, PAUSE = 32, 0.03
 """Words that a network runs before it is the next one's turn, and seconds in between."""
+WARM = 8
+"""Words at the beginning of a turn that aren't timed: caches and clocks are those of a pause."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class Onnxruntime:
 def measured(
     runs: dict[str, Any], read: Callable[[], float], prompt: int, words: int
 ) -> dict[str, Found]:
-    """Return the medians of alternating runs, of a few words each.
+    """Return the medians of alternating runs, of some words in a row each.
 
     Other threads of the one before may spin for some time: they get it.
     """
@@ -180,16 +182,18 @@ def measured(
     for _ in range(3):
         for name, run in runs.items():
             time.sleep(PAUSE)
-            run.restart()
-            prompts[name].append(run.read_on(prompt))
+            for _ in range(2):
+                run.restart()
+                taken = run.read_on(prompt)
+            prompts[name].append(taken)  # the second: the first one's caches are cold
     each: dict[str, list[float]] = {name: [] for name in runs}
     reading: list[float] = []
     for _ in range(0, words, TURN):
         for name, run in runs.items():
             time.sleep(PAUSE)
-            each[name] += (run.read_on(1) for _ in range(TURN))
+            each[name] += [run.read_on(1) for _ in range(WARM + TURN)][WARM:]
         time.sleep(PAUSE)
-        reading += (read() for _ in range(TURN))
+        reading += [read() for _ in range(WARM + TURN)][WARM:]
     return {
         name: Found(median(each[name]), median(prompts[name]) / prompt, median(reading))
         for name in runs
@@ -303,7 +307,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=0)
     parser.add_argument("--weights", default="float32,int4")
     parser.add_argument("--prompt", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--make_gguf", type=int, choices=(0, 1), default=0)
