@@ -25,7 +25,9 @@ def locked(folder: Path) -> Iterator[None]:
     where the file system has no locks there are none.
     """
     deadline = time.monotonic() + PATIENCE
-    while (descriptor := _lock(folder, deadline)) is not None and not _is(descriptor, folder):
+    while (descriptor := _wait_for_lock(folder, deadline)) is not None:
+        if _is(descriptor, folder):
+            break
         os.close(descriptor)  # the folder is another one meanwhile
     try:
         yield
@@ -34,29 +36,37 @@ def locked(folder: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(place: Path, deadline: float) -> int | None:
+def try_lock(folder: Path, *, follow: bool = True) -> int | None:
+    """Return a descriptor that holds a folder's lock until it is closed.
+
+    None where the folder isn't there, may not be read, or nothing locks it; symbolic links are only
+    followed if that is said. Raises BlockingIOError if a process has the lock.
+    """
     if sys.platform == "win32":
         return None
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # it isn't there, or may not be read
+        links = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | links)
+    except OSError:
         return None
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(None, "another process is writing to it") from None
-                time.sleep(_POLL)
-            except OSError:
-                break
-    except BaseException:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
         os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+        if not isinstance(error, OSError) or isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def _wait_for_lock(folder: Path, deadline: float) -> int | None:
+    while True:
+        try:
+            return try_lock(folder)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(None, "another process is writing to it") from None
+            time.sleep(_POLL)
 
 
 def _is(descriptor: int, place: Path) -> bool:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from atc.files.locked import try_lock
 
 _NAME = "atc-tmp-"
 
@@ -81,22 +79,13 @@ def _locked(path: Path) -> int | None:
 
 def _lock(path: Path) -> int | None:
     """Do so, but raise BlockingIOError if a process has it."""
-    if sys.platform == "win32":
+    descriptor = try_lock(path, follow=False)
+    if descriptor is None:
         return None
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.fstat(descriptor).st_uid == os.geteuid()
-        if ours and os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+    with suppress(OSError):
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and os.path.samestat(status, os.lstat(path)):
             return descriptor
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:
-        pass
     os.close(descriptor)
     return None
 
