@@ -187,11 +187,11 @@ class StepWriter:
             f"const int64_t {OWN} = axis[0] - begin < axis[1] ? axis[0] - begin : axis[1];",
             run,
         )
-        comment = f"any piece of step {self.number - 1}: `axis` are its iterations, and a piece's"
-        self.tasks.append(Task(name, comment, (lines,)))
+        what = f"any piece of step {self.number - 1}: `axis` are its iterations, and a piece's"
+        self.tasks.append(Task(name, what, (lines,)))
         share = f"({count} + {unit - 1}) / {unit}{f' * {cut.unit}' * (cut.unit > 1)}"
-        if isinstance(call.gain, Dim) and low(call.gain) <= 0:
-            share = f"{self._extent(call.gain)} > 0 ? {share} : {count}"
+        if pays := self._pays(call):
+            share = f"{pays} ? {share} : {count}"
         values = [*arguments, "axis", *["d"] * in_table]
         some = "if (axis[0] > 0) " * (low(cut.extent) <= 0)
         return [
@@ -201,6 +201,12 @@ class StepWriter:
             f"  {some}run_pieces(ctx, {name}, operands, (int)((axis[0] + axis[1] - 1) / axis[1]));",
             "}",
         ]
+
+    def _pays(self, call: Call) -> str:
+        """Return the C condition for several threads; '' where they pay in every run."""
+        if not isinstance(call.gain, Dim) or low(call.gain) > 0:
+            return ""
+        return f"{self._extent(call.gain)} > 0"
 
     def _factor(self, value: int) -> str:
         return _bracketed(self._extent(value))
@@ -223,9 +229,8 @@ class StepWriter:
         alone = f"for (int piece = 0; piece < {count}; piece++) {name}(operands, piece);"
         loop = f"for (; phase < {self._extent(work_split.phases)}; phase++) " if phased else ""
         lines = [f"{loop}{run}"]
-        if isinstance(call.gain, Dim) and low(call.gain) <= 0:
-            condition = f"if ({self._extent(call.gain)} > 0) {{"
-            lines = [condition, f"  {loop}{run}", "} else {", f"  {loop}{alone}", "}"]
+        if pays := self._pays(call):
+            lines = [f"if ({pays}) {{", f"  {loop}{run}", "} else {", f"  {loop}{alone}", "}"]
         return [
             "{",
             *["  int phase = 0;"] * phased,

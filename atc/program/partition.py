@@ -145,9 +145,7 @@ def gain(w: Workload, target: Target, worth: Worth = ESTIMATED) -> int:
         return w.outputs[0].size - worth.copies + 1
     if worth.always:
         return 1
-    each = 4 * _lanes(target)  # operations in a cycle
-    moved = traffic(w) * each - WORTH * each * BYTES_PER_CYCLE
-    return operations(w) * BYTES_PER_CYCLE + moved
+    return _work(w, target) - WORTH * _units(target)
 
 
 def is_copy(w: Workload) -> bool:
@@ -157,11 +155,21 @@ def is_copy(w: Workload) -> bool:
 
 def cycles(w: Workload, target: Target) -> float:
     """Return an estimate of a call's cycles."""
-    return operations(w) / (4 * _lanes(target)) + traffic(w) / BYTES_PER_CYCLE
+    return _work(w, target) / _units(target)
 
 
-def _lanes(target: Target) -> int:
-    return max(target.vector_bytes // 4, 1)
+def _work(w: Workload, target: Target) -> int:
+    """Return a call's cycles in parts, of which `_units` are a cycle: an extent, if w has some."""
+    return operations(w) * BYTES_PER_CYCLE + traffic(w) * _at_once(target)
+
+
+def _units(target: Target) -> int:
+    return _at_once(target) * BYTES_PER_CYCLE
+
+
+def _at_once(target: Target) -> int:
+    """Return the operations of a cycle."""
+    return 4 * max(target.vector_bytes // 4, 1)
 
 
 def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:
