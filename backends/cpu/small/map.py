@@ -36,8 +36,7 @@ class MapFixedPoint(Kernel[Map]):
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Return whether all operands are bytes and so is the result."""
-        plain = target.bytes_last and not is_dynamic(w.op.shape) and not w.op.coordinates
-        return plain and _found(w) is not None
+        return _is_plain(w, target) and _found(w) is not None
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return loops, declarations and the stored value, and those of elements in a row."""
@@ -71,8 +70,7 @@ class MapQuantize(Kernel[Map]):
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Return whether floats are computed and quantized last."""
-        plain = target.bytes_last and not is_dynamic(w.op.shape) and not w.op.coordinates
-        return plain and quantized_value(w.op.expr) is not None
+        return _is_plain(w, target) and quantized_value(w.op.expr) is not None
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return loops, declarations and the stored value, and those of elements in a row."""
@@ -157,6 +155,11 @@ def _loops(w: Workload[Map], element: Element, at_once: bool) -> dict[str, objec
         "rows": [(k, each[k], behind(f"x{k}", row)) for k, row in enumerate(rows)],
         "scalar": at("i"), "each": [(i, *at(i)) for i in places] if at_once else [],
     }  # fmt: skip
+
+
+def _is_plain(w: Workload[Map], target: Target) -> bool:
+    """Return whether loops are of known extents, whose indices the elements don't ask for."""
+    return target.bytes_last and not is_dynamic(w.op.shape) and not w.op.coordinates
 
 
 def _run(op: Map) -> tuple[int, int]:

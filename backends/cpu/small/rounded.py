@@ -39,18 +39,13 @@ class Quantized:
 
 def quantized_value(expr: Expr) -> Quantized | None:
     """Return what an expression quantizes last; None where it is of another form."""
-    match expr:
-        case Call(fn="CastSaturate", args=(
-            Call(fn="Add", args=(Call(fn="Round", args=(value,)), Const() as point)),
-        )):  # fmt: skip
-            zero = float(point.value)
-        case Call(fn="CastSaturate", args=(Call(fn="Round", args=(value,)),)):
-            zero = 0.0
-        case _:
-            return None
-    floats = expr.dtype in BYTES and value.dtype is DType.FLOAT
-    whole = zero.is_integer() and abs(zero) <= 255
-    return Quantized(value, int(zero), expr.dtype) if floats and whole else None
+    if not (isinstance(expr, Call) and expr.fn == "CastSaturate" and expr.dtype in BYTES):
+        return None
+    (shifted,) = expr.args
+    match _before_zero(shifted):
+        case Call(fn="Round", args=(value,)), zero if value.dtype is DType.FLOAT:
+            return Quantized(value, zero, expr.dtype)
+    return None
 
 
 def rounded_byte(expr: Expr) -> Rounded | None:
@@ -58,44 +53,42 @@ def rounded_byte(expr: Expr) -> Rounded | None:
 
     A Relu or a clip before the rounding is part of the bounds: rounding keeps order.
     """
-    match expr:
-        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(rounded, Const() as point)),)):
-            zero = float(point.value)
-        case Call(fn="CastSaturate", args=(rounded,)):
-            zero = 0.0
-        case _:
-            return None
-    if expr.dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+    if not (isinstance(expr, Call) and expr.fn == "CastSaturate" and expr.dtype in BYTES):
         return None
-    low = (-128 if expr.dtype is DType.INT8 else 0) - int(zero)
-    return _bounded(rounded, int(zero), expr.dtype, low, low + 255)
+    (value,) = expr.args
+    low = -128 if expr.dtype is DType.INT8 else 0
+    return _bounded(value, expr.dtype, low, low + 255)
 
 
 def kept_byte(expr: Expr) -> Rounded | None:
     """Return what an expression rounds, clamps and keeps as a float, as a byte was in between."""
     match expr:
-        case Call(fn="Min", args=(
-            Call(fn="Max", args=(Call(fn="Add", args=(rounded, Const() as point)),
-                                 Const() as least)), Const() as most,
-        )):  # fmt: skip
-            zero = float(point.value)
-        case Call(fn="Min", args=(Call(fn="Max", args=(rounded, Const() as least)),
+        case Call(fn="Min", args=(Call(fn="Max", args=(value, Const() as least)),
                                   Const() as most)):  # fmt: skip
-            zero = 0.0
+            pass
         case _:
             return None
     bounds = float(least.value), float(most.value)
     dtype = {(-128.0, 127.0): DType.INT8, (0.0, 255.0): DType.UINT8}.get(bounds)
-    if dtype is None or not zero.is_integer() or abs(zero) > 255:
-        return None
-    low, high = (int(b) - int(zero) for b in bounds)
-    return _bounded(rounded, int(zero), dtype, low, high)
+    return None if dtype is None else _bounded(value, dtype, int(bounds[0]), int(bounds[1]))
 
 
-def _bounded(rounded: Expr, zero: int, dtype: DType, low: int, high: int) -> Rounded | None:
-    if not isinstance(rounded, Call) or rounded.fn != "Round":
-        return None
-    (value,) = rounded.args
+def _before_zero(expr: Expr) -> tuple[Expr, int] | None:
+    """Return what a byte's zero point is added to, and that point; None where it is none."""
+    match expr:
+        case Call(fn="Add", args=(before, Const() as point)):
+            zero = float(point.value)
+            return (before, int(zero)) if zero.is_integer() and abs(zero) <= 255 else None
+    return expr, 0
+
+
+def _bounded(expr: Expr, dtype: DType, low: int, high: int) -> Rounded | None:
+    """Return what is rounded, moved by a zero point and kept within the bounds."""
+    match _before_zero(expr):
+        case Call(fn="Round", args=(value,)), zero:
+            low, high = low - zero, high - zero
+        case _:
+            return None
     while isinstance(value, Call) and value.fn in ("Max", "Min"):
         fn, (value, bound) = value.fn, value.args
         if not isinstance(bound, Const) or not abs(float(bound.value)) < MOST:
