@@ -3,22 +3,8 @@
 Polynomials over symbols with bounds: arithmetic, proofs, text. May import `errors`.
 """
 
-from atc.dims.algebra import equals, maximum, minimum, not_equal
-from atc.dims.dim import (
-    NARROWER,
-    RANGES,
-    RELATED,
-    Dim,
-    Function,
-    Range,
-    Symbol,
-    Undecided,
-    as_int,
-    decided,
-    dim,
-    high,
-    low,
-)
+from atc.dims.bounds import high, low
+from atc.dims.dim import Dim, as_int, dim, equals, maximum, minimum, not_equal
 from atc.dims.extents import (
     broadcast_extents,
     broadcast_guard,
@@ -33,10 +19,12 @@ from atc.dims.extents import (
     reach,
     symbols_of,
 )
-from atc.dims.names import Extent, Named, Sum, collected, is_name, named, read_sum
+from atc.dims.names import RANGES, Extent, Named, Range, Sum, collected, is_name, named, read_sum
 from atc.dims.nonempty import at_least_one, divides_by_zero, substituted
 from atc.dims.parse import parse_extent
+from atc.dims.polynomial import Function, Symbol
 from atc.dims.text import bind_tokens, functions_in, is_open, plain
+from atc.dims.undecided import NARROWER, RELATED, Undecided, decided
 
 __all__ = [
     "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "Named", "Range", "Sum", "Symbol",

@@ -7,8 +7,20 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from atc.dims import algebra
-from atc.dims.dim import Atom, Dim, Function, Monomial, Symbol, Terms, high, low
+from atc.dims.polynomial import (
+    Atom,
+    Function,
+    Monomial,
+    Polynomial,
+    Symbol,
+    Terms,
+    added,
+    canonical,
+    join,
+    multiplied,
+    terms_of,
+    without,
+)
 
 _DEPTHS = ((8, 3), (24, 2), (96, 1))
 """How many relaxations are tried one inside the other for a bound of up to so many atoms."""
@@ -18,17 +30,28 @@ _ONE_OF_THEM = ("min", "max", "broadcast")  # functions whose value is one of th
 _TERMS = 64  # a polynomial with more terms isn't expanded for a bound
 
 
+def low(value: int) -> int:
+    """Return the lowest value of an extent."""
+    return bounds_of(value)[0] if isinstance(value, Polynomial) else value
+
+
+def high(value: int) -> int:
+    """Return the highest value of an extent."""
+    return bounds_of(value)[1] if isinstance(value, Polynomial) else value
+
+
 @lru_cache(1 << 16)
-def bounds_of(terms: tuple[tuple[Monomial, int], ...]) -> tuple[int, int]:
+def bounds_of(value: Polynomial) -> tuple[int, int]:
     """Return the lowest and highest value that can be proven of a polynomial."""
-    return -_highest({m: -c for m, c in terms}), _highest(dict(terms))
+    return -_highest({m: -c for m, c in value.terms}), _highest(dict(value.terms))
 
 
 @lru_cache(1 << 16)
-def rough_bounds(terms: tuple[tuple[Monomial, int], ...]) -> tuple[int, int]:
+def rough_bounds(value: Polynomial) -> tuple[int, int]:
     """Return bounds that are found at once, and hold."""
-    lows = dict.fromkeys((a for m, _ in terms for a, _ in m), False)
-    return -_highest_from({m: -c for m, c in terms}, lows), _highest_from(dict(terms), lows)
+    terms = dict(value.terms)
+    lows = dict.fromkeys((a for m in terms for a, _ in m), False)
+    return -_highest_from({m: -c for m, c in terms.items()}, lows), _highest_from(terms, lows)
 
 
 def atom_bounds(atom: Atom) -> tuple[int, int]:
@@ -121,23 +144,25 @@ def without_quotients(terms: Terms) -> Terms | None:
         for atom, _ in monomial if factor > 0 else ():
             divided = _undivided(monomial, atom)
             if divided is not None:
-                rest = algebra.made({m: c for m, c in terms.items() if m != monomial})
-                return algebra.terms_of(rest + divided * factor)
+                rest = {m: c for m, c in terms.items() if m != monomial}
+                return canonical(added(rest, multiplied(divided, {(): factor})))
     return None
 
 
-def _undivided(monomial: Monomial, atom: Atom) -> int | None:
+def _undivided(monomial: Monomial, atom: Atom) -> Terms | None:
     """Return a monomial that holds floor(n / q) * q with n in their place."""
-    if not isinstance(atom, Function) or atom.fn != "div" or not isinstance(atom.args[1], Dim):
+    if not isinstance(atom, Function) or atom.fn != "div":
+        return None
+    if not isinstance(atom.args[1], Polynomial):
         return None
     ((divisor, factor), *more) = atom.args[1].terms
-    others = algebra.without(monomial, ((atom, 1),))
-    left = algebra.without(others, divisor) if others is not None else None
+    others = without(monomial, ((atom, 1),))
+    left = without(others, divisor) if others is not None else None
     if more or factor != 1 or left is None or low(atom.args[0]) < 0:
         return None
     if any(atom_bounds(a)[0] < 0 for a, _ in left):
         return None
-    return atom.args[0] * algebra.made({left: 1})
+    return multiplied(terms_of(atom.args[0]), {left: 1})
 
 
 def _highest_by_intervals(terms: Terms) -> int:
@@ -173,7 +198,7 @@ def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
             for _ in range(power):
                 grown: dict[Monomial, int] = {}
                 for m, c in partial.items():
-                    both = algebra.join(m, ((atom, 1),))
+                    both = join(m, ((atom, 1),))
                     grown[both] = grown.get(both, 0) + c * sign
                     grown[m] = grown.get(m, 0) + c * start
                 partial = grown
@@ -190,13 +215,13 @@ def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
 
 def _replaced(terms: Terms, atom: Atom, value: int) -> Terms:
     """Return a polynomial with a value in the place of an atom."""
-    own, rest = _split(terms, atom)
-    total = algebra.made(rest)
+    own, total = _split(terms, atom)
     for monomial, factor in own.items():
-        others = tuple((a, p) for a, p in monomial if a != atom)
-        power = dict(monomial)[atom]
-        total = total + algebra.made({others: factor}) * prod([value] * power)
-    return algebra.terms_of(total)
+        product: Terms = {tuple((a, p) for a, p in monomial if a != atom): factor}
+        for _ in range(dict(monomial)[atom]):
+            product = multiplied(product, terms_of(value))
+        total = added(total, product)
+    return canonical(total)
 
 
 def _split(terms: Terms, atom: Atom) -> tuple[Terms, Terms]:
@@ -210,7 +235,7 @@ def _width(atom: Atom) -> int:
     return highest - lowest
 
 
-def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[dict[Monomial, int], int]]:
+def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[Terms, int]]:
     """Yield polynomials that are never less, times a divisor, without this atom.
 
     The atom gives way to something simpler on its far side: floor(n / q) lies between
@@ -223,27 +248,31 @@ def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[dict[Monomial, int], in
         return
     for up, down in zip(ups or downs, downs or ups, strict=False):
         divisor = up[1]
-        total = algebra.made({m: c * divisor for m, c in rest.items()})
+        total: Terms = {m: c * divisor for m, c in rest.items()}
         for monomial, factor in own.items():
-            others = algebra.without(monomial, ((atom, 1),))
+            others = without(monomial, ((atom, 1),))
             if others is None or any(a == atom or atom_bounds(a)[0] < 0 for a, _ in others):
                 return
             side = up if factor > 0 else down
-            total = total + side[0] * algebra.made({others: factor})
-        yield algebra.terms_of(total), divisor
+            total = added(total, multiplied(side[0], {others: factor}))
+        yield canonical(total), divisor
 
 
-def _neighbours(atom: Atom) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return fractions (extent, divisor) above and below an atom."""
+_Fraction = tuple[Terms, int]
+"""A polynomial, and the whole number that divides it."""
+
+
+def _neighbours(atom: Atom) -> tuple[list[_Fraction], list[_Fraction]]:
+    """Return fractions above and below an atom."""
     if isinstance(atom, Symbol):
-        return ([(atom.high, 1)], []) if isinstance(atom.high, Dim) else ([], [])
+        return ([(terms_of(atom.high), 1)], []) if isinstance(atom.high, Polynomial) else ([], [])
     match atom.fn:
-        case "div" if not isinstance(atom.args[1], Dim):
-            n, q = atom.args
-            return [(n, q)], [(n - q + 1, q)]
+        case "div" if not isinstance(atom.args[1], Polynomial):
+            n, q = terms_of(atom.args[0]), atom.args[1]
+            return [(n, q)], [(added(n, {(): 1 - q}), q)]
         case "min":
-            return [(a, 1) for a in atom.args], []
+            return [(terms_of(a), 1) for a in atom.args], []
         case "max":
-            return [], [(a, 1) for a in atom.args]
+            return [], [(terms_of(a), 1) for a in atom.args]
         case _:
             return [], []

@@ -11,165 +11,56 @@ raises `Undecided` where the range holds both answers; two unlike extents count 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
-from typing import Literal, TypeVar, cast
+from collections.abc import Sequence
+from math import gcd, prod
+from typing import Literal, cast
 
-from atc.errors import UnsupportedError
-
-T = TypeVar("T")
-
-NARROWER = "give a narrower range in --input_shape, or list shapes with --dynamic_dims"
-RELATED = (
-    'say how extents belong together, e.g. --input_shape="ids:1,s=1~8;past:1,p=0~64;mask:1,s+p", '
-    "or give narrower ranges"
+from atc.dims.bounds import atom_bounds, bounds_of, high, low, rough_bounds
+from atc.dims.polynomial import (
+    Atom,
+    Call,
+    Function,
+    Monomial,
+    Polynomial,
+    Symbol,
+    Terms,
+    added,
+    canonical,
+    in_c,
+    multiplied,
+    terms_of,
+    without,
 )
+from atc.dims.text import plain, wrapped
+from atc.dims.undecided import NARROWER, Undecided
 
 
-@dataclass(frozen=True)
-class Range:
-    """The extents that an axis may have when the network runs, both ends included."""
-
-    low: int
-    high: int
-
-    def __str__(self) -> str:
-        return f"{self.low}~{self.high}"
-
-
-RANGES = "atc.ranges"
-"""Where an imported model's input says the ranges of its axes: None for those that are fixed."""
-
-
-class Undecided(UnsupportedError):
-    """Shapes inside the range would need different code."""
-
-
-def decided(find: Callable[[], T]) -> T | None:
-    """Return what a function finds; None where that depends on the shape."""
-    try:
-        return find()
-    except Undecided:
-        return None
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A run-time extent: entry `index` of the network's table of dims, from `low` to `high`.
-
-    `high` may depend on other symbols. `label` names it to people. One that is `given` is an axis
-    of an input; any other is written by a kernel.
-    """
-
-    index: int
-    label: str
-    low: int
-    high: int
-    given: bool = True
-
-    @cached_property
-    def text(self) -> str:
-        """The symbol in C."""
-        return f"d[{self.index}]"
-
-    @cached_property
-    def symbols(self) -> frozenset[Symbol]:
-        """The symbol and those that its highest value depends on."""
-        return (self.high.symbols if isinstance(self.high, Dim) else frozenset()) | {self}
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of extents that is no polynomial.
-
-    `div` and `mod` are floored. `unlike` is 1 where its two arguments differ, else 0. `broadcast`
-    is what two axes become that are broadcast to each other: the first one unless that is 1.
-    """
-
-    fn: Literal["div", "mod", "min", "max", "unlike", "broadcast"]
-    args: tuple[int, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """The call in C."""
-        args = [text.in_c(a) for a in self.args]
-        plain = self.fn in ("div", "mod") and low(self.args[0]) >= 0 and low(self.args[1]) > 0
-        if plain:
-            sign = "/" if self.fn == "div" else "%"
-            return f"({text.wrapped(args[0])} {sign} {text.wrapped(args[1])})"
-        if self.fn == "unlike":
-            return f"({text.wrapped(args[0])} != {text.wrapped(args[1])})"
-        return f"atc_{self.fn}({', '.join(args)})"
-
-    @cached_property
-    def symbols(self) -> frozenset[Symbol]:
-        """The symbols that the arguments depend on."""
-        return frozenset().union(*(a.symbols for a in self.args if isinstance(a, Dim)))
-
-
-Atom = Symbol | Function
-Monomial = tuple[tuple[Atom, int], ...]
-"""Atoms with their powers, in order of their text; empty for the constant."""
-Terms = Mapping[Monomial, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Dim:
+class Dim(Polynomial):
     """An extent that varies: a polynomial, never a constant. Make one with `dim` or arithmetic."""
-
-    terms: tuple[tuple[Monomial, int], ...]
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self.terms)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dim) and self._hash == other._hash and self.terms == other.terms
-
-    @cached_property
-    def text(self) -> str:
-        """The value as C over the table `d`."""
-        return " + ".join(text.term(m, c) for m, c in self.terms).replace("+ -", "- ")
-
-    def __str__(self) -> str:
-        return f"⟨{self.text}⟩"
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __bool__(self) -> bool:
         return True
 
-    @cached_property
+    @property
     def bounds(self) -> tuple[int, int]:
         """The lowest and highest values that can be proven."""
-        return bounds.bounds_of(self.terms)
-
-    @cached_property
-    def symbols(self) -> frozenset[Symbol]:
-        """The symbols that it depends on."""
-        return frozenset().union(*(atom.symbols for m, _ in self.terms for atom, _ in m))
+        return bounds_of(self)
 
     # ---- arithmetic ---------------------------------------------------------------------------
 
     def __add__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.added(as_int(self), other) if known else NotImplemented
+        return _added(as_int(self), other) if known else NotImplemented
 
     def __mul__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.multiplied(as_int(self), other) if known else NotImplemented
+        return _multiplied(as_int(self), other) if known else NotImplemented
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __neg__(self) -> int:
-        return algebra.multiplied(as_int(self), -1)
+        return _multiplied(as_int(self), -1)
 
     def __pos__(self) -> int:
         return as_int(self)
@@ -178,51 +69,51 @@ class Dim:
         return self + -1 * other if isinstance(other, int | Dim) else NotImplemented
 
     def __rsub__(self, other: int) -> int:
-        return algebra.added(other, -self) if isinstance(other, int | Dim) else NotImplemented
+        return _added(other, -self) if isinstance(other, int | Dim) else NotImplemented
 
     def __floordiv__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.divided(as_int(self), other)[0] if known else NotImplemented
+        return _divided(as_int(self), other)[0] if known else NotImplemented
 
     def __rfloordiv__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.divided(other, as_int(self))[0] if known else NotImplemented
+        return _divided(other, as_int(self))[0] if known else NotImplemented
 
     def __mod__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.divided(as_int(self), other)[1] if known else NotImplemented
+        return _divided(as_int(self), other)[1] if known else NotImplemented
 
     def __rmod__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return algebra.divided(other, as_int(self))[1] if known else NotImplemented
+        return _divided(other, as_int(self))[1] if known else NotImplemented
 
     def __divmod__(self, other: int) -> tuple[int, int]:
         known = isinstance(other, int | Dim)
-        return algebra.divided(as_int(self), other) if known else NotImplemented
+        return _divided(as_int(self), other) if known else NotImplemented
 
     def __rdivmod__(self, other: int) -> tuple[int, int]:
         known = isinstance(other, int | Dim)
-        return algebra.divided(other, as_int(self)) if known else NotImplemented
+        return _divided(other, as_int(self)) if known else NotImplemented
 
     def __pow__(self, other: int) -> int:
         return prod([as_int(self)] * other)
 
     def __abs__(self) -> int:
-        return algebra.maximum(as_int(self), -self)
+        return maximum(as_int(self), -self)
 
     # ---- order --------------------------------------------------------------------------------
 
     def __lt__(self, other: int) -> bool:
-        return algebra.below(as_int(self), other)
+        return _below(as_int(self), other)
 
     def __le__(self, other: int) -> bool:
-        return algebra.below(as_int(self), other + 1)
+        return _below(as_int(self), other + 1)
 
     def __gt__(self, other: int) -> bool:
-        return algebra.below(other, as_int(self))
+        return _below(other, as_int(self))
 
     def __ge__(self, other: int) -> bool:
-        return algebra.below(other, as_int(self) + 1)
+        return _below(other, as_int(self) + 1)
 
 
 def as_int(value: Dim | int) -> int:
@@ -237,13 +128,206 @@ def dim(symbol: Symbol) -> int:
     return as_int(Dim(((((symbol, 1),), 1),)))
 
 
-def low(value: int) -> int:
-    """Return the lowest value of an extent."""
-    return value.bounds[0] if isinstance(value, Dim) else value
+def made(terms: Terms) -> int:
+    """Return the extent of a polynomial."""
+    kept = canonical(terms)
+    return as_int(Dim(tuple(kept.items()))) if any(kept) else kept.get((), 0)
 
 
-def high(value: int) -> int:
-    """Return the highest value of an extent."""
-    return value.bounds[1] if isinstance(value, Dim) else value
+def atom_of(atom: Atom) -> int:
+    """Return the extent of an atom."""
+    lowest, highest = atom_bounds(atom)
+    return lowest if lowest == highest else as_int(Dim(((((atom, 1),), 1),)))
 
-from atc.dims import algebra, bounds, text  # noqa: E402 (what Dim is made of needs Dim)
+
+def applied(fn: Call, *args: int) -> int:
+    """Return the extent of a function of extents, simplified by its bounds alone."""
+    return atom_of(Function(fn, args, _call_in_c(fn, args)))
+
+
+def _call_in_c(fn: Call, args: Sequence[int]) -> str:
+    texts = [in_c(a) for a in args]
+    match fn:
+        case "unlike":
+            operator = "!="
+        case "div" | "mod" if low(args[0]) >= 0 and low(args[1]) > 0:  # C rounds down, too
+            operator = "/" if fn == "div" else "%"
+        case _:
+            return f"atc_{fn}({', '.join(texts)})"
+    return f"({wrapped(texts[0])} {operator} {wrapped(texts[1])})"
+
+
+def _added(a: int, b: int) -> int:
+    return made(added(terms_of(a), terms_of(b)))
+
+
+def _multiplied(a: int, b: int) -> int:
+    return made(multiplied(terms_of(a), terms_of(b)))
+
+
+def minimum(*values: int) -> int:
+    """Return the least of several extents."""
+    return _extreme("min", values)
+
+
+def maximum(*values: int) -> int:
+    """Return the largest of several extents."""
+    return _extreme("max", values)
+
+
+def not_equal(a: int, b: int) -> int:
+    """Return 1 where two extents differ, else 0."""
+    if a == b:
+        return 0
+    difference = a - b
+    if low(difference) > 0 or high(difference) < 0:
+        return 1
+    return applied("unlike", a, b)
+
+
+def equals(a: int, b: int) -> bool:
+    """Return whether two extents are always the same.
+
+    Raises Undecided where they are sometimes.
+    """
+    difference = not_equal(a, b)
+    if isinstance(difference, Dim):
+        raise Undecided(
+            f"whether {plain(a)} equals {plain(b)} depends on the shape", hint=NARROWER
+        )
+    return not difference
+
+
+def _divided(a: int, b: int) -> tuple[int, int]:
+    """Return the floored quotient and the remainder of two extents; b is positive."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return divmod(a, b)
+    if not b:
+        raise ZeroDivisionError("an extent is divided by 0")
+    shared, factor = _common([*terms_of(a).items(), *terms_of(b).items()])
+    if shared or factor > 1:
+        quotient, rest = _divided(_over(a, shared, factor), _over(b, shared, factor))
+        return quotient, rest * made({shared: factor})
+    quotient, rest = _long_division(a, b)
+    if rest == 0 or (low(rest) >= 0 and low(b - rest) > 0):
+        return quotient, rest
+    if not isinstance(b, Dim):
+        return _by_constant(quotient, rest, b)
+    return applied("div", a, b), applied("mod", a, b)
+
+
+def _common(terms: Sequence[tuple[Monomial, int]]) -> tuple[Monomial, int]:
+    """Return the largest monomial of positive atoms that divides all terms, and its factor."""
+    shared = {a: p for a, p in terms[0][0] if atom_bounds(a)[0] > 0}
+    for monomial, _ in terms:
+        powers = dict(monomial)
+        shared = {a: min(p, powers[a]) for a, p in shared.items() if a in powers}
+    return tuple(shared.items()), gcd(*(c for _, c in terms))
+
+
+def _over(value: int, shared: Monomial, factor: int) -> int:
+    terms = {without(m, shared): c // factor for m, c in terms_of(value).items()}
+    return made({m: c for m, c in terms.items() if m is not None})
+
+
+def _by_constant(quotient: int, rest: int, b: int) -> tuple[int, int]:
+    """Return quotient + rest / b and the remainder, in lowest terms."""
+    terms = terms_of(rest)
+    atom = _only_atom(rest - terms.get((), 0))
+    if isinstance(atom, Function) and atom.fn == "div" and not isinstance(atom.args[1], Dim):
+        n, p = atom.args  # (n / p + c) / q is (n + c p) / (p q)
+        inner = (n + terms.get((), 0) * p) // (p * b)
+        return quotient + inner, rest - inner * b
+    common = gcd(b, *terms.values())
+    shorter = made({m: c // common for m, c in terms.items()})
+    if b == common:
+        return quotient + shorter, 0
+    below_zero = high(shorter) <= 0 and isinstance(shorter, Dim)
+    if below_zero:  # floor(n / q) is -floor((-n + q - 1) / q)
+        whole = -_divided(b // common - 1 - shorter, b // common)[0]
+    else:
+        whole = applied("div", shorter, b // common)
+    return quotient + whole, rest - whole * b
+
+
+def _long_division(a: int, b: int) -> tuple[int, int]:
+    """Return q and r with a = q * b + r, by the first term of b."""
+    divisor = terms_of(b)
+    head = next(iter(sorted(divisor, key=_degree)))
+    left, quotient, rest = terms_of(a), 0, 0
+    while left:
+        monomial = min(left, key=_degree)
+        factor = left.pop(monomial)
+        shared = without(monomial, head)
+        times = factor // divisor[head] if shared is not None else 0
+        if shared is None or not times or (factor % divisor[head] and monomial):
+            rest = rest + made({monomial: factor})
+            continue
+        step = made({shared: times})
+        quotient = quotient + step
+        taken = terms_of(step * b)
+        left[monomial] = factor
+        for m, c in taken.items():
+            left[m] = left.get(m, 0) - c
+        left = {m: c for m, c in left.items() if c}
+        if monomial in left:  # the constant's own remainder
+            rest = rest + made({monomial: left.pop(monomial)})
+    return quotient, rest
+
+
+def _degree(monomial: Monomial) -> tuple[object, ...]:
+    """Order monomials from the highest down: by total degree, then by text."""
+    return (-sum(p for _, p in monomial), [(a.text, -p) for a, p in monomial])
+
+
+def without_atom(value: Dim, atom: Atom) -> int | None:
+    """Return an extent divided by an atom, None where that isn't a factor of every term."""
+    terms = {without(m, ((atom, 1),)): c for m, c in value.terms}
+    return None if None in terms else made({m: c for m, c in terms.items() if m is not None})
+
+
+def _extreme(fn: Literal["min", "max"], values: Sequence[int]) -> int:
+    if not any(isinstance(value, Dim) for value in values):
+        return min(values) if fn == "min" else max(values)
+    flat: list[int] = []
+    for value in values:
+        atom = _only_atom(value)
+        flat += atom.args if isinstance(atom, Function) and atom.fn == fn else (value,)
+    kept: list[int] = []
+    for value in dict.fromkeys(flat):
+        kept = [k for k in kept if not _dominates(fn, value, k)]
+        if not any(_dominates(fn, k, value) for k in kept):
+            kept.append(value)
+    if len(kept) == 1:
+        return kept[0]
+    return applied(fn, *sorted(kept, key=str))
+
+
+def _dominates(fn: str, a: int, b: int) -> bool:
+    """Return whether `a` makes `b` superfluous."""
+    return low(b - a if fn == "min" else a - b) >= 0
+
+
+def _only_atom(value: int) -> Atom | None:
+    if isinstance(value, Dim) and len(value.terms) == 1:
+        monomial, factor = value.terms[0]
+        if factor == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+            return monomial[0][0]
+    return None
+
+
+def _below(a: int, b: int) -> bool:
+    """Return whether a < b; raises Undecided where the range holds both answers."""
+    difference = a - b
+    if not isinstance(difference, Dim):
+        return difference < 0
+    for bounds in (rough_bounds, bounds_of):
+        lowest, highest = bounds(difference)
+        if highest < 0:
+            return True
+        if lowest >= 0:
+            return False
+    raise Undecided(
+        f"whether {plain(a)} is less than {plain(b)} depends on the shape",
+        hint=NARROWER,
+    )

@@ -9,9 +9,20 @@ from itertools import combinations
 from math import prod
 from typing import Any, TypeVar, cast
 
-from atc.dims.algebra import atom_of, made, maximum, minimum, not_equal, without_atom
-from atc.dims.bounds import atom_bounds, without_quotients
-from atc.dims.dim import Atom, Dim, Function, Symbol, as_int, dim, high, low
+from atc.dims.bounds import atom_bounds, high, low, without_quotients
+from atc.dims.dim import (
+    Dim,
+    applied,
+    as_int,
+    atom_of,
+    dim,
+    made,
+    maximum,
+    minimum,
+    not_equal,
+    without_atom,
+)
+from atc.dims.polynomial import Atom, Function, Symbol
 from atc.dims.text import plain
 
 T = TypeVar("T")
@@ -36,7 +47,7 @@ def broadcast_extents(a: int, b: int) -> int:
         return b
     if low(a) > 0 < low(b):
         return maximum(a, b)
-    return atom_of(Function("broadcast", tuple(sorted((a, b), key=str))))  # 0 is less than 1
+    return applied("broadcast", *sorted((a, b), key=str))  # 0 is less than 1
 
 
 def broadcast_guard(a: int, b: int) -> int:

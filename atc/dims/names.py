@@ -9,11 +9,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atc.dims.dim import Range
-
 _NAME = r"[^\W\d][\w.]*"
 _TERM = re.compile(rf"\s*(?:(\d{{1,18}})\s*\*\s*({_NAME})|({_NAME})\s*\*\s*(\d{{1,18}})"
                    rf"|({_NAME})|(\d{{1,18}}))\s*")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Range:
+    """The extents that an axis may have when the network runs, both ends included."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low}~{self.high}"
+
+
+RANGES = "atc.ranges"
+"""Where an imported model's input says the ranges of its axes: None for those that are fixed."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.dims.algebra import atom_of, maximum, minimum, not_equal
-from atc.dims.dim import Atom, Dim, Function, Symbol, dim, low
+from atc.dims.bounds import low
+from atc.dims.dim import Dim, applied, dim, maximum, minimum, not_equal
+from atc.dims.polynomial import Atom, Function, Symbol
 
 
 def at_least_one(extents: Sequence[int]) -> dict[Symbol, Symbol]:
@@ -63,4 +64,4 @@ def _atom(atom: Atom, by: Mapping[Symbol, Symbol]) -> int:
         case "unlike":
             return not_equal(*args)
         case "broadcast":
-            return atom_of(Function("broadcast", tuple(sorted(args, key=str))))
+            return applied("broadcast", *sorted(args, key=str))

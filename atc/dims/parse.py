@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Literal
 
-from atc.dims.algebra import atom_of
-from atc.dims.dim import Function, Symbol, dim
+from atc.dims.dim import applied, dim
+from atc.dims.polynomial import Symbol
 
 _TOKEN = re.compile(r"\s*(\d+|d\[\d+\]|atc_(?:div|mod|min|max|broadcast)\(|!=|[-+*/%(),])")
 _FUNCTIONS: Mapping[str, Literal["div", "mod", "unlike"]] = {"/": "div", "%": "mod", "!=": "unlike"}
@@ -80,12 +80,12 @@ class _Parser:
             args = [self.sum()]
             while self.expect(",", ")") == ",":
                 args.append(self.sum())
-            return atom_of(Function(_CALLS[token], tuple(args)))
+            return applied(_CALLS[token], *args)
         if token != "(":
             raise ValueError(f"'{self.text}' is not a valid extent")
         value = self.sum()
         if self.next in _FUNCTIONS:
             fn = _FUNCTIONS[self.take()]
-            value = atom_of(Function(fn, (value, self.sum())))
+            value = applied(fn, value, self.sum())
         self.expect(")")
         return value

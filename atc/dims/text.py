@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from atc.dims.dim import Dim, Monomial
-
 _TOKEN = re.compile("⟨([^⟩]*)⟩")
 
 
@@ -41,22 +39,7 @@ def functions_in(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(used))
 
 
-def in_c(value: int) -> str:
-    """Return an extent as C."""
-    return value.text if isinstance(value, Dim) else str(value)
-
-
 def wrapped(text: str) -> str:
     """Return C as a factor."""
     simple = re.fullmatch(r"[\w\[\]]+|\([^()]*\)", text)
     return text if simple else f"({text})"
-
-
-def term(monomial: Monomial, factor: int) -> str:
-    """Return a term of a polynomial as C."""
-    if not monomial:
-        return str(factor)
-    atoms = " * ".join(a.text for a, power in monomial for _ in range(power))
-    if factor == 1:
-        return atoms
-    return f"-{atoms}" if factor == -1 else f"{factor} * {atoms}"

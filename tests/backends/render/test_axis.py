@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from atc.backends.render.axis import Axis
-from atc.dims import dim, evaluate
-from atc.dims.dim import Symbol
+from atc.dims import Symbol, dim, evaluate
 
 PADS = (0, 2, 7, -1)
 WINDOWS = list(itertools.product((1, 2, 5), (1, 2, 3), (1, 3), PADS))

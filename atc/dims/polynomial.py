@@ -1,0 +1,165 @@
+"""Exact integer polynomials in canonical form, and their text in C: what extents are made of.
+
+They know no bounds: what a function's text depends on of these is decided where one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+Call = Literal["div", "mod", "min", "max", "unlike", "broadcast"]
+"""Functions of extents that are no polynomials.
+
+`div` and `mod` are floored. `unlike` is 1 where its two arguments differ, else 0. `broadcast` is
+what two axes become that are broadcast to each other: the first one unless that is 1.
+"""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A run-time extent: entry `index` of the network's table of dims, from `low` to `high`.
+
+    `high` may depend on other symbols. `label` names it to people. One that is `given` is an axis
+    of an input; any other is written by a kernel.
+    """
+
+    index: int
+    label: str
+    low: int
+    high: int
+    given: bool = True
+
+    @cached_property
+    def text(self) -> str:
+        """The symbol in C."""
+        return f"d[{self.index}]"
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbol and those that its highest value depends on."""
+        return (self.high.symbols if isinstance(self.high, Polynomial) else frozenset()) | {self}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of extents; `text` is the call in C. See `applied`, which makes them."""
+
+    fn: Call
+    args: tuple[int, ...]
+    text: str = field(compare=False, repr=False)
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that the arguments depend on."""
+        return frozenset().union(*(a.symbols for a in self.args if isinstance(a, Polynomial)))
+
+
+Atom = Symbol | Function
+Monomial = tuple[tuple[Atom, int], ...]
+"""Atoms with their powers, in order of their text; empty for the constant."""
+Terms = Mapping[Monomial, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """A polynomial in canonical form."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Polynomial)
+            and self._hash == other._hash
+            and self.terms == other.terms
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """The value as C over the table `d`."""
+        return " + ".join(_term_in_c(m, c) for m, c in self.terms).replace("+ -", "- ")
+
+    def __str__(self) -> str:
+        return f"⟨{self.text}⟩"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that it depends on."""
+        return frozenset().union(*(atom.symbols for m, _ in self.terms for atom, _ in m))
+
+
+def terms_of(value: int) -> dict[Monomial, int]:
+    """Return the terms of an extent."""
+    if isinstance(value, Polynomial):
+        return dict(value.terms)
+    return {(): value} if value else {}
+
+
+def canonical(terms: Terms) -> dict[Monomial, int]:
+    """Return terms in order, without those that are 0."""
+    kept = [term for term in terms.items() if term[1]]
+    return dict(sorted(kept, key=lambda t: (not t[0], [(a.text, p) for a, p in t[0]])))
+
+
+def added(a: Terms, b: Terms) -> Terms:
+    """Return a + b, in any order."""
+    total = dict(a)
+    for monomial, factor in b.items():
+        total[monomial] = total.get(monomial, 0) + factor
+    return total
+
+
+def multiplied(a: Terms, b: Terms) -> Terms:
+    """Return a * b, in any order."""
+    total: dict[Monomial, int] = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            both = join(m, n)
+            total[both] = total.get(both, 0) + c * d
+    return total
+
+
+def join(m: Monomial, n: Monomial) -> Monomial:
+    """Return the product of two monomials."""
+    if not m or not n:
+        return m or n
+    powers = dict(m)
+    for atom, power in n:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda p: p[0].text))
+
+
+def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    """Return a monomial divided by another, None where it isn't divisible."""
+    powers = dict(monomial)
+    for atom, power in divisor:
+        if powers.get(atom, 0) < power:
+            return None
+        powers[atom] -= power
+    return tuple((a, p) for a, p in powers.items() if p)
+
+
+def in_c(value: int) -> str:
+    """Return an extent as C."""
+    return value.text if isinstance(value, Polynomial) else str(value)
+
+
+def _term_in_c(monomial: Monomial, factor: int) -> str:
+    if not monomial:
+        return str(factor)
+    atoms = " * ".join(a.text for a, power in monomial for _ in range(power))
+    if factor == 1:
+        return atoms
+    return f"-{atoms}" if factor == -1 else f"{factor} * {atoms}"
