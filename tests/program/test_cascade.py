@@ -138,7 +138,7 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
     folders = root / "whole" / "net", root / "cascades" / "net"
     common: dict[str, Any] = {
         "build_config": "cc -O0", "num_threads": threads,
-        "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
+        "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no stripes
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         atc.compile(root / "model.onnx", folders[0], **common)

@@ -84,7 +84,7 @@ class FirstTiles(TiledConv[FirstParams, Window]):
         return {1: lambda weights: self.pack(ungrouped(weights, window.g, 1)[0], window, w)}
 
     def scratch(self, w: Workload[ConvBlocked], params: FirstParams, target: Target) -> int:
-        """Reserve a band of pixels, two blocks of sums, and a row of padding."""
+        """Reserve the pixels of a block of rows, two blocks of sums, and a row of padding."""
         window = self.window(w, params)
         return window.parts * window.lower_offset + 2 * 4 * TILE + self._border(w, window)
 

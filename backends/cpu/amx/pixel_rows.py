@@ -19,7 +19,7 @@ from atc.backends.cpu.amx.tiled_conv import LINE, Panels
 from atc.backends.machine import Machine
 from atc.ir.graph import Array
 
-BAND = 3 << 16
+ROW_BLOCK = 3 << 16
 """Bytes of pixels in scratch that stay in the second-level cache until all products met them."""
 WORD = 4
 """Bytes of a word: two bfloat16, or four bytes."""
@@ -41,7 +41,7 @@ class Window(Panels):
     deep: int
     size: int
     whole: bool
-    """Whether all rows are made at once, not in bands."""
+    """Whether all rows are made at once, not block by block."""
 
     @property
     def numbers(self) -> int:
@@ -123,13 +123,13 @@ class Window(Panels):
         return sorted(found.items())
 
     @cached_property
-    def band(self) -> int:
+    def row_block(self) -> int:
         """Rows of results whose pixels are made at a time."""
         rows = self.g.rows.out
         if self.whole:
             return rows
         line = len(self.phases) * self.parts * self.pitch * self.stride
-        most = max(1, BAND // line, -(-2 * self.block // self.pitch))
+        most = max(1, ROW_BLOCK // line, -(-2 * self.block // self.pitch))
         return -(-rows // -(-rows // most))
 
     def results(self, rows: int) -> int:
@@ -139,7 +139,7 @@ class Window(Panels):
     @property
     def plane(self) -> int:
         """Bytes of a plane with all that is read beyond its last line."""
-        ends = -(-self.results(self.band) // self.block) * self.block
+        ends = -(-self.results(self.row_block) // self.block) * self.block
         further = max(further for _, further in self.phases) * self.pitch
         read = (ends + further) * self.stride + self.line_steps * LINE
         return -(-max(read, self.filled) // LINE) * LINE
@@ -147,7 +147,7 @@ class Window(Panels):
     @property
     def filled(self) -> int:
         """Bytes of a plane's lines; what follows is padding."""
-        lines = self.band + max(further for _, further in self.phases)
+        lines = self.row_block + max(further for _, further in self.phases)
         return lines * self.pitch * self.stride
 
     @property
@@ -163,14 +163,14 @@ class Window(Panels):
 
     def blocks(self) -> int:
         """Return how many blocks an image has."""
-        full, rest = divmod(self.g.rows.out, self.band)
-        sizes = [self.band] * full + [rest] * (rest > 0)
+        full, rest = divmod(self.g.rows.out, self.row_block)
+        sizes = [self.row_block] * full + [rest] * (rest > 0)
         return sum(-(-self.results(rows) // self.block) for rows in sizes)
 
     def made(self) -> int:
         """Return how many vectors of pixels an image has, those made twice counted twice."""
-        bands = -(-self.g.rows.out // self.band)
-        lines = sum(self.g.rows.out + bands * further for _, further in self.phases)
+        blocks = -(-self.g.rows.out // self.row_block)
+        lines = sum(self.g.rows.out + blocks * further for _, further in self.phases)
         return lines * -(-self.kept // VECTOR)
 
     def interleaving(self) -> list[list[list[int]]]:

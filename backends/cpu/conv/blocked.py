@@ -320,11 +320,11 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
         x_rows: int, y_rows: int,
     ) -> DirectParams | None:
-        """Tiles of rows and columns; weights stay in the cache from band to band."""
+        """Tiles of rows and columns; weights stay in the cache from block to block."""
         op = w.op
         if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).deferred:
             return None
-        if not w.constant[1]:  # each band would pack them anew
+        if not w.constant[1]:  # each block would pack them anew
             return None
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
@@ -335,7 +335,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
     def stripe_ends(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> Sequence[int]:
-        """Bands cut no tile of several rows into single ones."""
+        """Blocks of rows cut no tile of several rows into single ones."""
         p = params.p
         g = geometry(w, p, params)
         (low, high), rows = g.rows.interior, tile_rows(g, p)

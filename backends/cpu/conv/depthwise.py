@@ -184,7 +184,7 @@ class WindowTiles(Stripable[Windowed, WindowParams]):
     def stripe_ends(
         self, w: Workload[Windowed], params: WindowParams, target: Target
     ) -> Sequence[int]:
-        """Bands end where tiles do."""
+        """Blocks of rows end where tiles do."""
         tiles = cut_columns(channelwise(w).rows, params.r)
         return [t.first + (k + 1) * t.width for t in tiles for k in range(t.count)]
 

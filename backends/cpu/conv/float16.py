@@ -1,4 +1,4 @@
-"""Direct convolution of float16: bands of rows become floats in scratch, then tiles as of floats.
+"""Direct convolution of float16: blocks of rows become floats in scratch, then tiles as of floats.
 
 Every number is computed as from a tensor of floats.
 """
@@ -28,10 +28,10 @@ from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
-BAND = 2 / 3
-"""Part of the first-level cache that a band of rows may take, if the weights stay in the second."""
+ROW_BLOCK = 2 / 3
+"""Part of the first-level cache of a block of rows, if the weights stay in the second."""
 LARGE = 1 / 4
-"""Part of the second-level cache that one may take whose rows are reread, by the next band, or
+"""Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
 WIDENING = 2.0
 """Cycles to widen a vector of x and store it."""
@@ -50,12 +50,12 @@ class ConvFloat16(ConvDirect):
         return fits and len(w.input(0).shape) != op.plain
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
-        """Return all parameter sets: tiles that fit the registers, bands that fit the caches."""
+        """Return all parameter sets: tiles that fit registers, blocks of rows that fit caches."""
         found: list[DirectParams] = []
         for p, nv in WIDE if target.vector_registers >= 32 else NARROW:
             g = geometry(w, p)
             if nv <= g.mb:
-                rb = _band(g, p, target.machine)
+                rb = _row_block(g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
         return found
 
@@ -66,24 +66,24 @@ class ConvFloat16(ConvDirect):
         return packed_panels(w, params)
 
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
-        """Reserve a band of an image in floats."""
-        g = _banded(w, params)
+        """Reserve a block of rows of an image in floats."""
+        g = _in_row_blocks(w, params)
         return 4 * g.supers * g.icb * g.in_plane
 
     def striped_params(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
         x_rows: int, y_rows: int,
     ) -> DirectParams | None:  # fmt: skip
-        """Tiles of rows and columns; a stripe is widened in bands of its own."""
+        """Tiles of rows and columns; a stripe is widened in blocks of its own."""
         found = super().striped_params(w, params, target, x_rows, y_rows)
         if found is None:
             return None
         g = geometry(w, found.p, found)
-        return replace(found, rb=_band(g, found.p, target.machine) or g.rows.out)
+        return replace(found, rb=_row_block(g, found.p, target.machine) or g.rows.out)
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
-        """Return the geometry of an image whose bands lie in scratch."""
-        return _banded(w, params)
+        """Return the geometry of an image whose blocks of rows lie in scratch."""
+        return _in_row_blocks(w, params)
 
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
@@ -97,19 +97,19 @@ class ConvFloat16(ConvDirect):
 
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimate cycles: of the tiles, of widening, and of weights that are reread."""
-        machine, g = target.machine, _banded(w, params)
+        machine, g = target.machine, _in_row_blocks(w, params)
         widening = stored_weights(w).widening(target)
         tiles = image_cycles(machine, g, params.p, params.nv, g.depth, widening)
-        bands = -(-g.rows.out // (params.rb or g.rows.out))
+        blocks = -(-g.rows.out // (params.rb or g.rows.out))
         weights = g.supers * g.mb * g.block * g.depth * 4
-        reread = (bands - 1) * weights / machine.far_rate
-        rows = bands * g.x_rows if params.rb else g.rows.size
+        reread = (blocks - 1) * weights / machine.far_rate
+        rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.supers * g.icb * rows * g.cols.size
         far = reread if weights > BESIDE * machine.l2.size else 0.0
         return g.batch * (g.supers * tiles + read * WIDENING + far)
 
 
-def _banded(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
+def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
     g = geometry(w, params.p, params)
     if not params.rows_held and not 0 < params.rb < g.rows.out:
         return g
@@ -117,11 +117,11 @@ def _banded(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
     return replace(g, x_rows=min(reach, g.rows.size))
 
 
-def _band(g: Geometry, pixels: int, machine: Machine) -> int:
-    """Return the rows of results of a band; 0: all."""
+def _row_block(g: Geometry, pixels: int, machine: Machine) -> int:
+    """Return the rows of results of a block; 0: all."""
     weights = 4 * g.supers * g.mb * g.block * g.depth
     large = g.rows.kernel > 1 or weights > BESIDE * machine.l2.size
-    most = LARGE * machine.l2.size if large else BAND * machine.l1.size
+    most = LARGE * machine.l2.size if large else ROW_BLOCK * machine.l1.size
     image = 4 * g.supers * g.icb * g.rows.size * g.cols.size * g.block
     rows = tile_rows(g, pixels)
     rb = -(-g.rows.out // (-(-image // int(most)) * rows)) * rows

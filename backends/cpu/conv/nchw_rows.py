@@ -1,9 +1,9 @@
 """Direct convolution of plain planes: tiles of filters by vectors of a line of pixels.
 
 For what channel blocks don't suit: a single filter, filters known only at run time, groups of few
-channels. Lines of pixels are vectors and filters are broadcast, so neither is rearranged. A band of
-rows at a time is copied with its padding into scratch, where no tap needs to look for borders, and
-with a stride the pixels of each phase beside each other.
+channels. Lines of pixels are vectors and filters are broadcast, so neither is rearranged. A block
+of rows at a time is copied with its padding into scratch, where no tap needs to look for borders,
+and with a stride the pixels of each phase beside each other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Planes:
     cols: Axis
     lanes: int
     near: int
-    """Bytes of a band that stay in the L2 cache."""
+    """Bytes of a block of rows that stay in the L2 cache."""
 
     @property
     def taps(self) -> int:
@@ -94,10 +94,10 @@ class Planes:
     @property
     def plane(self) -> int:
         """The floats from channel to channel."""
-        return self.pitch * (self.rows.size if self.direct else self.rows.span(self.band))
+        return self.pitch * (self.rows.size if self.direct else self.rows.span(self.row_block))
 
     @property
-    def band(self) -> int:
+    def row_block(self) -> int:
         """The rows of outputs computed from one copy."""
         if self.direct:
             return self.rows.out
@@ -165,7 +165,7 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         return cheapest(self, sets, w, target, 3)
 
     def scratch(self, w: Workload[Conv], params: TileParams, target: Target) -> int:
-        """Reserve a band of all channels of a group."""
+        """Reserve a block of rows of all channels of a group."""
         p = planes_of(w, target)
         return 0 if p.direct else most(p.channels * p.plane * 4)
 
@@ -196,9 +196,9 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
             for c in panels
             for t in row_tiles(p.filters, params.mr)
         )
-        bands = -(-p.rows.out // p.band)
+        blocks = -(-p.rows.out // p.row_block)
         rate = COPIED if p.cols.stride == 1 else APART
-        copied = 0.0 if p.direct else bands * p.channels * p.plane / rate
+        copied = 0.0 if p.direct else blocks * p.channels * p.plane / rate
         return p.batch * p.group * (p.rows.out * row * SLACK + copied)
 
 

@@ -46,7 +46,7 @@ def rounded(x: Array) -> Array:
 
 
 def calls_of(kernels: Kernels, case: Case, target_name: str) -> list[Call]:
-    """Return the call for floats, and those for float16: with bands of all, and of few rows."""
+    """Return the call for floats, and those for float16: with blocks of all, and of few rows."""
     target = vector_target(target_name)
     graph, feeds, _ = build(case, lanes(target))
     (node,), given = graph.nodes, dict(zip(graph.inputs, feeds, strict=True))
@@ -88,7 +88,7 @@ def check(kind: str, target_name: str, most: int) -> None:
             np.testing.assert_array_equal(halves, wanted, str(case))
 
 
-def test_a_band_of_float16_gives_the_numbers_of_floats() -> None:
+def test_a_block_of_rows_of_float16_gives_the_numbers_of_floats() -> None:
     check("direct", "x86-64-avx2", 1)
 
 

@@ -57,7 +57,7 @@ def expected(x: Any, w: Any, window: Window, group: int, out: tuple[int, ...]) -
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_sums_equal_those_of_all_taps(target: str) -> None:
     record = vector_target(target)
-    small = replace(record.machine.l2, size=16000)  # bands of few rows
+    small = replace(record.machine.l2, size=16000)  # blocks of few rows
     record = replace(record, machine=replace(record.machine, l2=small))
     calls, truths = [], []
     for seed, (shape, filters, window, group, out) in enumerate(CASES.values()):
