@@ -107,7 +107,7 @@ def with_bf16x3_decided(
             return request.decide(float32_nodes=products.unknown | {*products.nodes})
         _keep(store, key, found)
     plain, error = found
-    return request.decide(float32_nodes=products.unknown | {*plain}, split_error=error)
+    return request.decide(float32_nodes=products.unknown | {*plain}, predicted_error=error)
 
 
 def _kept(store: ContentStore | None, key: bytes) -> _Predicted | None:

@@ -42,7 +42,7 @@ SEEDS = (0, 1)
 
 BF16_ERROR = 1e-4
 """The least error for which kernels that multiply in bf16 are worth a try."""
-FORESEEN = 0.6
+PREDICTED_SHARE = 0.6
 """The part of the error that is left to products where it can't be measured."""
 LOW = ("bf16", "bf16x3")
 """Precisions that a product may lose, the least precise first."""
@@ -64,7 +64,8 @@ def within_error(inner: Compile) -> Compile:
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         options, decided = request.options, request.decisions
-        if not options.max_error or (decided.measured_error, decided.split_error) != (None, None):
+        errors = (decided.measured_error, decided.predicted_error)
+        if not options.max_error or errors != (None, None):
             return inner(request, diagnostics)
         if request.shape_profiles:
             raise _several_shapes()
@@ -95,7 +96,7 @@ def _chosen(trials: _Trials) -> Decisions:
         if error <= trials.allowed and trials.measures:
             return replace(decided, measured_error=error)
         if error <= trials.allowed:
-            return replace(decided, split_error=error)
+            return replace(decided, predicted_error=error)
     return _with_exact(trials, decided)
 
 
@@ -198,7 +199,7 @@ class _Trials:
     @property
     def allowed(self) -> float:
         """The error that may be measured, or predicted for products alone."""
-        return self.request.options.max_error * (1.0 if self.measures else FORESEEN)
+        return self.request.options.max_error * (1.0 if self.measures else PREDICTED_SHARE)
 
     def _error(self, done: Compilation) -> float:
         if self.measures:

@@ -22,7 +22,7 @@ class Contract:
     """The precision that a library states: `error_bound` is a part of the output's scale.
 
     `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
-    float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16
+    float64, where it was measured when compiling; `predicted_error` what products in bf16x3 or bf16
     alone add, as far as that was predicted.
     """
 
@@ -31,15 +31,15 @@ class Contract:
     error_bound: float
     measured_error: float | None
     products: tuple[str, ...]
-    split_error: float | None = None
+    predicted_error: float | None = None
 
     @property
     def text(self) -> str:
         """The contract as `<name>_build_info()` states it."""
         note = f"precision={self.precision}; implmode={self.implmode}; "
         note += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
-        if self.split_error is not None:
-            note += f"; split_error={self.split_error:.2e}"
+        if self.predicted_error is not None:
+            note += f"; predicted_error={self.predicted_error:.2e}"
         if self.measured_error is None:
             return note
         return f"{note}; measured_error={self.measured_error:.2e}"
@@ -56,5 +56,5 @@ def contract_of(request: Request, selection: Selection) -> Contract:
     epsilon = max(request.policy.epsilon, _TF32 if "tf32" in used else 0.0)
     bound = options.max_error or max(plain, _ROUNDINGS * epsilon)
     products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
-    split = decisions.split_error if {"bf16x3", "bf16"} & used else None
+    split = decisions.predicted_error if {"bf16x3", "bf16"} & used else None
     return Contract(name, implmode, bound, decisions.measured_error, products, split)

@@ -66,7 +66,7 @@ class Decisions:
     """Nodes for which they may not, even so."""
     float32_nodes: frozenset[str] | None = None
     """Nodes whose products are in float32, None until the error of bf16x3 is predicted."""
-    split_error: float | None = None
+    predicted_error: float | None = None
     """The predicted error of products below float32, as a part of the output's scale."""
     measured_error: float | None = None
     """What --max_error came to, as a part of the output's scale."""

@@ -141,11 +141,11 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
     )
     assert near.float32_nodes == {"one", "other"}
     assert far.float32_nodes == plain.float32_nodes == frozenset()
-    assert far.split_error is not None
-    assert 1e-7 < far.split_error < 2e-5
+    assert far.predicted_error is not None
+    assert 1e-7 < far.predicted_error < 2e-5
 
 
-def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_predicted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(near_copies(1.0), tmp_path / "m.onnx")
     request = resolve_request(Options(tmp_path / "m.onnx", tmp_path / "m", target=AMX))
     store = ContentStore(tmp_path, "kept", Secret(b"key"))
@@ -154,10 +154,10 @@ def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert with_bf16x3_decided(request, Diagnostics(), store) == first
     onnx.save(near_copies(0.5), tmp_path / "m.onnx")
     other = with_bf16x3_decided(request, Diagnostics(), store).decisions
-    assert (other.float32_nodes, other.split_error) == ({"one", "other"}, 0.0)
+    assert (other.float32_nodes, other.predicted_error) == ({"one", "other"}, 0.0)
 
 
-def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
+def test_what_can_not_be_predicted_is_not_split(tmp_path: Path) -> None:
     model = near_copies(1.0)
     model.graph.node[2].op_type = "FusedMatMul"  # which onnx.reference doesn't know
     model.graph.node[2].domain = "com.microsoft"
@@ -217,7 +217,7 @@ def test_an_error_bound_allows_bf16_where_it_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_bound_is_foreseen_where_the_target_can_not_run(tmp_path: Path) -> None:
+def test_an_error_bound_is_predicted_where_the_target_can_not_run(tmp_path: Path) -> None:
     if get_target(AMX).features <= host_features():
         pytest.skip("this CPU has tiles")
     onnx.save(two_products(), tmp_path / "model.onnx")
@@ -229,8 +229,8 @@ def test_an_error_bound_is_foreseen_where_the_target_can_not_run(tmp_path: Path)
         stated = done.report["precision"]
         assert stated["measured_error"] is None
         assert stated["error_bound"] == error
-        assert stated["split_error"] <= 0.6 * error
-        return stated["split_error"], sorted(n["precision"] for n in done.report["nodes"])
+        assert stated["predicted_error"] <= 0.6 * error
+        return stated["predicted_error"], sorted(n["precision"] for n in done.report["nodes"])
 
     both, precisions = compiled(5e-2)
     assert precisions == ["bf16", "bf16"]

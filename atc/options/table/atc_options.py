@@ -287,8 +287,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             nonnegative, 0,
             documentation="Measured on seeded inputs against the model in float64. As many "
             "products are in bfloat16 as it allows, those that gain most time for the error they "
-            "add; then the worst offenders get precise kernels until it is kept. For a target that "
-            "this machine can't run the errors of products are predicted."),
+            "add; then the kernels that err most become precise ones until it is kept. For a "
+            "target that this machine can't run the errors of products are predicted."),
     Setting("cal_conf", "Optimisation", "quantise the model to 8-bit integers first: a file of "
             "what atc quantize takes for that, a line each (calibration=data/, method=percentile)",
             "FILE", path, system="ATC", row="A-35",
