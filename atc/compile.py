@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from atc.accuracy.bf16x3 import bf16x3_settled
+from atc.accuracy.bf16x3 import bf16x3_decided
 from atc.accuracy.golden import selftested
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
@@ -30,7 +30,7 @@ from atc.quantize.calibrated import calibrated
 
 def searching(compile_one: Compile) -> Compile:
     """Put a compilation inside of what searches over compilations where options ask for that."""
-    return calibrated(selftested(multi_target(within_error(bf16x3_settled(compile_one)))))
+    return calibrated(selftested(multi_target(within_error(bf16x3_decided(compile_one)))))
 
 
 compile_request = searching(compile_one)

@@ -27,7 +27,7 @@ from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
 from atc.cache.secret import Secret, find_secret
 from atc.cache.session import Session
 from atc.cache.stats import CacheStats, Event
-from atc.cache.versions import read_inis, settle_versions
+from atc.cache.versions import read_inis, record_versions
 from atc.errors import one_line
 
 Warn = Callable[[str], None]
@@ -276,7 +276,7 @@ def _open_place(
         if mode == "force":
             _warn_if_in_use(folder, warn)
         stack.callback(os.close, folder.lock(USE_LOCK, shared=True, wait_s=_WAIT_S))
-        deleted = settle_versions(base, target, versions, secret, wait_s=_WAIT_S)
+        deleted = record_versions(base, target, versions, secret, wait_s=_WAIT_S)
         if mode == "force":
             with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                 entries.remove_all(folder)

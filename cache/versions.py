@@ -62,7 +62,7 @@ def read_inis(base: Folder) -> list[Ini]:
     return found
 
 
-def settle_versions(
+def record_versions(
     base: Folder, target: str, versions: Mapping[str, str], secret: Secret, *, wait_s: float
 ) -> dict[str, str]:
     """Record `versions` and the cache's own in the ini; return why entries of `target` went.
@@ -74,10 +74,10 @@ def settle_versions(
     """
     versions = {**versions, FORMAT_KEY: str(FORMAT)}
     wanted = clean_versions(versions)
-    if _recorded(_settled_text(base), wanted) == wanted:
+    if _recorded(_recorded_text(base), wanted) == wanted:
         return {}
     with base.locked(CHANGE_LOCK, wait_s=wait_s):
-        text = _settled_text(base)  # another process may have settled it meanwhile
+        text = _recorded_text(base)  # another process may have recorded them meanwhile
         recorded = _recorded(text, wanted)
         if recorded == wanted:
             return {}
@@ -99,7 +99,7 @@ def settle_versions(
         return deleted
 
 
-def _settled_text(base: Folder) -> str | None:
+def _recorded_text(base: Folder) -> str | None:
     """Return the text of the ini that records versions, None if there is none."""
     with open_folder(base.path.parent) as root:
         inner = read_ini_text(base)

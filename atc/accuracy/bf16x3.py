@@ -61,7 +61,7 @@ class _Products:
     """Nodes of such products that a reference in float64 can't distinguish."""
 
 
-def bf16x3_settled(inner: Compile) -> Compile:
+def bf16x3_decided(inner: Compile) -> Compile:
     """Wrap a compilation: on targets with AMX it gets the products that may be in bf16x3."""
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:

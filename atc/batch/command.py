@@ -153,8 +153,8 @@ def _chained(rows: Sequence[Row], place: Path) -> list[Path]:
 
 def _options(row: Row, output: Path) -> tuple[Options, Mapping[str, str]]:
     given = {"model": row.model, "output": output, "target": row.target, **row.options}
-    settled = resolve(given, "compile", program=True)
-    return make_options(settled.values), settled.environ
+    resolved = resolve(given, "compile", program=True)
+    return make_options(resolved.values), resolved.environ
 
 
 def _joined(first: Row, folders: Sequence[Path], output: Path, separate_weights: int) -> Sdk:

@@ -204,9 +204,9 @@ def compile_row(row: Row, jobs: int, session: Session | None = None) -> Outcome:
     try:
         given = {"model": row.model, "output": row.output, "target": row.target, "jobs": jobs}
         given |= row.options
-        settled = resolve(given, "compile", program=True)
+        resolved = resolve(given, "compile", program=True)
         kept = kept_network(
-            make_options(settled.values), settled.environ, settled.values, session
+            make_options(resolved.values), resolved.environ, resolved.values, session
         )
         if kept and (restored := kept.restore(Diagnostics())):
             return _outcome(

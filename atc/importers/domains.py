@@ -14,22 +14,22 @@ STOPS_GRADIENT = ("atc.training", "StopGradient")
 """Written on an Identity (key and value of its metadata) through which no gradient goes."""
 
 
-def settle_domains(model: onnx_ir.Model, file: str) -> None:
+def resolve_domains(model: onnx_ir.Model, file: str) -> None:
     """Replace the standard's domain by its short name, in the model and in its functions.
 
     Raises ModelError if its two names have different opsets, or if a node's domain is not
     imported.
     """
-    _settle(model.opset_imports, model.graph.all_nodes(), file)
+    _resolve(model.opset_imports, model.graph.all_nodes(), file)
     for key, function in [*model.functions.items()]:
         place = f"{file}, function '{function.name}'"
-        _settle(function.opset_imports, function.all_nodes(), place)
+        _resolve(function.opset_imports, function.all_nodes(), place)
         if function.domain == STANDARD:
             function.domain = ""
             model.functions[function.identifier()] = model.functions.pop(key)
 
 
-def _settle(
+def _resolve(
     imports: MutableMapping[str, int], nodes: Iterable[onnx_ir.Node], place: str
 ) -> None:
     version = imports.pop(STANDARD, None)

@@ -15,7 +15,7 @@ from onnx_ir.passes.common import InlinePass
 from atc.dims import Extent, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
 from atc.importers.axes import Names, names_of, resolve, resolve_by_names
-from atc.importers.domains import STANDARD, settle_domains
+from atc.importers.domains import STANDARD, resolve_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
@@ -80,7 +80,7 @@ def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
     A function may import other opsets than the model: its nodes then carry the version. Raises
     ModelError if a domain has no opset.
     """
-    settle_domains(model, file)
+    resolve_domains(model, file)
     if not len(model.functions):
         return model
     _check_calls(model)

@@ -260,7 +260,7 @@ class _Growth:
                 raise UnsupportedError(f"state {i} is {old}, then {new}", where=self.ctx.label)
             for axis, (n, m) in enumerate(zip(old.shape, new.shape, strict=True)):
                 if (i, axis) in self.steps:
-                    news |= self._settles(i, axis, n, m)
+                    news |= self._loosened(i, axis, n, m)
                     found.append((n, self.initial[i].shape[axis], m))
                 elif n != m:
                     self._vary(i, axis, m - n)
@@ -268,8 +268,8 @@ class _Growth:
         self.extents = () if news else tuple(found)
         return news
 
-    def _settles(self, i: int, axis: int, n: int, m: int) -> bool:
-        """Return whether an extent that becomes m after an iteration needs another bound."""
+    def _loosened(self, i: int, axis: int, n: int, m: int) -> bool:
+        """Find another bound for an extent that becomes m after an iteration, if it needs one."""
         step, top = self.steps[i, axis], self.tops[i, axis]
         if high(m - top) <= 0 if step is None else m - n == step:
             return False

@@ -57,7 +57,7 @@ def read_for_training(options: Options) -> Model:
     try:
         model = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(read))
         stops = _without_stops(model)
-        for value in model.graph.input:  # the reader has settled them: no names of extents are left
+        for value in model.graph.input:  # the reader has resolved them: no names are left
             for dim in value.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")
         if read.opset_imports.get("", OPSET) != OPSET:

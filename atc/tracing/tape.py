@@ -73,7 +73,7 @@ class Tape:
         if tensor.tape is self:
             return tensor.value
         if tensor.tape is not None:
-            tensor.tape.settle(tensor)
+            tensor.tape.resolve(tensor)
         known = self.values.get(id(tensor))
         if known is not None:
             return known
@@ -123,7 +123,7 @@ class Tape:
         assert current.array is not None
         return current.array
 
-    def settle(self, tensor: Tracked) -> None:
+    def resolve(self, tensor: Tracked) -> None:
         """Compute a tensor that another tape reads, and all others that are alive."""
         self._check_ended()
         if self.traced:

@@ -377,7 +377,7 @@ def _run(entry: Entry, arrays: Sequence[Array]) -> dict[str, Array]:
 
 def _present(tensor: Tracked) -> Array:
     if tensor.tape is not None:
-        tensor.tape.settle(tensor)
+        tensor.tape.resolve(tensor)
     assert tensor.array is not None
     return tensor.array
 
@@ -418,10 +418,10 @@ def trace(
     more: dict[str, Any] = {}
     for config in (sublinear_memory_config, dtr_config):
         more |= {} if config is None else config.options()
-    settled = options_for(opt_level, {**more, **options})
+    resolved = options_for(opt_level, {**more, **options})
 
     def made(function: Callable[..., Any]) -> Traced:
         return Traced(function, symbolic=symbolic, capture_as_const=capture_as_const,
-                      record_only=record_only, options=settled)  # fmt: skip
+                      record_only=record_only, options=resolved)  # fmt: skip
 
     return made if function is None else made(function)

@@ -133,7 +133,7 @@ def test_a_version_cannot_break_the_ini():
     assert values == {"v": "1\\n[x]\\nmax_op_cache_size=1 _ y"}
 
 
-def test_s24_versions_another_run_settled_meanwhile_empty_nothing(site, monkeypatch):
+def test_s24_versions_another_run_recorded_meanwhile_empty_nothing(site, monkeypatch):
     site.compile("enable")
     texts = iter([site.ini.read_text().replace("atc 0.1.0", "atc 0.0.9")])  # as it was before
     real = versions.read_ini_text

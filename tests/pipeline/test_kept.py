@@ -49,13 +49,13 @@ def given(tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def settled(given: Mapping[str, Any]) -> tuple[Options, Mapping[str, str], Mapping[str, Any]]:
+def resolved(given: Mapping[str, Any]) -> tuple[Options, Mapping[str, str], Mapping[str, Any]]:
     found = resolve(dict(given), "compile", program=True)
     return make_options(found.values), found.environ, found.values
 
 
 def place(given: Mapping[str, Any]) -> KeptNetwork | None:
-    return kept_network(*settled(given))
+    return kept_network(*resolved(given))
 
 
 def digest(given: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ def other(value: object, file: Path) -> object:
 @pytest.mark.parametrize("name", [f.name for f in fields(Options)])
 def test_each_option_counts(given: dict[str, Any], tmp_path: Path, name: str) -> None:
     """Every option changes the key, has nothing kept, or is known to change nothing."""
-    options, environ, _ = settled(given)
+    options, environ, _ = resolved(given)
     found = kept_network(options, environ)
     file = tmp_path / "file"
     file.write_text("a")
@@ -217,7 +217,7 @@ def test_options_that_change_nothing_share_the_folder(
 
 @pytest.mark.parametrize("name", ["keep_dtype", "insert_op_conf", "fusion_switch_file", "weight"])
 def test_the_contents_of_files_count(given: dict[str, Any], tmp_path: Path, name: str) -> None:
-    options, environ, _ = settled(given)
+    options, environ, _ = resolved(given)
     file = tmp_path / "file"
     keys = []
     for text in ("a", "b", "a"):

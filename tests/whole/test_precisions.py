@@ -124,7 +124,7 @@ def near_copies(apart: float) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def settled(
+def decided(
     path: Path, model: onnx.ModelProto, diagnostics: Diagnostics | None = None, **given: Any
 ) -> Decisions:
     onnx.save(model, path)
@@ -136,7 +136,7 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
     tmp_path: Path,
 ) -> None:
     near, far, plain = (
-        settled(tmp_path / "m.onnx", near_copies(apart), **given)
+        decided(tmp_path / "m.onnx", near_copies(apart), **given)
         for apart, given in ((1e-3, {}), (1.0, {}), (1e-3, {"precision_mode": "force_fp32"}))
     )
     assert near.float32_nodes == {"one", "other"}
@@ -165,7 +165,7 @@ def test_what_can_not_be_predicted_is_not_split(tmp_path: Path) -> None:
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 64
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     warned: list[str] = []
-    found = settled(tmp_path / "m.onnx", model, Diagnostics(warn=warned.append))
+    found = decided(tmp_path / "m.onnx", model, Diagnostics(warn=warned.append))
     assert found.float32_nodes is not None
     assert found.float32_nodes >= {"one", "other"}
     assert "the error of bf16x3 is unknown: products are in float32" in warned[0]

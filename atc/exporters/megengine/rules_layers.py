@@ -134,7 +134,7 @@ def _transposed(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     x, w, shape, names = _axes(b, node, xs[0], xs[1])
     rank, groups = len(xs[0].type.shape) - 2, node.get("group", 1)
     if rank == 3 or node.get("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise node.refuse("its shape is settled by its result, or it is of three axes")
+        raise node.refuse("its shape is that of its result, or it is of three axes")
     front, back, strides, dilations = _window(node, rank, (), ())
     if groups > 1:
         w = b.reshape(w, [groups, shape[0] // groups, *shape[1:]])
