@@ -24,7 +24,7 @@ from atc.options.table.debug_tools import COMMANDS as TOOLS
 
 if TYPE_CHECKING:
     from atc.accuracy.compare import Verification
-    from atc.cli.terminal import Screen
+    from atc.cli.terminal import Terminal
     from atc.load_and_run.console import Console
     from atc.pipeline.pipeline import Compilation
 
@@ -37,7 +37,7 @@ COMPILE = "compile"
 """The command of a line that names none."""
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
-Command: TypeAlias = "Callable[[list[str], Screen], int]"
+Command: TypeAlias = "Callable[[list[str], Terminal], int]"
 """What a command does with its words, and the exit status."""
 
 
@@ -66,9 +66,9 @@ def _run(name: str, argv: list[str]) -> int:
         return 0
     if name == COMPILE:
         print(START, flush=True)
-    screen = _screen(argv)
+    terminal = _terminal(argv)
     command = COMMANDS.get(name, _compile)
-    status = _guarded(lambda: command(argv, screen), screen)
+    status = _guarded(lambda: command(argv, terminal), terminal)
     if name == COMPILE:
         print("...")
         print(FAILURE if status else SUCCESS)
@@ -78,22 +78,22 @@ def _run(name: str, argv: list[str]) -> int:
 # ------------------------------------------------------------------------------------ commands
 
 
-def _compile(argv: list[str], screen: Screen) -> int:
+def _compile(argv: list[str], terminal: Terminal) -> int:
     """`atc --model=... --output=...`."""
     given = parse_arguments(argv, "compile").given
     resolved = resolve(needed_by_mode(given), "compile")
     values: dict[str, Any] = resolved.values
     if values["mode"] == TRAIN:
-        with screen:
+        with terminal:
             from atc.tracing.training import train
 
-            screen.finished(train(values, resolved.environ, screen.diagnostics()))
+            terminal.finished(train(values, resolved.environ, terminal.diagnostics()))
         return 0
     options = make_options(values)
     if values["mode"]:
-        with screen:  # deferred, as all is that takes long to load
+        with terminal:  # deferred, as all is that takes long to load
             from atc.tools.modes import run_mode
-            outcome = run_mode(values["mode"], options, values, screen.diagnostics())
+            outcome = run_mode(values["mode"], options, values, terminal.diagnostics())
         print(outcome.text, end="")
         if outcome.error is not None:
             raise outcome.error
@@ -101,26 +101,26 @@ def _compile(argv: list[str], screen: Screen) -> int:
     if values["singleop"] is not None:
 
         def finished(done: Compilation) -> None:
-            screen.finished(done)
+            terminal.finished(done)
             if values["verify"]:
-                result = compare(done.request, done.folder, screen.diagnostics())
-                with screen.aside():
+                result = compare(done.request, done.folder, terminal.diagnostics())
+                with terminal.aside():
                     _show_verification(result)
 
-        with screen:
+        with terminal:
             from atc.tools.modes import compile_single_ops
             from atc.tools.verify import compare
 
-            diagnostics = screen.diagnostics()
+            diagnostics = terminal.diagnostics()
             compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
         return 0
-    with screen:
+    with terminal:
         from atc.pipeline.kept import kept_network
 
-        diagnostics = screen.diagnostics()
+        diagnostics = terminal.diagnostics()
         kept = kept_network(options, resolved.environ, values)
         if kept and (restored := kept.restore(diagnostics)):
-            screen.built(0, restored.cached, restored.cache)
+            terminal.built(0, restored.cached, restored.cache)
             return 0
         from atc.tools.modes import compile_or_report
 
@@ -131,7 +131,7 @@ def _compile(argv: list[str], screen: Screen) -> int:
         done = compile_or_report(
             options, resolved.environ, diagnostics, values["check_report"], kept=kept
         )
-        screen.finished(done)
+        terminal.finished(done)
         result = None
         if values["verify"]:
             from atc.tools.verify import compare
@@ -155,32 +155,32 @@ def _compile(argv: list[str], screen: Screen) -> int:
     return 0
 
 
-def _verify(argv: list[str], screen: Screen) -> int:
+def _verify(argv: list[str], terminal: Terminal) -> int:
     """`atc verify`: compare a library with a reference; compile one if none is given."""
     arguments = parse_arguments(argv, "verify", words=1)
     folder = dict(zip(("library",), arguments.words, strict=False))
     resolved = resolve({**folder, **arguments.given}, "verify")
-    with screen:
+    with terminal:
         from atc.tools.verify import verify
 
-        result = verify(resolved, screen.diagnostics())
+        result = verify(resolved, terminal.diagnostics())
     _show_verification(result)
     return 0
 
 
-def _check(argv: list[str], screen: Screen) -> int:
+def _check(argv: list[str], terminal: Terminal) -> int:
     """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
     values: dict[str, Any] = resolve(parse_arguments(argv, "check").given, "check").values
     options = make_options({**values, "output": Path("net")})
-    with screen:
+    with terminal:
         from atc.tools.check import check_json, check_model, check_text
 
-        result = check_model(options, screen.diagnostics())
+        result = check_model(options, terminal.diagnostics())
     print((check_json if values["json"] else check_text)(result), end="")
     return result.exit_status
 
 
-def _explain(argv: list[str], _: Screen) -> int:
+def _explain(argv: list[str], _: Terminal) -> int:
     """`atc explain FOLDER NODE`: why a node of a compiled model got its kernel."""
     from atc.tools.explain import explain, read_report
 
@@ -192,17 +192,17 @@ def _explain(argv: list[str], _: Screen) -> int:
     return 0
 
 
-def _tool(command: str, argv: list[str], screen: Screen) -> int:
+def _tool(command: str, argv: list[str], terminal: Terminal) -> int:
     """`atc diff`, `bisect`, `profile` and `report`: looking inside a compiled network."""
-    with screen:
+    with terminal:
         from atc.tools.commands import run_tool
 
-        answer = run_tool(command, argv, screen.diagnostics())
+        answer = run_tool(command, argv, terminal.diagnostics())
     print(answer.text, end="")
     return answer.status
 
 
-def _batch(argv: list[str], _: Screen) -> int:
+def _batch(argv: list[str], _: Terminal) -> int:
     """`atc batch FILE`: many compilations, with a table on a terminal and lines elsewhere."""
     from atc.batch.command import batch_json, run_batch
     from atc.cli.batch_table import BatchLines, BatchTable
@@ -218,7 +218,7 @@ def _batch(argv: list[str], _: Screen) -> int:
     return done.exit_status
 
 
-def _env(argv: list[str], _: Screen) -> int:
+def _env(argv: list[str], _: Terminal) -> int:
     """`atc env [VARIABLE...]`: all variables with their values."""
     from atc.options.docs import settings_page
     from atc.options.show import HEADINGS, current, env_json, env_text
@@ -238,7 +238,7 @@ def _env(argv: list[str], _: Screen) -> int:
     return 0
 
 
-def _completion(argv: list[str], _: Screen) -> int:
+def _completion(argv: list[str], _: Terminal) -> int:
     """`atc completion bash|zsh|fish`: a script for the shell."""
     from atc.options.completion import SHELLS, completion
 
@@ -250,7 +250,7 @@ def _completion(argv: list[str], _: Screen) -> int:
     return 0
 
 
-def _cache(argv: list[str], _: Screen) -> int:
+def _cache(argv: list[str], _: Terminal) -> int:
     """`atc cache stats|verify|clear|why NAME`."""
     from atc.tools.cache import cache_command
 
@@ -263,16 +263,16 @@ def _load_and_run(argv: list[str]) -> int:
     """`atc load_and_run MODEL_OR_LIBRARY [options]`."""
     if _asks(argv, "load_and_run"):
         return 0
-    screen = _screen([])
-    console = _console(screen)
+    terminal = _terminal([])
+    console = _console(terminal)
 
     def run() -> int:
-        with screen:
+        with terminal:
             from atc.load_and_run.command import load_and_run
 
         return load_and_run(argv, console, sys.stdin.readline)
 
-    status = _guarded(run, screen)
+    status = _guarded(run, terminal)
     if console.quiet:
         console.result |= {"exit_status": status, "warnings": console.warnings}
         print(json.dumps(console.result, indent=1))
@@ -287,23 +287,23 @@ def _compare_binary_iodump(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(COMPARE_HELP, end="")
         return 0
-    screen = _screen([])
-    console = _console(screen)
-    return _guarded(lambda: compare(argv, console), screen)
+    terminal = _terminal([])
+    console = _console(terminal)
+    return _guarded(lambda: compare(argv, console), terminal)
 
 
-def _console(screen: Screen) -> Console:
+def _console(terminal: Terminal) -> Console:
     from atc.load_and_run.console import Console
 
     def line(text: str) -> None:
-        with screen.aside():
+        with terminal.aside():
             print(text, flush=True)
 
     def note(text: str) -> None:
-        with screen.aside():
+        with terminal.aside():
             print(text, file=sys.stderr)
 
-    return Console(line, note, screen)
+    return Console(line, note, terminal)
 
 
 COMMANDS: dict[str, Command] = {
@@ -335,9 +335,9 @@ def _asks(argv: list[str], command: str) -> bool:
     return False
 
 
-def _screen(argv: list[str]) -> Screen:
+def _terminal(argv: list[str]) -> Terminal:
     """Return what shows progress, at the --log level; a wrong level is reported later."""
-    from atc.cli.terminal import Screen
+    from atc.cli.terminal import Terminal
     from atc.options.table import LOG_LEVELS
 
     level = "null"
@@ -348,17 +348,17 @@ def _screen(argv: list[str]) -> Screen:
             level = word.removeprefix("--log=")
         elif before == "--log":
             level = word
-    return Screen(level if level in LOG_LEVELS else "null", sys.stderr)
+    return Terminal(level if level in LOG_LEVELS else "null", sys.stderr)
 
 
-def _guarded(run: Callable[[], int], screen: Screen) -> int:
+def _guarded(run: Callable[[], int], terminal: Terminal) -> int:
     """Run a command; turn whatever goes wrong into one line and an exit status."""
     try:
         return run()
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if screen.level == "debug":
+        if terminal.level == "debug":
             traceback.print_exception(error)
         status, text = _failure(error)
         print(text, file=sys.stderr)

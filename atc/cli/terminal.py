@@ -25,7 +25,7 @@ FIRST = "starting"
 """What goes on before the first stage: imports, which take longer than a small model does."""
 
 
-class Screen:
+class Terminal:
     """Shows a compilation on a stream; a context around it and around the imports it needs.
 
     On a terminal a bar says what goes on. Lines appear at the --log level: stages and counts from
@@ -40,7 +40,7 @@ class Screen:
         self._bar: Progress | None = None
         self._task: Any = None
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Terminal:
         if self._stream.isatty():
             self._stream.write(f"{FIRST}\r")  # the bar's own library takes a while to load
             self._stream.flush()

@@ -50,7 +50,7 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
         wait()
     with ExitStack() as stack:
         if arguments["fitting"] and compiles:
-            with console.screen:
+            with console.terminal:
                 from atc.load_and_run.fitting import fit
 
             folder = fit(arguments, given, stack, console, run_library)
@@ -84,7 +84,7 @@ def _compiled(
         folder = Path(place, arguments.subject.stem or "net")
     else:
         check_folder(folder, "--model_dump")
-    with console.screen:
+    with console.terminal:
         # Late: a library needs no compiler.
         from atc.load_and_run.compilation import compile_subject, runs_natively
 

@@ -64,7 +64,7 @@ def compile_subject(
             f"{one_line(options.target, 60)} doesn't run on this machine", where="--target",
             hint="--model_dump=FOLDER compiles for another machine",
         )  # fmt: skip
-    diagnostics = Diagnostics(console.stage, console.screen.progress, console.warn)
+    diagnostics = Diagnostics(console.stage, console.terminal.progress, console.warn)
     with ExitStack() as stack:
         place = Path(stack.enter_context(temporary_folder("load_and_run")))
         if arguments["batch_size"] > 0:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from atc.errors import one_line
 
 
-class Screen(AbstractContextManager["Screen"], Protocol):
+class Terminal(AbstractContextManager["Terminal"], Protocol):
     """Shows how a compilation goes; a context around it."""
 
     def stage(self, text: str) -> None:
@@ -24,12 +24,12 @@ class Screen(AbstractContextManager["Screen"], Protocol):
 class Console:
     """Writes lines through functions of the command line; with `quiet` only warnings are written.
 
-    `screen` shows how a compilation goes; `result` becomes the JSON object.
+    `terminal` shows how a compilation goes; `result` becomes the JSON object.
     """
 
     out: Callable[[str], None]
     error: Callable[[str], None]
-    screen: Screen
+    terminal: Terminal
     quiet: bool = False
     verbose: bool = False
     result: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Console:
     def stage(self, text: str) -> None:
         """Report the stage of a compilation that begins."""
         self.debug(text)
-        self.screen.stage(text)
+        self.terminal.stage(text)
 
     def debug(self, text: str) -> None:
         """Report a step, with --verbose."""

@@ -92,7 +92,7 @@ def fit(
     if kept is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
         kept = Path(place, arguments.subject.stem or "net")
-    with console.screen:
+    with console.terminal:
         return compile_subject(_with(arguments, best.options), given, kept, console).folder
 
 
@@ -101,10 +101,10 @@ def _tried(
     console: Console, run: Run,
 ) -> float:  # fmt: skip
     silent = Console(
-        lambda text: None, console.error, console.screen, quiet=True, warnings=console.warnings
+        lambda text: None, console.error, console.terminal, quiet=True, warnings=console.warnings
     )
     wanted = _with(arguments, {**PLAIN, **options})
-    with console.screen:
+    with console.terminal:
         done = compile_subject(wanted, given, folder, silent)
     found = run(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
     assert found is not None

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from atc.cli.terminal import Screen
+from atc.cli.terminal import Terminal
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clock")
 def test_progress_estimates_what_is_left() -> None:
     stream = io.StringIO()
-    listener = Screen("info", stream).diagnostics()
-    listener.stage("measuring")
+    diagnostics = Terminal("info", stream).diagnostics()
+    diagnostics.stage("measuring")
     for done in (0, 1, 10):
-        listener.progress("measuring", done, 10)
+        diagnostics.progress("measuring", done, 10)
     first, none, some, last = stream.getvalue().splitlines()
     assert first == "[INFO] measuring"
     assert none == "[INFO] measuring: 0 of 10"
@@ -34,5 +34,5 @@ def test_progress_estimates_what_is_left() -> None:
 @pytest.mark.usefixtures("clock")
 def test_a_quiet_level_shows_nothing() -> None:
     stream = io.StringIO()
-    Screen("warning", stream).diagnostics().progress("measuring", 1, 10)
+    Terminal("warning", stream).diagnostics().progress("measuring", 1, 10)
     assert stream.getvalue() == ""
