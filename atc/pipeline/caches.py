@@ -28,7 +28,7 @@ def cache_of(request: Request, warn: Callable[[str], None]) -> Cache:
     )  # fmt: skip
 
 
-def shop_of(
+def build_context(
     request: Request, compiler: Compiler, cache: Cache, diagnostics: Diagnostics
 ) -> BuildContext:
     """Return what objects are compiled with; the user's own flags come last and count."""
@@ -45,7 +45,7 @@ def open_build_context(
 ) -> Iterator[BuildContext]:
     """Open the op compiler cache for what objects are compiled with."""
     with cache_of(request, diagnostics.warn) as cache:
-        yield shop_of(request, compiler, cache, diagnostics)
+        yield build_context(request, compiler, cache, diagnostics)
 
 
 def file_store(request: Request, name: str) -> ContentStore | None:

@@ -30,7 +30,7 @@ from atc.packaging.firmware import package_files
 from atc.packaging.wheel import wheel_files
 from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
-from atc.pipeline.caches import cache_of, shop_of
+from atc.pipeline.caches import cache_of, build_context
 from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
@@ -212,7 +212,7 @@ def build_project(
     keep = request.options.keep_build
     log = written_down(diagnostics.process, cwd) if keep else diagnostics.process
     with cache_of(request, diagnostics.warn) as cache:
-        context = shop_of(request, compiler, cache, replace(diagnostics, process=log))
+        context = build_context(request, compiler, cache, replace(diagnostics, process=log))
         if emission.on_gpu and not on_gpu.by_host(request.target):
             nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)
             cubins, unit = on_gpu.compiled_cubins(cwd, emission, nvcc, context)
