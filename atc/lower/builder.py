@@ -112,7 +112,7 @@ class Builder:
         self._written: dict[str, str] = {}
 
     @contextmanager
-    def attempt(self) -> Iterator[Callable[[], None]]:
+    def tentative(self) -> Iterator[Callable[[], None]]:
         """Yield a function that takes back the checks noted since, where a lowering is tried."""
         before = dict(self._guards)
 

@@ -43,7 +43,7 @@ class LoweringContext:
     file: str
     lower_subgraph: Callable[[onnx_ir.Graph, Builder], tuple[str, ...]]
     """Lower a subgraph's nodes into a builder; returns its outputs' names there."""
-    attempt: Callable[[onnx_ir.Graph], tuple[Builder, tuple[str, ...]] | ModelError]
+    try_lower: Callable[[onnx_ir.Graph], tuple[Builder, tuple[str, ...]] | ModelError]
     """Lower a subgraph into a builder of its own, or return why it doesn't fit its operands."""
     bind: Callable[[Builder, onnx_ir.Value, str], None]
     """Say which builder value a value of a subgraph (its input) is."""

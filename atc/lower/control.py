@@ -23,7 +23,7 @@ def if_(ctx: LoweringContext) -> tuple[str, ...]:
         return ctx.lower_subgraph(ctx.subgraph(chosen), ctx.b)
     ctx.require(ctx.type(0).size == 1, f"the condition is {ctx.type(0)}, not one BOOL")
     names = ("then_branch", "else_branch")
-    made_of = [ctx.attempt(ctx.subgraph(n)) for n in names]
+    made_of = [ctx.try_lower(ctx.subgraph(n)) for n in names]
     wrong = [m for m in made_of if isinstance(m, ModelError)]
     if len(wrong) == 1 and not ctx.b.loops:
         return _other(ctx, names, made_of.index(wrong[0]), wrong[0])

@@ -229,7 +229,8 @@ class _Walker:
                 if self.trace is None:
                     raise
                 self._visit_subgraphs(node, builder)
-                for value, name in zip(node.outputs, self._stood_in(node, builder), strict=True):
+                names = self._placeholders(node, builder)
+                for value, name in zip(node.outputs, names, strict=True):
                     if name:
                         self._name(builder, value, name)
                 self.trace.report(node, error)
@@ -268,8 +269,8 @@ class _Walker:
                 with suppress(AtcError):
                     self.subgraph(graph, Builder(builder))
 
-    def _stood_in(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
-        """Return values in the place of a refused node's results, '' where the type is unknown."""
+    def _placeholders(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
+        """Return placeholders of a refused node's results, '' where the type is unknown."""
         assert self.trace is not None
         names = [self.env.get(id(v), "") if v is not None else "" for v in node.inputs]
         operands = [_tensor_type(builder, name) for name in names]
@@ -282,7 +283,7 @@ class _Walker:
                 self.trace.unknown.add(id(value))
                 self.trace.unknown_names.add(value.name or "")
         return tuple(
-            "" if id(v) in self.trace.unknown or t is None else self.trace.stand_in(root, t)
+            "" if id(v) in self.trace.unknown or t is None else self.trace.placeholder(root, t)
             for v, t in zip(node.outputs, types, strict=True)
         )
 
@@ -312,14 +313,14 @@ class _Walker:
         self.nodes(graph, builder)
         return tuple(self._operand_of_output(graph, v) for v in graph.outputs)
 
-    def _attempt(
+    def _try_lower(
         self, builder: Builder, graph: onnx_ir.Graph
     ) -> tuple[Builder, tuple[str, ...]] | ModelError:
         """Lower a branch of a graph; return the error of one that breaks the operators' rules."""
         trace, self.trace = self.trace, None
         inner = Builder(builder)
         try:
-            with builder.attempt():
+            with builder.tentative():
                 made = self.subgraph(graph, inner)
         except DeclaredTypeError:
             raise  # whatever the shapes are
@@ -345,9 +346,10 @@ class _Walker:
     def _lower(
         self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder
     ) -> tuple[str, ...]:
-        attempt = partial(self._attempt, builder)
+        try_lower = partial(self._try_lower, builder)
         ctx = LoweringContext(
-            node, inputs, opset, self.opsets, builder, self.file, self.subgraph, attempt, self.bind
+            node, inputs, opset, self.opsets, builder, self.file, self.subgraph, try_lower,
+            self.bind,
         )
         self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]

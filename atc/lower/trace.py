@@ -53,10 +53,10 @@ class Trace:
     tainted: set[int] = field(default_factory=set)
     """Values that depend on a refused node; constants among them are lost."""
     missing: list[str] = field(default_factory=list)
-    """Names of the values that stand in for results."""
+    """Names of the placeholders of results."""
 
-    def stand_in(self, root: Builder, type_: TensorType) -> str:
-        """Declare a value that takes the place of a refused node's result."""
+    def placeholder(self, root: Builder, type_: TensorType) -> str:
+        """Declare the placeholder of a refused node's result."""
         name = root.declare(root.fresh(), type_)
         self.missing.append(name)
         return name

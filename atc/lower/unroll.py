@@ -31,7 +31,7 @@ MOST_UNROLLED = 512
 DEEP = 5
 """Loops around a loop from which on it is lowered in one way only."""
 
-ATTEMPTS = 6
+TRIES = 6
 """How often a body is lowered until the shapes of its states are known."""
 
 COUNTER = TensorType(DType.INT64, ())
@@ -174,8 +174,8 @@ def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
 def _kept(ctx: LoweringContext, loop: LoopSource, *, growing: bool = True) -> tuple[str, ...]:
     """Emit a Loop op: every iteration is alike, but for extents of states that change."""
     growth = _Growth(ctx, loop, growing)
-    for _ in range(ATTEMPTS):
-        with ctx.b.attempt() as forget:
+    for _ in range(TRIES):
+        with ctx.b.tentative() as forget:
             body, made, known = _body(ctx, loop, growth.types)
             if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
                 return _emit(ctx, loop, growth, body, made, known)

@@ -30,7 +30,7 @@ from atc.packaging.firmware import package_files
 from atc.packaging.wheel import wheel_files
 from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
-from atc.pipeline.caches import cache_of, build_context
+from atc.pipeline.caches import build_context, cache_of
 from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans

@@ -1,7 +1,7 @@
 """`atc check`: a dry run of the compilation that reports every bad node, not only the first.
 
-It runs the compilation's own stages up to the C text. A node that is refused is stood in for by the
-type of its results, so that the nodes after it are looked at too.
+It runs the compilation's own stages up to the C text. Results of a node that is refused
+are placeholders of their types, so that the nodes after it are looked at too.
 """
 
 from __future__ import annotations
