@@ -217,11 +217,11 @@ def compile_holding(
             hint="call atc.training_step" if values["mode"] == TRAIN
             else "call the functions of atc.tools.modes",
         )  # fmt: skip
-    options, listen = make_options(values), diagnostics_of(str(values["log"]))
+    options, diagnostics = make_options(values), diagnostics_of(str(values["log"]))
     if values["verify"]:
         check_device(options)
     decisions = Decisions(held=held, before=before)
-    with with_progress(listen) as shown:
+    with with_progress(diagnostics) as shown:
         report = values["check_report"]
         done = compile_or_report(
             options, resolved.environ, shown, report, decisions, session, kept

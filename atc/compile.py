@@ -37,9 +37,9 @@ compile_request = searching(compile_one)
 
 
 def compile_model(
-    options: Options, environ: Mapping[str, str] | None = None, listen: Diagnostics | None = None,
-    decisions: Decisions | None = None, session: Session | None = None,
-    kept: KeptNetwork | None = None,
+    options: Options, environ: Mapping[str, str] | None = None,
+    diagnostics: Diagnostics | None = None, decisions: Decisions | None = None,
+    session: Session | None = None, kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile a model as the options say and write the output folder.
 
@@ -52,7 +52,7 @@ def compile_model(
     if options.cal_conf is not None or options.max_error or "," in options.target:
         check_folder(options.output, "--output")  # before anything long begins
         check_compilers(options, env)
-    listen = listen or Diagnostics()
+    diagnostics = diagnostics or Diagnostics()
     request = resolve_request(options, env, decisions)
     if session is None and kept is not None:
         session = kept.session
@@ -60,9 +60,9 @@ def compile_model(
         request = replace(request, session=session)
     of_farm: list[str] = []
     with ExitStack() as stack:
-        farm = open_scheduler(options.scheduler, remembering(listen, of_farm).warn)
+        farm = open_scheduler(options.scheduler, remembering(diagnostics, of_farm).warn)
         if farm is not None:
             stack.enter_context(farm)
         compile_it = searching(partial(compile_one, keep=kept.keep)) if kept else compile_request
-        done = compile_it(replace(request, farm=farm), listen)
+        done = compile_it(replace(request, farm=farm), diagnostics)
     return replace(done, warnings=(*done.warnings, *of_farm)) if of_farm else done

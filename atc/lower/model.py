@@ -36,7 +36,7 @@ from atc.lower.registry import LOWERINGS
 from atc.lower.rename import rename
 from atc.lower.schema import type_error
 from atc.lower.strings import cells, is_text
-from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
+from atc.lower.trace import Report, Trace, UnknownOperand, result_types
 from atc.lower.value_bounds import as_declared
 
 
@@ -45,7 +45,7 @@ def lower_model(
     file: str,
     outputs: Sequence[str] = (),
     never_fold: bool = False,
-    listen: Listen | None = None,
+    report: Report | None = None,
     precision: Precision | None = None,
     growths: Mapping[str, Growth] | None = None,
 ) -> Graph:
@@ -54,11 +54,11 @@ def lower_model(
     `outputs` overrides the model's outputs by value name, `precision` the types that tensors are
     kept in; those inputs of which there are `growths` lie in buffers, which the graph's inputs and
     outputs are then. Graph inputs and outputs keep the model's names. Raises ModelError or
-    UnsupportedError naming file and node; with `listen` a node's error is only reported, and its
+    UnsupportedError naming file and node; with `report` a node's error is only reported, and its
     results become inputs of the graph.
     """
     graph = model.graph
-    trace = None if listen is None else Trace(listen)
+    trace = None if report is None else Trace(report)
     walker = _Walker(file, dict(graph.opset_imports), never_fold, trace, precision)
     builder = Builder()
     builder.caches = Caches(growths or {})
@@ -333,7 +333,7 @@ class _Walker:
             self.trace = trace
         if trace is None:
             return inner, made
-        inner = Builder(builder)  # a second time, for who listens
+        inner = Builder(builder)  # a second time, for whom it is reported to
         return inner, self.subgraph(graph, inner)
 
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:

@@ -33,7 +33,7 @@ class NodeDiagnostic:
     certain: bool = True
 
 
-Listen = Callable[[NodeDiagnostic], None]
+Report = Callable[[NodeDiagnostic], None]
 
 
 class UnknownOperand(UnsupportedError):
@@ -44,7 +44,7 @@ class UnknownOperand(UnsupportedError):
 class Trace:
     """The state of a lowering that goes on after a refusal."""
 
-    listen: Listen
+    send: Report
     unknown: set[int] = field(default_factory=set)
     """Values (by id) whose types nobody knows."""
     unknown_names: set[str] = field(default_factory=set)
@@ -68,10 +68,10 @@ class Trace:
         consequence = isinstance(error, UnknownOperand) or (
             depends and isinstance(error, RunTimeOperand)
         )
-        visit = NodeDiagnostic(
+        diagnostic = NodeDiagnostic(
             id(node), node_name(node), node.op_type, node.domain, error, not consequence
         )
-        self.listen(visit)
+        self.send(diagnostic)
         if depends or error is not None:
             self.tainted.update(id(v) for v in node.outputs)
 

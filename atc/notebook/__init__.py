@@ -42,10 +42,10 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def with_progress(listen: Diagnostics) -> Iterator[Diagnostics]:
+def with_progress(diagnostics: Diagnostics) -> Iterator[Diagnostics]:
     """Show a bar below the cell of a notebook, which goes in the end; elsewhere show nothing."""
     if not in_notebook():
-        yield listen
+        yield diagnostics
         return
     from IPython.display import display
 
@@ -53,17 +53,17 @@ def with_progress(listen: Diagnostics) -> Iterator[Diagnostics]:
     latest = 0.0
 
     def stage(text: str) -> None:
-        listen.stage(text)
+        diagnostics.stage(text)
         shown.update(Bar(text))
 
     def progress(what: str, done: int, total: int) -> None:
         nonlocal latest
-        listen.progress(what, done, total)
+        diagnostics.progress(what, done, total)
         if time.monotonic() - latest > _PAUSE:
             latest = time.monotonic()
             shown.update(Bar(what, done, total))
 
     try:
-        yield replace(listen, stage=stage, progress=progress)
+        yield replace(diagnostics, stage=stage, progress=progress)
     finally:
         shown.update(Bar(""))

@@ -18,13 +18,13 @@ from atc.pipeline.precision import Policy
 
 def lowered(
     model: onnx_ir.Model, options: Options, policy: Policy,
-    visit: Callable[[NodeDiagnostic], None] | None = None,
+    report: Callable[[NodeDiagnostic], None] | None = None,
     growths: Mapping[str, Growth] | None = None,
 ) -> Graph:  # fmt: skip
     """Lower a model; an error that names one of its nodes has that node's chain, if asked."""
     try:
         return lower_model(
-            model, options.model.name, listen=visit, precision=policy.precision, growths=growths
+            model, options.model.name, report=report, precision=policy.precision, growths=growths
         )
     except AtcError as error:
         if options.record_computing_path:

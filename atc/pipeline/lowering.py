@@ -67,19 +67,19 @@ def optimise_all(
 
 def optimise(
     model: onnx_ir.Model, request: Request, diagnostics: Diagnostics,
-    layout_costs: LayoutCosts | None = None, visit: Callable[[NodeDiagnostic], None] | None = None,
+    layout_costs: LayoutCosts | None = None, report: Callable[[NodeDiagnostic], None] | None = None,
 ) -> Optimised:  # fmt: skip
     """Lower what `read_model` gave and run the passes, with dumps.
 
-    With `visit`, nodes that can't be lowered are only reported. `layout_costs` chooses layouts, by
+    With `report`, nodes that can't be lowered are only reported. `layout_costs` chooses layouts, by
     estimates if it isn't given.
     """
     diagnostics.stage("lowering")
     stored = stored_graph(model, request.target.name)
     if stored is not None:
         return Optimised(stored)
-    graph = _lowered(model, request, diagnostics, visit)
-    if visit is None:
+    graph = _lowered(model, request, diagnostics, report)
+    if report is None:
         graph = with_states(graph, model, partial(lowered, model, request.options, request.policy))
     dumped: list[str] = []
 
@@ -106,15 +106,15 @@ def _lowered(
     model: onnx_ir.Model,
     request: Request,
     diagnostics: Diagnostics,
-    visit: Callable[[NodeDiagnostic], None] | None,
+    report: Callable[[NodeDiagnostic], None] | None,
 ) -> Graph:
     """Lower a model, compare a graph of ranges with those of single shapes, and warn."""
     options, policy = request.options, request.policy
     for text in (*policy.warnings(model), *request.switches.warnings()):
         diagnostics.warn(one_line(text))
-    graph = lowered(model, options, policy, visit)
+    graph = lowered(model, options, policy, report)
     for text in graph.warnings:
         diagnostics.warn(one_line(text))
-    if graph.dims and visit is None:
+    if graph.dims and report is None:
         check_range(model, graph, lambda: lowered(model, options, policy), options.model.name)
     return graph

@@ -128,7 +128,7 @@ Keep = Callable[[Mapping[str, Content | Path], Compilation], None]
 """Takes note of what was written to an output folder."""
 
 
-def compile_one(request: Request, listen: Diagnostics, keep: Keep | None = None) -> Compilation:
+def compile_one(request: Request, outer: Diagnostics, keep: Keep | None = None) -> Compilation:
     """Compile a model for one target with the kernels that the request allows.
 
     Where the compiler crashes on a kernel, the next best one is taken. `keep` is told what was
@@ -137,7 +137,7 @@ def compile_one(request: Request, listen: Diagnostics, keep: Keep | None = None)
     with keeping_templates(file_store(request, TEMPLATES)):
         while True:
             try:
-                return _compiled(request, listen, keep)
+                return _compiled(request, outer, keep)
             except _KernelCrash as crash:
                 known = request.decisions.crashing
                 if crash.kernels <= known:
@@ -154,10 +154,10 @@ class _KernelCrash(Exception):
         self.kernels = kernels
 
 
-def _compiled(request: Request, listen: Diagnostics, keep: Keep | None) -> Compilation:
+def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compilation:
     """Go through the stages; each takes what those before it gave."""
     options, warnings, passing = request.options, list[str](), list[str]()
-    diagnostics = remembering(listen, warnings)
+    diagnostics = remembering(outer, warnings)
     building = remembering(diagnostics, passing)
     for text in options.warnings():
         diagnostics.warn(text)

@@ -68,33 +68,33 @@ class Check:
         return self.errors[0].exit_status if self.errors else 0
 
 
-def check_model(options: Options, listen: Diagnostics | None = None) -> Check:
+def check_model(options: Options, diagnostics: Diagnostics | None = None) -> Check:
     """Do all of a compilation that can refuse the model, without starting a compiler.
 
     Nothing is written but the dumps that are asked for. A mistake in the options raises
     OptionError; the model's own errors are in the result. Of several targets the result is the
     first one's that refuses, or the best one's.
     """
-    request, diagnostics = resolve_request(options), listen or Diagnostics()
+    request, diagnostics = resolve_request(options), diagnostics or Diagnostics()
     every = [_checked(request.for_target(target), diagnostics) for target in request.targets]
     return next((check for check in every if check.exit_status), every[0])
 
 
 def _checked(request: Request, diagnostics: Diagnostics) -> Check:
     """Check a model for one target."""
-    visits: dict[int, NodeDiagnostic] = {}
+    nodes: dict[int, NodeDiagnostic] = {}
 
-    def visit(seen: NodeDiagnostic) -> None:
-        known = visits.get(seen.node)
+    def report(seen: NodeDiagnostic) -> None:
+        known = nodes.get(seen.node)
         if known is None or known.error is None:
-            visits[seen.node] = seen
+            nodes[seen.node] = seen
 
     try:
-        kernels, errors = _dry_run(request, diagnostics, visit, visits)
+        kernels, errors = _dry_run(request, diagnostics, report, nodes)
     except (ModelError, UnsupportedError) as error:
         kernels, errors = None, [error]
-    refused = [v.error for v in visits.values() if v.error is not None and v.certain]
-    findings = tuple(_finding(v, kernels, errors) for v in visits.values())
+    refused = [n.error for n in nodes.values() if n.error is not None and n.certain]
+    findings = tuple(_finding(n, kernels, errors) for n in nodes.values())
     name = request.options.model.name
     return Check(name, request.target.name, findings, (*refused, *errors))
 
@@ -141,21 +141,21 @@ Kernels = Mapping[str, Sequence[tuple[str, str]]]
 def _dry_run(
     request: Request,
     diagnostics: Diagnostics,
-    visit: Callable[[NodeDiagnostic], None],
-    visits: Mapping[int, NodeDiagnostic],
+    report: Callable[[NodeDiagnostic], None],
+    nodes: Mapping[int, NodeDiagnostic],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
     first, *others = request.profiles
     model = read_model(first, diagnostics)
     limits = request.limits(model)
     try:
-        network = optimise(model, request, diagnostics, visit=visit)
+        network = optimise(model, request, diagnostics, report=report)
     except AtcError:
-        if all(v.error is None for v in visits.values()):
+        if all(n.error is None for n in nodes.values()):
             raise
-        return None, []  # only because of what stands in for the results of failing nodes
+        return None, []  # only because of the placeholders of failing nodes' results
     kernels, errors = _kernels(network.graph, request.target, limits)
-    if not errors and all(v.error is None for v in visits.values()):
+    if not errors and all(n.error is None for n in nodes.values()):
         if network.graph.dims:  # once more: the range is compared with single shapes
             optimise(read_model(first, diagnostics), request, diagnostics)
         more = [optimise(read_model(each, diagnostics), request, diagnostics) for each in others]
@@ -191,19 +191,19 @@ def _nodes(
             yield node, graph, constants
 
 
-def _finding(visit: NodeDiagnostic, kernels: Kernels | None, errors: Sequence[AtcError]) -> Finding:
-    if visit.error is not None:
-        status = FAILED if visit.certain else UNKNOWN
-        return Finding(visit.name, visit.op_type, visit.domain, status, (), visit.error)
+def _finding(node: NodeDiagnostic, kernels: Kernels | None, errors: Sequence[AtcError]) -> Finding:
+    if node.error is not None:
+        status = FAILED if node.certain else UNKNOWN
+        return Finding(node.name, node.op_type, node.domain, status, (), node.error)
     for error in errors:
-        if error.where == f"node '{visit.name}'":
-            return Finding(visit.name, visit.op_type, visit.domain, FAILED, (), error)
+        if error.where == f"node '{node.name}'":
+            return Finding(node.name, node.op_type, node.domain, FAILED, (), error)
     if kernels is None:
-        return Finding(visit.name, visit.op_type, visit.domain, UNKNOWN)
-    own = kernels.get(visit.name, ())
+        return Finding(node.name, node.op_type, node.domain, UNKNOWN)
+    own = kernels.get(node.name, ())
     tier = "none" if not own else "tuned" if any(t == "tuned" for t, _ in own) else "portable"
     labels = tuple(dict.fromkeys(label for _, label in own))
-    return Finding(visit.name, visit.op_type, visit.domain, tier, labels)
+    return Finding(node.name, node.op_type, node.domain, tier, labels)
 
 
 # ---- how it is reported -------------------------------------------------------------------------

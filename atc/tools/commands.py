@@ -30,28 +30,28 @@ class Answer:
     status: int = 0
 
 
-def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
+def run_tool(command: str, argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     """Run one of these commands; raises AtcError."""
     match command:
         case "diff":
-            return _diff(argv, listen)
+            return _diff(argv, diagnostics)
         case "bisect":
-            return _bisect(argv, listen)
+            return _bisect(argv, diagnostics)
         case "profile":
             return _profile(argv)
         case "quantize":
             return _quantize(argv)
         case "machine":
-            return _machine(argv, listen)
+            return _machine(argv, diagnostics)
         case "doctor":
             return _doctor(argv)
         case "targets":
-            return _targets(argv, listen)
+            return _targets(argv, diagnostics)
         case _:
             return _report(argv)
 
 
-def _diff(argv: Sequence[str], listen: Diagnostics) -> Answer:
+def _diff(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     from atc.accuracy.check_feeds import check_given
     from atc.accuracy.diff import diff_json, diff_model, diff_text, with_hooks
     from atc.compile import compile_model
@@ -61,13 +61,13 @@ def _diff(argv: Sequence[str], listen: Diagnostics) -> Answer:
     with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         check_given(options, values["input"])
-        done = compile_model(with_hooks(options), resolved.environ, listen)
+        done = compile_model(with_hooks(options), resolved.environ, diagnostics)
         result = diff_model(done, values["input"], values["seed"], values["tolerance"])
     text = (diff_json if values["json"] else diff_text)(result)
     return Answer(text, 1 if result.first else 0)
 
 
-def _bisect(argv: Sequence[str], listen: Diagnostics) -> Answer:
+def _bisect(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     from atc.tools.bisect import bisect, bisection_json, bisection_text
 
     given = parse_arguments(argv, "bisect").given
@@ -79,7 +79,7 @@ def _bisect(argv: Sequence[str], listen: Diagnostics) -> Answer:
         )
         result = bisect(
             first, second, resolved.environ, values["input"], values["seed"], values["tolerance"],
-            listen.stage,
+            diagnostics.stage,
         )  # fmt: skip
     text = (bisection_json if values["json"] else bisection_text)(result)
     return Answer(text, 0 if result.found is None else 1)
@@ -182,12 +182,12 @@ def _write(path: Path, text: str, where: str) -> None:
         raise not_written(path, error, where) from None
 
 
-def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
+def _machine(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     from atc.tools.machine import machine_text, shown_machine
 
     resolved = resolve(parse_arguments(argv, "machine").given, "machine")
     values: dict[str, Any] = resolved.values
-    shown = shown_machine(values["machine"], values["measure"], resolved.environ, listen)
+    shown = shown_machine(values["machine"], values["measure"], resolved.environ, diagnostics)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))
 
 
@@ -200,9 +200,9 @@ def _doctor(argv: Sequence[str]) -> Answer:
     return Answer((doctor_json if values["json"] else doctor_text)(found), found.exit_status)
 
 
-def _targets(argv: Sequence[str], listen: Diagnostics) -> Answer:
+def _targets(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     from atc.tools.targets import target_rows, targets_json, targets_text
 
     resolved = resolve(parse_arguments(argv, "targets").given, "targets")
-    rows = target_rows(resolved.environ, listen.process)
+    rows = target_rows(resolved.environ, diagnostics.process)
     return Answer((targets_json if resolved.values["json"] else targets_text)(rows))

@@ -22,7 +22,7 @@ class Shown:
 
 
 def shown_machine(
-    name: str, measure: bool, environ: Mapping[str, str], listen: Diagnostics
+    name: str, measure: bool, environ: Mapping[str, str], diagnostics: Diagnostics
 ) -> Shown:
     """Return the machine that is asked for; `measure` measures the host and keeps what it finds.
 
@@ -44,7 +44,7 @@ def shown_machine(
             raise OptionError(
                 "there is no folder for configuration", where="--measure", hint="set HOME"
             )
-        listen.stage("measuring this machine")
+        diagnostics.stage("measuring this machine")
         measured = measure_machine(known, environ)
         keep(measured, path)
         return Shown(measured, f"measured, kept in {path}")

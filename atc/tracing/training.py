@@ -93,7 +93,7 @@ def training_step(
 
 
 def train(
-    values: Mapping[str, Any], environ: Mapping[str, str], listen: Diagnostics
+    values: Mapping[str, Any], environ: Mapping[str, str], diagnostics: Diagnostics
 ) -> Compilation:
     """Compile a training step from the checked values of all options. Raises AtcError."""
     for name in _ALIEN:
@@ -109,7 +109,7 @@ def train(
         file = Path(place, f"{network_name(options.output)}.onnx")
         file.write_bytes(model.SerializeToString(deterministic=True))
         own = replace(options, model=file, weight=None, framework="", input_shape={})
-        done = compile_model(own, environ, listen, Decisions(held=held))
+        done = compile_model(own, environ, diagnostics, Decisions(held=held))
     write_step(done, recorded, held)
     return done
 

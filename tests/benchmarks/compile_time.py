@@ -355,7 +355,7 @@ def measure(
         diagnostics = Diagnostics(stage=clock.begin, graph=clock.passed)
         options = make_options(values)
         if c:
-            compile_model(options, listen=diagnostics)
+            compile_model(options, diagnostics=diagnostics)
         else:
             write_without_c(options, diagnostics)
         clock.mark(clock.stage, "")

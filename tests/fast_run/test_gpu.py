@@ -169,9 +169,9 @@ def test_without_the_device_estimates_choose(tmp_path: Path) -> None:
         pytest.skip("this machine has such a GPU")
     own = options(fast_run=True, op_bank_path=tmp_path)
     context = replace(bench(EMULATED, tmp_path).context, target=target)
-    heard = Diagnostics(warn=reported.append)
+    diagnostics = Diagnostics(warn=reported.append)
     w = sum_of_two()
-    assert measured([w], {}, own, ANY, context, {}, heard) == {}  # type: ignore[arg-type]
+    assert measured([w], {}, own, ANY, context, {}, diagnostics) == {}  # type: ignore[arg-type]
     assert reported == ["no GPU of this machine runs cuda-sm90: costs are estimated, not measured"]
 
 

@@ -202,10 +202,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_notebook_shows_how_far_a_compilation_is(kernel: list[str]) -> None:
     reported: list[str] = []
-    with with_progress(Diagnostics(stage=reported.append)) as listen:
-        listen.stage("compiling <b>C</b>")
-        listen.progress("compiling C", 3, 8)
-        listen.progress("compiling C", 4, 8)  # too soon to be shown
+    with with_progress(Diagnostics(stage=reported.append)) as diagnostics:
+        diagnostics.stage("compiling <b>C</b>")
+        diagnostics.progress("compiling C", 3, 8)
+        diagnostics.progress("compiling C", 4, 8)  # too soon to be shown
     assert reported == ["compiling <b>C</b>"]
     assert kernel == [
         "<progress></progress> starting",
@@ -217,9 +217,9 @@ def test_a_notebook_shows_how_far_a_compilation_is(kernel: list[str]) -> None:
 
 def test_elsewhere_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert not in_notebook()
-    listen = Diagnostics()
-    with with_progress(listen) as same:
-        assert same is listen
+    diagnostics = Diagnostics()
+    with with_progress(diagnostics) as same:
+        assert same is diagnostics
     assert capsys.readouterr() == ("", "")
 
 

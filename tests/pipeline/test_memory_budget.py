@@ -39,7 +39,7 @@ def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
     for word, rounds in (("none", 0), ("all", 0), ("all", 2)):
         folder = tmp_path / f"{word}{rounds}" / "net"
         own = replace(chosen, output=folder, recompute=word, recompute_rounds=rounds)
-        done = compile_model(own, listen=Diagnostics(stage=said.append))
+        done = compile_model(own, diagnostics=Diagnostics(stage=said.append))
         net = load(done.folder)
         feeds = [random.standard_normal(t.shape).astype(t.dtype) for t in net.inputs]
         random = np.random.default_rng(0)

@@ -96,7 +96,7 @@ def test_every_file_is_opened_once_and_every_policy_derived_once(
     monkeypatch.setattr(builtins, "open", opening)
     for name in readers:
         monkeypatch.setattr(requests, name, counting(name))
-    compile_model(options, listen=Diagnostics(stage=lambda text: stages.update([text])))
+    compile_model(options, diagnostics=Diagnostics(stage=lambda text: stages.update([text])))
     assert stages["compiling C"] == compilations
     assert {name: opened[str(path)] for name, path in files.items()} == dict.fromkeys(files, 1)
     assert derived == dict.fromkeys(readers, 1)

@@ -704,11 +704,11 @@ def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     for place in (mine, tmp_path / "new"):
-        listen = Diagnostics(
+        diagnostics = Diagnostics(
             progress=lambda *_, at=place: seen.append(sorted(p.name for p in at.iterdir()))
         )
         chosen = options({"MGB_JIT_WORKDIR": str(place)}, model, target="c99", jobs="2")
-        compile_model(replace(chosen, output=tmp_path / "out/net"), listen=listen)
+        compile_model(replace(chosen, output=tmp_path / "out/net"), diagnostics=diagnostics)
         assert any(name.startswith("atc-tmp-build-") for name in seen[-1])
     assert [p.name for p in mine.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "new").exists()
