@@ -24,7 +24,7 @@ from atc.options.options import Options
 from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, Compile, compile_one
-from atc.pipeline.request import Decisions, resolve_request
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.quantize.calibrated import calibrated
 
 
@@ -49,11 +49,18 @@ def compile_model(
     output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
-    if options.cal_conf is not None or options.max_error or "," in options.target:
+    return compile_resolved(resolve_request(options, env, decisions), diagnostics, session, kept)
+
+
+def compile_resolved(
+    request: Request, diagnostics: Diagnostics | None = None, session: Session | None = None,
+    kept: KeptNetwork | None = None,
+) -> Compilation:  # fmt: skip
+    """Compile what was resolved already; see `compile_model`."""
+    options, diagnostics = request.options, diagnostics or Diagnostics()
+    if options.cal_conf is not None or options.max_error or len(request.targets) > 1:
         check_folder(options.output, "--output")  # before anything long begins
-        check_compilers(options, env)
-    diagnostics = diagnostics or Diagnostics()
-    request = resolve_request(options, env, decisions)
+        check_compilers(options, request.environ)
     if session is None and kept is not None:
         session = kept.session
     if session is not None:

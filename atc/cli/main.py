@@ -93,7 +93,7 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
     if values["mode"]:
         with terminal:  # deferred, as all is that takes long to load
             from atc.tools.modes import run_mode
-            outcome = run_mode(values["mode"], options, values, terminal.diagnostics())
+            outcome = run_mode(options, resolved, terminal.diagnostics())
         print(outcome.text, end="")
         if outcome.error is not None:
             raise outcome.error
@@ -170,12 +170,14 @@ def _verify(argv: list[str], terminal: Terminal) -> int:
 
 def _check(argv: list[str], terminal: Terminal) -> int:
     """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
-    values: dict[str, Any] = resolve(parse_arguments(argv, "check").given, "check").values
+    resolved = resolve(parse_arguments(argv, "check").given, "check")
+    values: dict[str, Any] = resolved.values
     options = make_options({**values, "output": Path("net")})
     with terminal:
+        from atc.pipeline.request import resolve_request
         from atc.tools.check import check_json, check_model, check_text
 
-        result = check_model(options, terminal.diagnostics())
+        result = check_model(resolve_request(options, resolved.environ), terminal.diagnostics())
     print((check_json if values["json"] else check_text)(result), end="")
     return result.exit_status
 

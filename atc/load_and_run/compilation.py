@@ -34,7 +34,7 @@ from atc.passes import RESIDUAL
 from atc.pipeline.graph_file import write_graph
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation
-from atc.pipeline.request import Decisions
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.program.steps import calls
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
@@ -70,7 +70,7 @@ def compile_subject(
         if arguments["batch_size"] > 0:
             options = with_batch(options, arguments["batch_size"], place)
         if given:
-            _check_given(options, given, arguments["batch_size"])
+            _check_given(resolve_request(options, environ), given, arguments["batch_size"])
         on_gpu = "cuda" in options.target.lower()
         options = replace(options, layout_transform=_layout(arguments, on_gpu, console))
         if batch := arguments["fast_run_shared_batch_size"]:
@@ -258,9 +258,9 @@ def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
     return found
 
 
-def _check_given(options: Options, given: Sequence[Given], batch_size: int) -> None:
+def _check_given(request: Request, given: Sequence[Given], batch_size: int) -> None:
     """Raise OptionError for inputs that the network won't take, once it is compiled."""
-    types = input_types(options)
+    types = input_types(request)
     if types is not None:
         signature = {name: (t.shape, t.dtype) for name, t in types.items()}
         lowest = {name: t.lowest for name, t in types.items()}

@@ -12,9 +12,8 @@ import onnx_ir
 from atc.diagnostics import Diagnostics
 from atc.dims import Range, Sum
 from atc.lower.inputs import axis_name, check_extents, open_axes
-from atc.options.options import Options
 from atc.pipeline.lowering import read_model
-from atc.pipeline.request import resolve_request
+from atc.pipeline.request import Request
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,12 @@ class InputType:
     shape: tuple[int, ...]
 
 
-def input_types(options: Options) -> dict[str, InputType] | None:
+def input_types(request: Request) -> dict[str, InputType] | None:
     """Return the types by name; None where there are strings or sequences, which C decides.
 
     Raises UnsupportedError for an input of an extent that nobody gave.
     """
     found: dict[str, InputType] = {}
-    request = resolve_request(options)
     model = read_model(request.smallest, Diagnostics())
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     ranges = {
@@ -44,7 +42,7 @@ def input_types(options: Options) -> dict[str, InputType] | None:
     for value in inputs:
         if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
             return None
-        check_extents(value, options.model.name)
+        check_extents(value, request.options.model.name)
         ends = []
         for extent, given in zip(value.shape or (), open_axes(value), strict=True):
             if given is None:

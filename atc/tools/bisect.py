@@ -28,7 +28,7 @@ from atc.ir.strict_json import dumps
 from atc.options.options import Options
 from atc.pipeline.pass_switches import RULES
 from atc.pipeline.pipeline import Compilation
-from atc.pipeline.request import Decisions, resolve_request
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.program.steps import calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
@@ -99,7 +99,8 @@ def bisect(
     `output` of the options names a folder to work in. Raises OptionError where the two can't be
     distinguished by their outputs: other inputs, other shapes.
     """
-    search = _Search(_end(first), _end(second), dict(environ), given, seed, tolerance, report)
+    one, other = (_end(resolve_request(each, environ)) for each in (first, second))
+    search = _Search(one, other, dict(environ), given, seed, tolerance, report)
     return search.run()
 
 
@@ -127,7 +128,7 @@ class _Search:
     trials: dict[int, bool] = field(default_factory=dict)
 
     def run(self) -> Bisection:
-        check_given(self.first.options, self.given)
+        check_given(resolve_request(self.first.options, self.environ), self.given)
         ends = [self._compile(end, name) for end, name in
                 ((self.first, "first"), (self.second, "second"))]  # fmt: skip
         self.labels = _labels(ends[0])
@@ -221,10 +222,9 @@ class _Search:
         return False
 
 
-def _end(options: Options) -> _End:
-    """Return options with the passes that they leave out named one by one."""
-    skipped = resolve_request(options).switches.off
-    return _End(replace(options, **_PASSING), skipped)  # type: ignore[arg-type]
+def _end(request: Request) -> _End:
+    """Return a request's options with the passes that they leave out named one by one."""
+    return _End(replace(request.options, **_PASSING), request.switches.off)  # type: ignore[arg-type]
 
 
 def _options(one: _End, other: _End) -> list[Decision]:

@@ -18,10 +18,9 @@ from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
 from atc.lower.trace import NodeDiagnostic
 from atc.options.files import file_digest
-from atc.options.options import Options
 from atc.pipeline.lowering import optimise, read_model
 from atc.pipeline.planning import plan_all
-from atc.pipeline.request import Request, resolve_request
+from atc.pipeline.request import Request
 from atc.pipeline.timing import Timed
 from atc.pipeline.writing import write_project
 from atc.select.select import Limits, choose
@@ -68,14 +67,13 @@ class Check:
         return self.errors[0].exit_status if self.errors else 0
 
 
-def check_model(options: Options, diagnostics: Diagnostics | None = None) -> Check:
+def check_model(request: Request, diagnostics: Diagnostics | None = None) -> Check:
     """Do all of a compilation that can refuse the model, without starting a compiler.
 
-    Nothing is written but the dumps that are asked for. A mistake in the options raises
-    OptionError; the model's own errors are in the result. Of several targets the result is the
-    first one's that refuses, or the best one's.
+    Nothing is written but the dumps that are asked for. The model's errors are in the result. Of
+    several targets the result is the first one's that refuses, or the best one's.
     """
-    request, diagnostics = resolve_request(options), diagnostics or Diagnostics()
+    diagnostics = diagnostics or Diagnostics()
     every = [_checked(request.for_target(target), diagnostics) for target in request.targets]
     return next((check for check in every if check.exit_status), every[0])
 

@@ -54,14 +54,16 @@ def run_tool(command: str, argv: Sequence[str], diagnostics: Diagnostics) -> Ans
 def _diff(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
     from atc.accuracy.check_feeds import check_given
     from atc.accuracy.diff import diff_json, diff_model, diff_text, with_hooks
-    from atc.compile import compile_model
+    from atc.compile import compile_resolved
+    from atc.pipeline.request import resolve_request
 
     resolved = resolve(parse_arguments(argv, "diff").given, "diff")
     values: dict[str, Any] = resolved.values
     with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
-        check_given(options, values["input"])
-        done = compile_model(with_hooks(options), resolved.environ, diagnostics)
+        request = resolve_request(with_hooks(options), resolved.environ)
+        check_given(request, values["input"])
+        done = compile_resolved(request, diagnostics)
         result = diff_model(done, values["input"], values["seed"], values["tolerance"])
     text = (diff_json if values["json"] else diff_text)(result)
     return Answer(text, 1 if result.first else 0)

@@ -11,14 +11,15 @@ from typing import Any
 
 from atc.backends.toolchain.compiler import library_in
 from atc.cache import Session
-from atc.compile import compile_model
+from atc.compile import compile_model, compile_resolved
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options
+from atc.options.resolve import Resolved
 from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.pipeline import Compilation
-from atc.pipeline.request import Decisions
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.tools.check import check_json, check_model
 from atc.tools.explain import read_report
 from atc.tools.export_json import text_graph
@@ -37,15 +38,15 @@ class Outcome:
     error: AtcError | None = None
 
 
-def run_mode(
-    mode: int, options: Options, values: Mapping[str, Any], diagnostics: Diagnostics
-) -> Outcome:
-    """Run a mode; `values` are those of the command line."""
-    match mode:
+def run_mode(options: Options, resolved: Resolved, diagnostics: Diagnostics) -> Outcome:
+    """Run the mode that a command line asks for."""
+    values: dict[str, Any] = resolved.values
+    match values["mode"]:
         case 1:
             return _translate(options, values["om"], values["json"])
         case 3:
-            return check_report(options, values["check_report"] or CHECK_REPORT, diagnostics)
+            request = resolve_request(options, resolved.environ)
+            return check_report(request, values["check_report"] or CHECK_REPORT, diagnostics)
         case 5:
             _write_json(values["json"], text_graph(values["om"]))
             return Outcome()
@@ -73,9 +74,9 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 # ----------------------------------------------------------------------------------------- check
 
 
-def check_report(options: Options, path: Path, diagnostics: Diagnostics) -> Outcome:
+def check_report(request: Request, path: Path, diagnostics: Diagnostics) -> Outcome:
     """Write what a dry run finds; the outcome's error is the first that compiling would meet."""
-    result = check_model(options, diagnostics)
+    result = check_model(request, diagnostics)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(check_json(result), "utf-8")
@@ -92,11 +93,12 @@ def compile_or_report(
     kept: KeptNetwork | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile; where the model is refused and a report is asked for, write that first."""
+    request = resolve_request(options, environ, decisions)
     try:
-        return compile_model(options, environ, diagnostics, decisions, session, kept)
+        return compile_resolved(request, diagnostics, session, kept)
     except (ModelError, UnsupportedError):
         if report is not None:
-            check_report(options, report, Diagnostics())
+            check_report(request, report, Diagnostics())
         raise
 
 

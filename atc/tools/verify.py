@@ -22,17 +22,17 @@ def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
     runner = str(values["runner"])
     with temporary_folder("verify") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
+        request = resolve_request(options, resolved.environ)
         library: Path | None = values["library"]
         if library is None:
             check_device(options, runner)
-            from atc.compile import compile_model  # deferred: a library needs no compiler
+            from atc.compile import compile_resolved  # deferred: a library needs no compiler
             from atc.pipeline.input_types import input_types
 
-            types = input_types(options) if values["input"] else None
+            types = input_types(request) if values["input"] else None
             if types is not None:
                 check_inputs(values["input"], types)
-            library = compile_model(options, resolved.environ, diagnostics).folder
-        request = resolve_request(options, resolved.environ)
+            library = compile_resolved(request, diagnostics).folder
         return compare(
             request, library, diagnostics, runner, inputs=values["input"], **chosen
         )  # fmt: skip

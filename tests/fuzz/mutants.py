@@ -19,6 +19,7 @@ from onnx import AttributeProto, helper, numpy_helper
 from atc.errors import InternalError, OptionError
 from atc.lower import LOWERINGS
 from atc.options.options import Options
+from atc.pipeline.request import resolve_request
 from atc.tools.check import check_model
 
 SECONDS = 60
@@ -238,7 +239,7 @@ def outcome(data: bytes, target: str) -> str:
         path.write_bytes(data)
         try:
             with bounded():
-                result = check_model(Options(path, folder / "net", target=target))
+                result = check_model(resolve_request(Options(path, folder / "net", target=target)))
         except OptionError as error:
             return "" if "\n" not in str(error) else f"not one line: {error}"
         except TooSlow:

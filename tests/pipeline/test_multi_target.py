@@ -17,6 +17,7 @@ from atc.api import compile as compile_network
 from atc.backends.target import host_arch
 from atc.errors import OptionError
 from atc.options.options import Options
+from atc.pipeline.request import resolve_request
 from atc.program import partition as parallel
 from atc.tools.check import check_model
 from atc.tools.explain import read_report
@@ -154,6 +155,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_checks_are_those_of_each_target(tmp_path: Path) -> None:
     path = conv_net(tmp_path / "net.onnx")
-    done = check_model(Options(path, tmp_path / "net", target=",".join(TARGETS[host_arch()])))
+    options = Options(path, tmp_path / "net", target=",".join(TARGETS[host_arch()]))
+    done = check_model(resolve_request(options))
     assert done.exit_status == 0
     assert done.target == TARGETS[host_arch()][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from projects import require
 
 import atc
 from atc.backends.target import host_arch
+from atc.cli.main import main
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
 from atc.errors import InternalError, OptionError
@@ -59,14 +61,49 @@ def written(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in FILES}
 
 
+@dataclass
+class Counts:
+    """How often files were opened, and readers of their content called."""
+
+    opened: Counter[str] = field(default_factory=Counter)
+    derived: Counter[str] = field(default_factory=Counter)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
+    found, plain = Counts(), builtins.open
+
+    def opening(file: Any, *rest: Any, **named: Any) -> Any:
+        found.opened[str(file)] += 1
+        return plain(file, *rest, **named)
+
+    def counting(name: str) -> Any:
+        own = getattr(requests, name)
+
+        def read(*arguments: Any) -> Any:
+            found.derived[name] += 1
+            return own(*arguments)
+
+        return read
+
+    monkeypatch.setattr(io, "open", opening)
+    monkeypatch.setattr(builtins, "open", opening)
+    for name in READERS:
+        monkeypatch.setattr(requests, name, counting(name))
+    return found
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("given", "compilations"),
-    [({}, 1), ({"max_error": 0.05}, 2), ({"target": TARGETS[host_arch()]}, 2)],
-    ids=["one", "a search", "two targets"],
+    [
+        ({}, 1), ({"max_error": 0.05}, 2), ({"target": TARGETS[host_arch()]}, 2),
+        ({"selftest": True}, 1),
+    ],
+    ids=["one", "a search", "two targets", "a self-test"],
 )
 def test_every_file_is_opened_once_and_every_policy_derived_once(
-    given: dict[str, Any], compilations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], compilations: int, tmp_path: Path, counts: Counts
 ) -> None:
     files, readers = written(tmp_path), [*READERS]
     if "target" in given:  # a policy is one target's
@@ -76,30 +113,30 @@ def test_every_file_is_opened_once_and_every_policy_derived_once(
         small_net(tmp_path / "m.onnx"), tmp_path / "net", **{"target": "c99", **given}, **files,
         precision_mode="allow_mix_precision", debug_dir=tmp_path / "debug",
     )  # fmt: skip
-    opened, derived, stages = Counter[str](), Counter[str](), Counter[str]()
-
-    def opening(file: Any, *rest: Any, **named: Any) -> Any:
-        opened[str(file)] += 1
-        return plain(file, *rest, **named)
-
-    def counting(name: str) -> Any:
-        own = getattr(requests, name)
-
-        def read(*arguments: Any) -> Any:
-            derived[name] += 1
-            return own(*arguments)
-
-        return read
-
-    plain = builtins.open
-    monkeypatch.setattr(io, "open", opening)
-    monkeypatch.setattr(builtins, "open", opening)
-    for name in readers:
-        monkeypatch.setattr(requests, name, counting(name))
+    stages = Counter[str]()
+    counts.opened.clear()  # of what was written
     compile_model(options, diagnostics=Diagnostics(stage=lambda text: stages.update([text])))
     assert stages["compiling C"] == compilations
-    assert {name: opened[str(path)] for name, path in files.items()} == dict.fromkeys(files, 1)
-    assert derived == dict.fromkeys(readers, 1)
+    assert {n: counts.opened[str(path)] for n, path in files.items()} == dict.fromkeys(files, 1)
+    assert counts.derived == dict.fromkeys(readers, 1)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("command", ["check", "verify", "diff"])
+def test_tools_open_every_file_once(
+    command: str, tmp_path: Path, counts: Counts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("keep_dtype", "fusion_switch_file")
+    files = {name: path for name, path in written(tmp_path).items() if name in names}
+    inputs = [f"--input={tmp_path / 'feeds.npz'}"] * (command != "check")
+    np.savez(tmp_path / "feeds.npz", x=np.ones((2, 4), np.float32))
+    given = [f"--{name}={path}" for name, path in files.items()]
+    model = small_net(tmp_path / "m.onnx")
+    arguments = [f"--model={model}", "--precision_mode=allow_mix_precision", *given, *inputs]
+    counts.opened.clear()  # of what was written
+    assert main([command, "--build_config=cc -O0", *arguments]) == 0, capsys.readouterr()
+    assert {n: counts.opened[str(path)] for n, path in files.items()} == dict.fromkeys(files, 1)
+    assert {counts.derived[name] for name in READERS[:2]} == {1}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from suite import case_names, load_cases
 from atc.cli.main import main
 from atc.errors import AtcError
 from atc.options.options import Options
+from atc.pipeline.request import resolve_request
 from atc.tools.check import Check, check_json, check_model, check_text
 
 SAMPLES = sorted((Path(__file__).parents[2] / "samples").glob("*.onnx"))
@@ -25,7 +26,7 @@ F32 = TensorProto.FLOAT
 def check(model: onnx.ModelProto, folder: Path, target: str = "c99") -> Check:
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    return check_model(Options(path, folder / "net", target=target))
+    return check_model(resolve_request(Options(path, folder / "net", target=target)))
 
 
 def compiling_fails_with(path: Path, target: str = "c99") -> AtcError | None:

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.cli.main import main
 from atc.options.options import Options
+from atc.pipeline.request import resolve_request
 from atc.tools.check import check_model
 from support import compile_models
 
@@ -132,7 +133,7 @@ REFUSED = {
 def one_error(proto: onnx.ModelProto, folder: Path) -> str:
     path = folder / "odd.onnx"
     path.write_bytes(proto.SerializeToString())
-    errors = check_model(Options(path, folder / "net", target="c99")).errors
+    errors = check_model(resolve_request(Options(path, folder / "net", target="c99"))).errors
     assert errors, "it was taken"
     return str(errors[0])
 
@@ -151,7 +152,7 @@ def test_graphs_100_levels_deep_are_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "deep.onnx"
     path.write_bytes(deep(100))
     assert outcome(path.read_bytes(), "c99") == ""
-    (error,) = check_model(Options(path, tmp_path / "net", target="c99")).errors
+    (error,) = check_model(resolve_request(Options(path, tmp_path / "net", target="c99"))).errors
     assert "deep.onnx" in str(error)
 
 

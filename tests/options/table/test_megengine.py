@@ -33,6 +33,7 @@ from atc.options.resolve import resolve
 from atc.options.table import VARIABLES
 from atc.passes import recomputation_search
 from atc.passes.rematerialize import recomputed_nodes
+from atc.pipeline.request import resolve_request
 from atc.runtime.load import load
 from atc.tools.check import check_model
 from atc.tools.version import version_text
@@ -294,7 +295,7 @@ def test_m_05_without_checks_there_is_a_warning() -> None:
 def test_m_09_collective_operators_are_refused_by_name(tmp_path: Path) -> None:
     node = helper.make_node("AllReduce", ["x"], ["y"], "sum over devices")
     model = save([node], {"x": [1]}, {"y": [1]}, tmp_path / "m.onnx")
-    (error,) = check_model(options({}, model, target="c99")).errors
+    (error,) = check_model(resolve_request(options({}, model, target="c99"))).errors
     assert "AllReduce" in str(error)
     assert "sum over devices" in str(error)
 
@@ -584,7 +585,7 @@ def test_m_28_the_command_line_answers_the_whole_question() -> None:
 def test_m_28_optimized_leaves_out_portable_kernels(tmp_path: Path) -> None:
     environ = {"MEGENGINE_EXECUTION_STRATEGY": "OPTIMIZED"}
     chosen = options(environ, conv_net(tmp_path / "m.onnx"), target="x86-64-avx2")
-    (first, *_) = check_model(chosen).findings
+    (first, *_) = check_model(resolve_request(chosen)).findings
     assert (first.op_type, first.status) == ("Conv", "tuned")
 
 

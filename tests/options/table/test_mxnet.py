@@ -33,7 +33,7 @@ from atc.options.resolve import resolve
 from atc.options.table import SETTINGS
 from atc.passes import pass_names
 from atc.passes.rematerialize import recomputed_nodes
-from atc.pipeline.request import Decisions
+from atc.pipeline.request import Decisions, resolve_request
 from atc.program.steps import CascadeLoop, Fork, Parallel, calls, most_branches
 from atc.runtime.load import load
 from atc.runtime.queue import CallQueue
@@ -494,7 +494,7 @@ def test_x_36_portable_kernels_only(tmp_path: Path) -> None:
 
     def tiers(value: str) -> set[str]:
         chosen = options({"MXNET_MKLDNN_ENABLED": value}, model, target="x86-64-avx2")
-        return {f.status for f in check_model(chosen).findings}
+        return {f.status for f in check_model(resolve_request(chosen)).findings}
 
     assert "tuned" in tiers("1")
     assert tiers("0") <= {"portable", "none"}
