@@ -66,7 +66,7 @@ def atom_bounds(atom: Atom) -> tuple[int, int]:
             return max(lows), max(highs)
         case "broadcast":
             return min(lows), max(highs)
-        case "unlike":
+        case "ne":
             return 0, 1
         case "mod":
             return 0, max(highs[1] - 1, 0)

@@ -148,7 +148,7 @@ def applied(fn: Call, *args: int) -> int:
 def _call_in_c(fn: Call, args: Sequence[int]) -> str:
     texts = [in_c(a) for a in args]
     match fn:
-        case "unlike":
+        case "ne":
             operator = "!="
         case "div" | "mod" if low(args[0]) >= 0 and low(args[1]) > 0:  # C rounds down, too
             operator = "/" if fn == "div" else "%"
@@ -182,7 +182,7 @@ def not_equal(a: int, b: int) -> int:
     difference = a - b
     if low(difference) > 0 or high(difference) < 0:
         return 1
-    return applied("unlike", a, b)
+    return applied("ne", a, b)
 
 
 def equals(a: int, b: int) -> bool:

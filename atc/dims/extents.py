@@ -58,12 +58,12 @@ def broadcast_guard(a: int, b: int) -> int:
 def reach(stride: int, extent: int) -> int:
     """Return how far an axis of this stride goes over this extent.
 
-    A stride of k * unlike(n, 1) is that of a broadcast axis of n elements: unless n is 1, the
+    A stride of k * ne(n, 1) is that of a broadcast axis of n elements: unless n is 1, the
     extent is n, or `broadcast_guard` would have stopped the network.
     """
     if isinstance(stride, Dim):
         for atom in dict.fromkeys(a for a, _ in stride.terms[0][0]):
-            if isinstance(atom, Function) and atom.fn == "unlike" and atom.args[1] == 1:
+            if isinstance(atom, Function) and atom.fn == "ne" and atom.args[1] == 1:
                 rest = without_atom(stride, atom)
                 if rest is not None:
                     return rest * (atom.args[0] - 1)
@@ -161,7 +161,7 @@ def _evaluate_atom(atom: Atom, at: Mapping[Symbol, int]) -> int:
             return a // b
         case "mod":
             return a % b
-        case "unlike":
+        case "ne":
             return int(a != b)
         case "broadcast":
             return b if a == 1 else a

@@ -61,7 +61,7 @@ def _atom(atom: Atom, by: Mapping[Symbol, Symbol]) -> int:
             return minimum(*args)
         case "max":
             return maximum(*args)
-        case "unlike":
+        case "ne":
             return not_equal(*args)
         case "broadcast":
             return applied("broadcast", *sorted(args, key=str))

@@ -11,7 +11,7 @@ from atc.dims.dim import applied, dim
 from atc.dims.polynomial import Symbol
 
 _TOKEN = re.compile(r"\s*(\d+|d\[\d+\]|atc_(?:div|mod|min|max|broadcast)\(|!=|[-+*/%(),])")
-_FUNCTIONS: Mapping[str, Literal["div", "mod", "unlike"]] = {"/": "div", "%": "mod", "!=": "unlike"}
+_FUNCTIONS: Mapping[str, Literal["div", "mod", "ne"]] = {"/": "div", "%": "mod", "!=": "ne"}
 _CALLS: Mapping[str, Literal["div", "mod", "min", "max", "broadcast"]] = {
     "atc_div(": "div", "atc_mod(": "mod", "atc_min(": "min", "atc_max(": "max",
     "atc_broadcast(": "broadcast",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-Call = Literal["div", "mod", "min", "max", "unlike", "broadcast"]
+Call = Literal["div", "mod", "min", "max", "ne", "broadcast"]
 """Functions of extents that are no polynomials.
 
-`div` and `mod` are floored. `unlike` is 1 where its two arguments differ, else 0. `broadcast` is
+`div` and `mod` are floored. `ne` is 1 where its two arguments differ, else 0. `broadcast` is
 what two axes become that are broadcast to each other: the first one unless that is 1.
 """
 
