@@ -383,7 +383,7 @@ class StepWriter:
         yield f"/* {self._head(loop, 'Loop')} */"
         self.depth += 1
         counter = f"atc_i{self.depth}"
-        grown = [own for own, _, _ in loop.carried_extents]
+        carried = [own for own, _, _ in loop.carried_extents]
         counted = loop.trip_count != -1 or loop.strict
         bounds = [f"{counter} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
         bounds += [f"{counter} < *{self._pointer(loop.count)}"] if loop.count else []
@@ -392,7 +392,7 @@ class StepWriter:
         yield from [f"int64_t {counter} = 0;"] * counted
         begin = "" if counted else f"int64_t {counter} = 0"
         yield f"for ({begin}; {' && '.join(bounds)}; {counter}++) {{"
-        yield from (f"  {line}" for line in self._consistent(grown))
+        yield from (f"  {line}" for line in self._consistent(carried))
         yield f"  *{self._pointer(loop.iteration)} = {counter};"
         yield from (f"  {line}" for line in self.steps(loop.body))
         yield from (
@@ -414,5 +414,5 @@ class StepWriter:
         self.depth -= 1
         if loop.trip_count != -1:
             yield f"{self._extent(loop.trip_count)} = {counter};"
-            grown.append(loop.trip_count)
-        yield from self._consistent(grown)
+            carried.append(loop.trip_count)
+        yield from self._consistent(carried)

@@ -1,4 +1,4 @@
-"""The user's wishes for a compilation as one value; the command line and `compile` fill it."""
+"""The options of a compilation as one value; the command line and `compile` fill it."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from functools import partial
 from atc.ir.graph import Array, Graph, Op
 from atc.ir.ops import If, Loop
 from atc.ir.verify import verify
-from atc.passes.canonical.alias_slices import slice_in_place
+from atc.passes.canonical.alias_slices import alias_slices
 from atc.passes.canonical.common_subexpressions import share_equal_nodes
 from atc.passes.canonical.conv_filter_gradient import filter_gradient_as_conv
 from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
 from atc.passes.canonical.decompose_conv3d import decompose_conv3d
 from atc.passes.canonical.decompose_pool3d import decompose_pool3d
-from atc.passes.canonical.fold_views import cancel_movement
+from atc.passes.canonical.fold_views import fold_views
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
 from atc.passes.canonical.pack_operands import pack_operands
@@ -81,7 +81,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("quantize_integers", lower_qdq),  # while every (de)quantization is a node
     _rule("tabulate", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
-    _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
+    _rule("cancel_movement", fold_views),  # before fusion, which then sees arithmetic only
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
     _rule("fuse_elementwise", fuse_maps),
@@ -116,10 +116,10 @@ def layout_passes(
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
-        _again("cancel_movement", cancel_movement),  # what was one pixel is a view now
+        _again("cancel_movement", fold_views),  # what was one pixel is a view now
     )
     packed = _rule("pack_operands", partial(pack_operands, width=width))
-    in_place = _rule("slice_in_place", slice_in_place)
+    in_place = _rule("slice_in_place", alias_slices)
     parts = Pass("read_parts", read_parts)  # when all that reads is fused
     narrow = (  # when no kernel changes
         _rule("narrow_scales", narrow_scales),
@@ -130,7 +130,7 @@ def layout_passes(
         return (*blocked, packed, in_place, parts, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
-        cancelled = _again("cancel_movement", cancel_movement)
+        cancelled = _again("cancel_movement", fold_views)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
         before = (_rule("merge_padding", merge_padding), *before)
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
@@ -138,7 +138,7 @@ def layout_passes(
     last = (
         _rule("look_up_sums", look_up_sums),  # what is no table any more is fused
         Pass("block_layout", choose),
-        _again("cancel_movement", cancel_movement),
+        _again("cancel_movement", fold_views),
     )
     if layouts.bytes_last:
         return (padding, *last, in_place, parts)

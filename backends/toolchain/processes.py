@@ -100,8 +100,8 @@ def ask_program(
     if path is None:
         return run_binary(argv, timeout, log=log, running=running)
     stat = os.stat(path)
-    surroundings = tuple(os.environ.get(name) for name in _SAID_BY)
-    key = (tuple(argv), stat.st_ino, stat.st_mtime_ns, stat.st_size, surroundings)
+    environment = tuple(os.environ.get(name) for name in _SAID_BY)
+    key = (tuple(argv), stat.st_ino, stat.st_mtime_ns, stat.st_size, environment)
     if key not in _answers:
         done = run_binary(argv, timeout, log=log, running=running)
         if done.status:

@@ -13,7 +13,7 @@ ALIGNMENT = 64
 """Bytes: a slice that begins off a cache line is copied, lest every vector read of it be slower."""
 
 
-def slice_in_place(state: Rewriting, node: Node) -> Node:
+def alias_slices(state: Rewriting, node: Node) -> Node:
     """Turn a movement that keeps the order of a dense slice of its operand into a SubView."""
     op = node.op
     if not isinstance(op, Map) or not op.is_movement or len(node.inputs) != 1:

@@ -10,7 +10,7 @@ from atc.ir.view import Split, View, compose, compose_refining, dense, simplify_
 from atc.passes.rewriting import Rewriting, merge_origin
 
 
-def cancel_movement(state: Rewriting, node: Node) -> Node:
+def fold_views(state: Rewriting, node: Node) -> Node:
     """Let Map, Reduce and MatMul read the source of a Reshape or pure-movement operand.
 
     Views address flat memory, so a Reshape is transparent to them; it is to Normalize and Softmax.
