@@ -173,7 +173,7 @@ def emit(
         own_math=any(OWN_MATH in k.headers for k in kernels), deterministic=target.deterministic,
         sources=sources, kernels=_users(programs, kernels), net=schedule,
         inputs=ports[: len(schedule.inputs)], outputs=ports[len(schedule.inputs) :],
-        bundles=_bundles(program), failures=_failures(kernels), shape_profiles=profiles,
+        composites=_composites(program), failures=_failures(kernels), shape_profiles=profiles,
         ranges=ranges, states=_states(program, arena), io=_io_places(program, arena),
         # Empty values need an address too, hence never a size of 0 with values.
         arena_size=max(max(a.plan.size for a in planned), target.alignment) if has_arena
@@ -253,7 +253,7 @@ def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _bundles(program: Program) -> list[dict[str, object]]:
+def _composites(program: Program) -> list[dict[str, object]]:
     """Return the model's sequences and optionals as the templates write them."""
     return [
         {
@@ -261,7 +261,7 @@ def _bundles(program: Program) -> list[dict[str, object]]:
             "present": 2 if b.is_map else int(b.count >= 0), "first": b.first,
             "count": max(b.count, 0),
         }
-        for b in program.bundles
+        for b in program.composites
     ]  # fmt: skip
 
 

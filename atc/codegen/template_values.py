@@ -51,7 +51,7 @@ class TemplateValues:
     net: Schedule
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    bundles: Sequence[Mapping[str, object]]
+    composites: Sequence[Mapping[str, object]]
     """The model's sequences and optionals."""
     failures: Sequence[tuple[str, int, str]]
     """Name, number and meaning of statuses that kernels may end a run with."""

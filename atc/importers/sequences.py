@@ -8,7 +8,7 @@ import onnx_ir
 
 from atc.errors import ModelError
 
-BUNDLES = "atc.bundles"
+COMPOSITES = "atc.composites"
 """Where `model.meta` keeps, once an input was split, the names of the inputs that stand for each:
 of a tensor its own, of an optional without a value None."""
 
@@ -83,7 +83,7 @@ def replace_input(
 ) -> None:  # fmt: skip
     """Put inputs, and a node that makes the value of them, in the place of an input."""
     graph = model.graph
-    model.meta.setdefault(BUNDLES, {v.name: [v.name] for v in graph.inputs})[value.name] = names
+    model.meta.setdefault(COMPOSITES, {v.name: [v.name] for v in graph.inputs})[value.name] = names
     at = graph.inputs.index(value)
     value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
     graph.inputs[at : at + 1] = [*parts]

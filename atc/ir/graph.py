@@ -252,7 +252,7 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
-    bundles: tuple[Composite, ...] = ()
+    composites: tuple[Composite, ...] = ()
     dims: tuple[Symbol, ...] = ()
     """The run-time extents that shapes, views and loops may depend on, by their index."""
     guards: tuple[int, ...] = ()

@@ -253,17 +253,17 @@ class Builder:
             raise UnsupportedError(
                 f"a sequence of {len(names)} tensors", hint=f"up to {MAX_PARTS} can be compiled"
             )
-        return self._bundle(CompositeValue(tuple(names), dtype))
+        return self._composite(CompositeValue(tuple(names), dtype))
 
     def mapping(self, keys: str, values: str) -> str:
         """Add a map, or a sequence of maps, one for each row of `values`."""
-        return self._bundle(CompositeValue((keys, values), is_map=True))
+        return self._composite(CompositeValue((keys, values), is_map=True))
 
     def nothing(self) -> str:
         """Add an optional without a value."""
-        return self._bundle(CompositeValue(None))
+        return self._composite(CompositeValue(None))
 
-    def _bundle(self, parts: CompositeValue) -> str:
+    def _composite(self, parts: CompositeValue) -> str:
         name = self.fresh("parts")
         self._parts[name] = parts
         return name

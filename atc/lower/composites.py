@@ -11,7 +11,7 @@ from atc.errors import UnsupportedError
 from atc.ir.graph import Composite
 from atc.lower.builder import Builder
 
-BUNDLES = "atc.bundles"
+COMPOSITES = "atc.composites"
 """Where the importer of ONNX keeps, if it split any input, which inputs stand for each: its own
 name for a tensor, None for an optional without a value."""
 
@@ -28,7 +28,7 @@ class Outputs:
 
     values: tuple[str, ...]
     names: tuple[str, ...]
-    bundles: tuple[Composite, ...]
+    composites: tuple[Composite, ...]
 
 
 def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> Outputs:
@@ -39,7 +39,7 @@ def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> O
     taken = {*names}
     found: list[str] = []
     called: list[str] = []
-    bundles: list[Composite] = []
+    composites: list[Composite] = []
     for name, value in zip(names, values, strict=True):
         parts = b.parts(value)
         if parts is None:
@@ -48,11 +48,11 @@ def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> O
             continue
         elements = parts.names or ()
         count = -1 if parts.names is None else len(elements)
-        bundles.append(Composite("output", name, len(found), count, parts.is_map))
+        composites.append(Composite("output", name, len(found), count, parts.is_map))
         found += elements
         labels = ("keys", "values") if parts.is_map else range(len(elements))
         called += [_element_name(name, label, taken) for label in labels]
-    return Outputs(tuple(found), tuple(called), tuple(bundles))
+    return Outputs(tuple(found), tuple(called), tuple(composites))
 
 
 def _element_name(name: str, label: int | str, taken: set[str]) -> str:
@@ -65,18 +65,18 @@ def _element_name(name: str, label: int | str, taken: set[str]) -> str:
 
 def input_composites(model: onnx_ir.Model, inputs: Sequence[str]) -> tuple[Composite, ...]:
     """Return the inputs that were sequences or optionals before the importer split them."""
-    given: Mapping[str, Sequence[str] | None] = model.meta.get(BUNDLES, {})
+    given: Mapping[str, Sequence[str] | None] = model.meta.get(COMPOSITES, {})
     maps = {node.outputs[0].name for node in model.graph if node.domain == MAP_DOMAIN}
-    bundles = []
+    composites = []
     at = 0
     for name, parts in given.items():
         if parts == [name]:
             at += name in inputs  # not an initializer
             continue
         count = -1 if parts is None else len(parts)
-        bundles.append(Composite("input", name, at, count, name in maps))
+        composites.append(Composite("input", name, at, count, name in maps))
         at += len(parts or ())
-    return tuple(bundles)
+    return tuple(composites)
 
 
 def refuse_composite(value: onnx_ir.Value, file: str) -> None:

@@ -42,7 +42,7 @@ def if_(ctx: LoweringContext) -> tuple[str, ...]:
     ]
     written = tuple((own, *pair) for pair, own in extents.items())
     results = iter(ctx.b.emit(If(graphs[0], graphs[1], written), [ctx.input(0)], *types))
-    return tuple(bundle(ctx.b, results) for bundle in counts)
+    return tuple(composite(ctx.b, results) for composite in counts)
 
 
 def _other(

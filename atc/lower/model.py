@@ -81,9 +81,9 @@ def lower_model(
         raise ModelError("the model has no outputs", where=file)
     outputs_ = output_tensors(builder, wanted, names)
     lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
-    bundles = (*input_composites(model, inputs), *outputs_.bundles)
+    composites = (*input_composites(model, inputs), *outputs_.composites)
     named = _with_model_names(lowered, outputs_.names, walker.model_names(graph))
-    return replace(named, bundles=bundles)
+    return replace(named, composites=composites)
 
 
 def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> str:

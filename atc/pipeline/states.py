@@ -26,7 +26,7 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
     pairs = states_of(model)
     if not pairs:
         return graph
-    if graph.bundles:
+    if graph.composites:
         raise UnsupportedError(
             "a network of sequences can't carry states", where="--state",
             hint="leave the states in the signature",

@@ -90,7 +90,7 @@ def build_program(
         graph.name, tuple(v for v in graph.inputs if v not in held),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage,
-        graph.bundles, writer.shifts, graph.dims, graph.guards, writer.aliases, states,
+        graph.composites, writer.shifts, graph.dims, graph.guards, writer.aliases, states,
         graph.lengths,
     )  # fmt: skip
 

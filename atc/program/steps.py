@@ -191,7 +191,7 @@ class Program:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     storage: Mapping[str, str]
-    bundles: tuple[Composite, ...] = ()
+    composites: tuple[Composite, ...] = ()
     shifts: Mapping[str, int] = field(default_factory=dict)
     dims: tuple[Symbol, ...] = ()
     """The extents that are known only at run time."""

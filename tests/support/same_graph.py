@@ -12,7 +12,7 @@ from atc.ir.graph import Graph, Node, reads
 
 def assert_same_graph(a: Graph, b: Graph) -> None:
     """Compare all that a graph is made of, but for types that nothing in it has."""
-    for name in ("name", "inputs", "outputs", "bundles", "dims", "guards", "warnings", "aliases",
+    for name in ("name", "inputs", "outputs", "composites", "dims", "guards", "warnings", "aliases",
                  "states", "lengths"):  # fmt: skip
         assert getattr(a, name) == getattr(b, name), name
     used = {*a.inputs, *a.constants, *a.outputs, *(o for n in a.nodes for o in n.outputs)}

@@ -79,7 +79,7 @@ class _Parser(ValueReader):
         inputs = tuple(self.listed(lambda: self.typed_name(own), ")"))
         self.end_line()
         self.position = self.begin = here
-        guards, bundles, warnings, states, lengths = [], [], [], [], []
+        guards, composites, warnings, states, lengths = [], [], [], [], []
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
         aliases: dict[str, Alias] = {}
@@ -89,7 +89,7 @@ class _Parser(ValueReader):
                 case "guard":
                     guards.append(self.extent())
                 case "composite":
-                    bundles.append(self.record((Composite,)))
+                    composites.append(self.record((Composite,)))
                 case "warning":
                     warnings.append(self.quoted())
                 case "state":
@@ -117,7 +117,7 @@ class _Parser(ValueReader):
         used = {*own, *outputs, *(i for n in nodes for i in reads(n))}
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
-            constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings),
+            constants, tuple(composites), dims, tuple(guards), quantization, tuple(warnings),
             aliases, tuple(states), tuple(lengths),
         )  # fmt: skip
 

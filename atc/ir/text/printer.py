@@ -40,7 +40,7 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
 def _declarations(graph: Graph) -> Iterator[str]:
     yield from (f"dim {_value(symbol)}" for symbol in graph.dims)
     yield from (f"guard {extent}" for extent in graph.guards)
-    yield from (f"composite {_value(each)}" for each in graph.bundles)
+    yield from (f"composite {_value(each)}" for each in graph.composites)
     yield from (f"warning {_quoted(each)}" for each in graph.warnings)
     yield from (f"state {given} -> {computed}" for given, computed in graph.states)
     yield from (f"length {symbol}: {following}" for symbol, following in graph.lengths)

@@ -210,7 +210,7 @@ def test_absent_operands_composites_guards_and_aliases_are_kept() -> None:
     nodes = (Node(op, ("x", "", ""), ("y",)), Node(op, ("",), ("z",)))
     graph = Graph(
         "net", ("x",), ("y",), nodes, dict.fromkeys("xyz", TYPE), dims=tuple(SYMBOLS.values()),
-        guards=(N - M - 1,), bundles=(Composite("input", "a list", 0, -1), Composite(
+        guards=(N - M - 1,), composites=(Composite("input", "a list", 0, -1), Composite(
             "output", "map", 1, 2, is_map=True)),
         aliases={"y": Alias("layout", "x"), "z": Alias("output", "a name"), "x": Alias(
             "recomputed", "w")},
