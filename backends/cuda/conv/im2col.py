@@ -13,12 +13,13 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
+from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import unravel
 from atc.backends.cuda.products.boxes import CHUNK, Matrix, Side, packed_matrix, plus
 from atc.backends.cuda.products.tiles import Operand, Product, index_type, windows_met
 from atc.backends.cuda.products.warpgroup import (
     LEAST,
+    Prepared,
     RoundedProduct,
     ShortenedProduct,
     SplitProduct,
@@ -26,8 +27,9 @@ from atc.backends.cuda.products.warpgroup import (
     WarpgroupParams,
     WarpgroupProduct,
     parts_size,
+    scratch_argument,
 )
-from atc.backends.kernel import Launch, Pack, TensorMap, Walk, Workload
+from atc.backends.kernel import Pack, TensorMap, Walk, Workload
 from atc.backends.render.expr import address
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -104,11 +106,10 @@ class WindowProduct(WarpgroupProduct):
     def _matrices(self, w: Workload) -> tuple[Matrix, Matrix]:
         """Return the copied input, a row for each pixel, and the packed filters."""
         form, x = self._form(w), w.input(0)
-        copy = sum(t is not None for t in (*w.inputs, *w.outputs))
         pixels = x.shape[0] * prod(_copied(w)[0])
         pitch = _pitch(w)
         rows = Matrix(
-            copy, pixels, x.shape[1], pitch, 0, (), False, form.type, form.stored
+            scratch_argument(w), pixels, x.shape[1], pitch, 0, (), False, form.type, form.stored
         )
         return rows, packed_matrix(self.matmul(w), 1, form)
 
@@ -120,20 +121,13 @@ class WindowProduct(WarpgroupProduct):
         channels = self._channels(w)
         return {1: lambda filters: packed(_channels_last(filters, channels))}
 
-    def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
-        """Return the bytes of parts of tiles, and of the copied input."""
-        return super().scratch(w, params, target) + self._copy_size(w)
-
     def _copy_size(self, w: Workload) -> int:
         return w.input(0).shape[0] * prod(_copied(w)[0]) * _pitch(w)
 
-    def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
-        """Return blocks that copy, as many as run at a time, and then those of the product."""
-        found = super().launch(w, params, target)
-        room = gpu_of(target.device).multiprocessors * self.resident(w, params, target)
-        needed = -(-self._copy_size(w) // COPIED // found.threads)
-        blocks = max(min(room, needed), params.blocks)
-        return replace(found, blocks=blocks, later=(params.blocks, *found.later))
+    def prepared(self, w: Workload) -> Prepared:
+        """Return the copied input."""
+        size = self._copy_size(w)
+        return Prepared(size, w.input(0).nbytes, -(-size // COPIED))
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         """Return how tiles are loaded: of the input, windows of one tap's channels."""
@@ -195,12 +189,6 @@ class WindowProduct(WarpgroupProduct):
                 "from": f"(image * {channels} + c) * {prod(own)} + {pixel}",
             },
         }  # fmt: skip
-
-    def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
-        """Return the seconds of the product, and of the copy before it."""
-        gpu = gpu_of(target.device)
-        moved = w.input(0).nbytes + self._copy_size(w)
-        return super().cost(w, params, target) + 1e-9 * (gpu.memory_ns(moved) + LAUNCH_NS)
 
 
 def _conv(w: Workload) -> Conv:

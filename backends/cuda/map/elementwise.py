@@ -18,6 +18,7 @@ from atc.backends.render.expr import address, load, render_expr, store
 from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.dims import high
+from atc.ir.expr import Call, Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Map
 from atc.ir.view import View, dense
@@ -71,12 +72,18 @@ class MapVectors(ElementKernel[Map]):
         """Return which operands are tensors, and the stored value."""
         op, types = w.op, [t.c for t in _types(w) if t is not None]
         whole = [_is_whole(v, op.shape) for v in op.views]
-        lines, value = render_expr(op.expr, lambda k: load(w.input(k).dtype, f"a{k}"))
+        tables = _tables(op)
+
+        def read(k: int) -> str:
+            return load(w.input(k).dtype, f"x{k}[{op.views[k].offset}]" if k in tables else f"a{k}")
+
+        lines, value = render_expr(op.expr, read)
         return {
             "count": w.outputs[0].size, "width": self._width(w), "type": w.outputs[0].dtype.c,
             "arrays": [(k, t) for k, t in enumerate(types) if whole[k]],
             "scalars": [
-                (k, t, op.views[k].offset) for k, t in enumerate(types) if not whole[k]
+                (k, t, op.views[k].offset) for k, t in enumerate(types)
+                if not whole[k] and k not in tables
             ],
             "lines": lines, "value": store(w.outputs[0].dtype, value),
         }  # fmt: skip
@@ -84,6 +91,12 @@ class MapVectors(ElementKernel[Map]):
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Operands of the result's size."""
         return _in_place(w)
+
+
+def _tables(op: Map) -> set[int]:
+    """Return the operands that are looked up in: what is read lies behind their first element."""
+    found = {e.args[0] for e in walk(op.expr) if isinstance(e, Call) and e.fn == "Lookup"}
+    return {e.index for e in found if isinstance(e, Input)}
 
 
 def _is_whole(view: View, shape: Sequence[int]) -> bool:

@@ -147,15 +147,15 @@ def matrix_of(
     )  # fmt: skip
 
 
-def _packed_depth(op: MatMul, form: Form) -> int:
-    """Return the elements of a row of packed constants."""
+def packed_depth(op: MatMul, form: Form) -> int:
+    """Return the elements of a row of a packed operand."""
     each = {0: CHUNK // form.bytes, 1: 16, 2: 32}[form.planes]
     return -(-op.k // each) * each * max(1, form.planes)
 
 
 def packed_matrix(op: MatMul, argument: int, form: Form) -> Matrix:
     """Return the second operand as `pack` arranges it."""
-    row, batch = _packed_depth(op, form), packed_batch(op)
+    row, batch = packed_depth(op, form), packed_batch(op)
     depth = row if form.planes else op.k
     steps = row_major((*(n for _, n in batch), op.n, row))
     size, type_ = form.bytes, form.type if not form.planes else BFLOAT16
@@ -174,7 +174,7 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
 
     Of floats that are split in two, each 32 upper parts are followed by the 32 lower ones.
     """
-    row = _packed_depth(op, form) // max(1, form.planes)
+    row = packed_depth(op, form) // max(1, form.planes)
     rows = rows_of(op, b, row)
     if not form.planes:
         return rows
@@ -188,7 +188,7 @@ def pack(op: MatMul, form: Form, b: Array) -> Array:
 
 def packed_operand(op: MatMul, form: Form, product: Product) -> Operand:
     """Return the packed second operand as C of row j and depth p."""
-    begin = f"{packed_row(op, product)} * {_packed_depth(op, form)}"
+    begin = f"{packed_row(op, product)} * {packed_depth(op, form)}"
     if not form.planes:
         return replace(product.b, place=f"{begin} + p", indices=(), chunks=1)
     words = "((const uint16_t *)(const void *)x1)"

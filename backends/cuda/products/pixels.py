@@ -70,13 +70,13 @@ class ConvWarpgroup(_Pixels, StoredProduct):
 
 
 class ConvWarpgroupSplit(_Pixels, SplitProduct):
-    """1x1 Conv of floats split in two bfloat16, by constants."""
+    """1x1 Conv of floats split in two bfloat16."""
 
     name = "cuda_conv_wgmma_bf16x3"
 
 
 class ConvWarpgroupRounded(_Pixels, RoundedProduct):
-    """1x1 Conv of floats as bfloat16, by constants."""
+    """1x1 Conv of floats as bfloat16."""
 
     name = "cuda_conv_wgmma_bf16"
 

@@ -2,7 +2,9 @@
 
 For sm_90a. One warp requests tiles while the others multiply; blocks are persistent and loop over
 tiles. Operands have a layout that the copy engine can read: rows of 16-byte multiples along the
-depth, or of 16-bit numbers along the other axis. Other constants are packed into that layout.
+depth, or of 16-bit numbers along the other axis. Other constants are packed into that layout;
+second operands that aren't constant are arranged so by a launch before the product's, which also
+sums the rows that zero points multiply.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products.boxes import (
     ATOM,
+    CHUNK,
     ROUNDED,
     ROW,
     SHORTENED,
@@ -25,12 +28,20 @@ from atc.backends.cuda.products.boxes import (
     Side,
     matrix_of,
     pack,
+    packed_depth,
     packed_matrix,
     packed_operand,
     side_of,
 )
-from atc.backends.cuda.products.constants import less_zeros, packed_row, sum_of, with_sums
+from atc.backends.cuda.products.constants import (
+    less_zeros,
+    packed_batch,
+    packed_row,
+    sum_of,
+    with_sums,
+)
 from atc.backends.cuda.products.tiles import (
+    Operand,
     Product,
     epilogue_of,
     multiply_add,
@@ -45,7 +56,7 @@ from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array, DType, Op
+from atc.ir.graph import Array, DType, Op, row_major
 from atc.ir.ops import Conv, MatMul
 
 ROOM = 227 << 10
@@ -56,6 +67,9 @@ STAGED = 40
 
 LEAST = 16
 """Rows, columns or depth below which most of a tile would be empty."""
+
+MOST_BATCHES = 3
+"""Batch loops beside rows and depth in what the copy engine reads, which has five axes."""
 
 SHARES = {2: (40, 232), 3: (56, 152)}
 """Registers of a thread that requests tiles, and of one that multiplies, by the number of
@@ -81,6 +95,33 @@ class WarpgroupParams(KernelParams):
     stages: int
     blocks: int
     shared: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a launch before the product's makes in scratch: bytes, and those that it reads.
+
+    `threads` are as many as can work at a time.
+    """
+
+    bytes: int
+    read: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over the depth of an operand's rows, in scratch: the C type is int32_t.
+
+    They are those of `count` rows, over the loops `indices`, from byte `begin` on behind the parts
+    of tiles; `row` is the C of a row's number.
+    """
+
+    operand: Operand
+    count: int
+    indices: tuple[tuple[str, int], ...]
+    row: str
+    begin: int
 
 
 class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
@@ -135,9 +176,60 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         if a is None:
             return None
         b = matrix_of(op, second, transposed(op.b_view), op.n, form)
-        if w.constant[second] and (form.planes or b is None or self.product(w).a.zero):
-            return a, packed_matrix(op, second, form)
-        return None if form.planes or b is None else (a, b)
+        if form.planes or b is None or (w.constant[second] and self.product(w).a.zero):
+            if len(packed_batch(op)) > MOST_BATCHES:
+                return None
+            own = packed_matrix(op, second, form)
+            b = own if w.constant[second] else replace(own, argument=scratch_argument(w))
+        return a, b
+
+    def _is_arranged(self, w: Workload) -> bool:
+        """Whether the second operand is arranged in scratch before the product."""
+        found = self._matrices(w)
+        return found is not None and found[1].argument == scratch_argument(w)
+
+    def _row_sums(self, w: Workload) -> list[RowSums]:
+        """Return the sums of rows that zero points multiply: all but those of constants."""
+        op, product = self.matmul(w), self.product(w)
+        begin, found = self._arranged_bytes(w), list[RowSums]()
+        for operand, other, index, view, extent in (
+            (product.a, product.b, "i", op.a_view, op.m), (product.b, product.a, "j",
+             transposed(op.b_view), op.n),
+        ):  # fmt: skip
+            if not other.zero or (operand is product.b and w.constant[self.operands[1]]):
+                continue
+            kept = [(name, n) for (name, n), s in zip(product.batch, view.strides, strict=False)
+                    if s != 0]  # fmt: skip
+            loops = (*kept, (index, extent))
+            steps = row_major([n for _, n in loops])
+            row = " + ".join(f"{v} * {s}" if s != 1 else v
+                             for (v, _), s in zip(loops, steps, strict=True))  # fmt: skip
+            found.append(RowSums(operand, prod(n for _, n in loops), loops, row, begin))
+            begin += 4 * found[-1].count
+        return found
+
+    def _arranged_bytes(self, w: Workload) -> int:
+        found = self._matrices(w)
+        if found is None or not self._is_arranged(w):
+            return 0
+        return found[1].step * found[1].rows * prod(n for _, _, n in found[1].batch)
+
+    def prepared(self, w: Workload) -> Prepared | None:
+        """Return what a launch before the product's makes in scratch; None: there is none."""
+        sums, arranged = self._row_sums(w), self._arranged_bytes(w)
+        if not sums and not arranged:
+            return None
+        made, own = arranged + 4 * sum(s.count for s in sums), self.operands[1]
+        read = sum(w.input(k).nbytes for k in self.operands
+                   if sums or (k == own and arranged))  # fmt: skip
+        each = self._arranging(w)[1]
+        return Prepared(made, read, max(arranged // each, 32 * sum(s.count for s in sums)))
+
+    def _arranging(self, w: Workload) -> tuple[int, int]:
+        """Return how many numbers of a row a thread arranges at a time, and as how many bytes."""
+        form = self._form(w)
+        count = 16 if form.planes else CHUNK // form.bytes
+        return count, count * form.bytes * max(1, form.planes)
 
     def packs(
         self, w: Workload, params: WarpgroupParams, target: Target
@@ -151,7 +243,8 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             rows = pack(op, form, b)
             return with_sums(rows) if summed else rows
 
-        return {self.operands[1]: packed} if found[1].packed else {}
+        own = self.operands[1]
+        return {own: packed} if found[1].packed and w.constant[own] else {}
 
     def packing(self, w: Workload, params: WarpgroupParams, target: Target) -> str:
         """Return one name for all tiles of a kernel, which read the same layout."""
@@ -194,20 +287,29 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     def launch(self, w: Workload, params: WarpgroupParams, target: Target) -> Launch:
         """Return persistent blocks: a warpgroup for each 64 rows, and the warps that load."""
         joining = (min(params.blocks, _tiles(self.product(w), params)),) if params.shared else ()
-        return Launch(
+        found = Launch(
             params.blocks, _threads(params), later=joining, shared=_shared(params, self._form(w)),
             maps=tuple(side.map for side in self._sides(w, params)),
         )  # fmt: skip
+        prepared = self.prepared(w)
+        if prepared is None:
+            return found
+        room = gpu_of(target.device).multiprocessors * self.resident(w, params, target)
+        first = max(min(room, -(-prepared.threads // found.threads)), params.blocks)
+        return replace(found, blocks=first, later=(params.blocks, *joining))
 
     def scratch(self, w: Workload, params: WarpgroupParams, target: Target) -> int:
-        """Return the bytes of two tiles for each block that shares steps with others."""
-        return parts_size(params)
+        """Return the bytes of parts of tiles, and of what is made before the product."""
+        prepared = self.prepared(w)
+        return parts_size(params) + (prepared.bytes if prepared else 0)
 
     def _sides(self, w: Workload, params: WarpgroupParams) -> list[Side]:
         form, found = self._form(w), self._matrices(w)
         assert found is not None
         batch = [name for name, _ in self.product(w).batch]
         a, b = found
+        if b.argument == scratch_argument(w):
+            b = replace(b, begin=parts_size(params))
         return [
             side_of("a", f"tile_i * {params.m}", params.m, a, batch, form.depth),
             side_of("b", f"tile_j * {params.n}", params.n, b, batch,
@@ -222,12 +324,15 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         assert found is not None
         product, matmul, own = self.product(w), self.matmul(w), found[1]
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
-        if own.packed:
+        sums = {s.operand: s for s in self._row_sums(w)}
+        arranged = self._arrangement(w, params) if self._is_arranged(w) else None
+        of_a, of_b = (_sum_in_scratch(sums.get(o), params) for o in (product.a, product.b))
+        if own.packed and w.constant[self.operands[1]]:
             product = replace(product, b=packed_operand(matmul, form, product))
-        if product.a.zero:
-            rows = own.step * own.rows * prod(n for _, _, n in own.batch)
-            sums = sum_of(rows, packed_row(matmul, product))
-            after = [*less_zeros(product, b_sums=sums), *after]
+            if product.a.zero:
+                rows = own.step * own.rows * prod(n for _, _, n in own.batch)
+                of_b = sum_of(rows, packed_row(matmul, product))
+        after = [*less_zeros(product, of_a, of_b), *after]
         a, b = product.a, product.b
         sides = self._sides(w, params)
         floats = product.accumulator.is_float
@@ -239,6 +344,13 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             "tiles": _tiles(product, params),
             "indices": unravel("at", tiles_of(product, params.m, params.n)),
             "steps": -(-product.k // form.depth), "share": params.shared,
+            "prepared": self.prepared(w) is not None, "arranged": arranged,
+            "row_sums": [
+                {"element": s.operand.element, "text": s.operand.text, "count": s.count,
+                 "indices": unravel("row", s.indices), "begin": parts_size(params) + s.begin,
+                 "own": s.operand.indices}
+                for s in sums.values()
+            ],
             "join": accumulate("Sum", product.accumulator, "other"),
             "after": after, "value": value, "sides": sides,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
@@ -247,7 +359,31 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
                               "tile_i", "tile_j")),
         }  # fmt: skip
 
+    def _arrangement(self, w: Workload, params: WarpgroupParams) -> dict[str, object]:
+        """Return how the second operand is arranged: neighbouring threads read neighbours."""
+        op, form, product, found = self.matmul(w), self._form(w), self.product(w), self._matrices(w)
+        assert found is not None
+        count, size = self._arranging(w)
+        row, b = packed_depth(op, form) // max(1, form.planes), product.b
+        outer = [(product.batch[k][0], n) for k, n in packed_batch(op)]
+        inner = [("j", op.n), ("part", row // count)]
+        loops = [*outer, *(inner[::-1] if b.along_rows else inner)]
+        return {
+            "type": w.input(self.operands[1]).dtype.c, "numbers": count, "operand": b,
+            "indices": unravel("at", loops), "count": prod(n for _, n in loops),
+            "value": b.value if form.planes else b.element, "begin": parts_size(params),
+            "row": packed_row(op, product), "pitch": found[1].step,
+        }  # fmt: skip
+
     def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
+        """Return the seconds of the product, and of what is made before it."""
+        prepared, gpu = self.prepared(w), gpu_of(target.device)
+        alone = self._cost_alone(w, params, target)
+        if prepared is None:
+            return alone
+        return alone + 1e-9 * (gpu.memory_ns(prepared.bytes + prepared.read) + LAUNCH_NS)
+
+    def _cost_alone(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
         """Return the larger of the seconds for tensor cores and for loading tiles."""
         gpu, form, m, n = gpu_of(target.device), self._form(w), params.m, params.n
         product = self.product(w)
@@ -266,6 +402,19 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         waves = -(-tiles // (gpu.multiprocessors * resident))
         spread = min(resident, -(-tiles // gpu.multiprocessors))
         return seconds(w, (waves * spread * (steps * step + ends) + 1000) / gpu.clock, gpu)
+
+
+def scratch_argument(w: Workload) -> int:
+    """Return the index of scratch among a kernel's arguments: behind inputs and outputs."""
+    return sum(t is not None for t in (*w.inputs, *w.outputs))
+
+
+def _sum_in_scratch(sums: RowSums | None, params: WarpgroupParams) -> str:
+    """Return the C of the sum of a row in scratch; '' where it isn't there."""
+    if sums is None:
+        return ""
+    place = f"(const unsigned char *)scratch + {parts_size(params) + sums.begin}"
+    return f"((const int32_t *)(const void *)({place}))[{sums.row}]"
 
 
 def _tiles(product: Product, params: WarpgroupParams) -> int:
@@ -300,7 +449,7 @@ def _shared(params: WarpgroupParams, form: Form) -> int:
 class StoredProduct(WarpgroupProduct):
     """Operands multiplied as they are stored: 16-bit floats, bytes.
 
-    The first operand of bytes may have a zero point, if the second one is constant.
+    Bytes may have zero points, of a Conv only the input.
     """
 
     def form(self, w: Workload) -> Form | None:
@@ -309,11 +458,7 @@ class StoredProduct(WarpgroupProduct):
         assert isinstance(op, MatMul | Conv)
         form = STORED.get((w.input(first).dtype, w.input(second).dtype))
         summed = op.accumulator is (DType.FLOAT if form and form.bytes > 1 else DType.INT32)
-        if isinstance(op, MatMul):
-            zeros = bool(op.a_zero), bool(op.b_zero)
-        else:
-            zeros = op.zero_points, op.zero_points and w.inputs[3] is not None
-        able = not zeros[1] and (w.constant[second] or not zeros[0])
+        able = isinstance(op, MatMul) or not op.zero_points or w.inputs[3] is None
         return form if summed and able else None
 
 
@@ -335,7 +480,7 @@ class MatMulWarpgroup(_MatMul, StoredProduct):
 
 
 class SplitProduct(WarpgroupProduct):
-    """Floats split in two bfloat16, by constants."""
+    """Floats split in two bfloat16."""
 
     precision = "bf16x3"
 
@@ -345,7 +490,7 @@ class SplitProduct(WarpgroupProduct):
 
 
 class RoundedProduct(WarpgroupProduct):
-    """Floats as bfloat16, by constants."""
+    """Floats as bfloat16."""
 
     precision = "bf16"
 
@@ -365,13 +510,13 @@ class ShortenedProduct(WarpgroupProduct):
 
 
 class MatMulWarpgroupSplit(_MatMul, SplitProduct):
-    """MatMul of floats split in two bfloat16, by constants."""
+    """MatMul of floats split in two bfloat16."""
 
     name = "cuda_matmul_wgmma_bf16x3"
 
 
 class MatMulWarpgroupRounded(_MatMul, RoundedProduct):
-    """MatMul of floats as bfloat16, by constants."""
+    """MatMul of floats as bfloat16."""
 
     name = "cuda_matmul_wgmma_bf16"
 

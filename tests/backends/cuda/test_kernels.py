@@ -19,7 +19,8 @@ from cuda_cases import (
 )
 from cuda_networks import joined_model
 from joined_sources import compile_joined
-from projects import reference
+from onnx import TensorProto, helper
+from projects import make_model, reference
 
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.program.steps import calls
@@ -76,3 +77,23 @@ def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -
     right = dict(zip("yz", reference(model, *feeds.values()), strict=True))
     for name, found in network.run(feeds).items():
         np.testing.assert_allclose(found, right[name], atol=4e-3)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (33, 63), (2, 40, 40)])
+def test_functions_of_bytes_are_looked_up(shape: tuple[int, ...]) -> None:
+    """16 bytes at a time where there are many; every byte is among these."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["a"]),
+        helper.make_node("Sigmoid", ["a"], ["b"]),
+        helper.make_node("Mul", ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["y"]),
+    ]
+    model = make_model(
+        nodes, [("x", TensorProto.INT8, shape)], [("y", TensorProto.INT8, shape[::-1])],
+        {"s": np.float32(0.05), "t": np.float32(0.06), "z": np.int8(-7)},
+    )
+    x = np.resize(np.arange(-128, 128, dtype=np.int8), shape)
+    graph = AtcBackendRep(model, TARGET.name).lower({"x": x})
+    (network,) = compile_networks([graph], TARGET, "O0")
+    np.testing.assert_array_equal(network.run({"x": x})["y"], reference(model, x)[0])

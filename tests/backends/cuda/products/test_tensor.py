@@ -175,9 +175,43 @@ CASES |= {
                                                 (U8, S8, U8), ((70, 656), (656, 72), ()),
                                                 constant=(1, 2)),
 }  # fmt: skip
+CASES |= {
+    "wgmma of halves of the run": Case("cuda_matmul_wgmma_bf16x3", "MatMul", (F32, F32),
+                                       ((2, 70, 100), (2, 100, 67))),
+    "wgmma of halves of the run, transposed": Case("cuda_matmul_wgmma_bf16x3", "Gemm",
+                                                   (F32, F32, F32), ((33, 68), (70, 33), (70,)),
+                                                   (("transA", 1), ("transB", 1))),
+    "wgmma of halves of the run, broadcast": Case("cuda_matmul_wgmma_bf16x3", "MatMul", (F32, F32),
+                                                  ((2, 3, 33, 40), (3, 40, 24))),
+    "wgmma of long halves of the run": Case("cuda_matmul_wgmma_bf16x3", "MatMul", (F32, F32),
+                                            ((70, 328), (328, 72))),
+    "wgmma of rounded of the run": Case("cuda_matmul_wgmma_bf16", "MatMul", (F32, F32),
+                                        ((70, 100), (100, 67))),
+    "wgmma of short of the run": Case("cuda_matmul_wgmma_tf32", "MatMul", (F32, F32),
+                                      ((70, 100), (100, 67))),
+    "wgmma of odd float16 of the run": Case("cuda_matmul_wgmma", "MatMul", (F16, F16),
+                                            ((2, 33, 40), (2, 40, 67))),
+    "wgmma of bytes of the run": Case("cuda_matmul_wgmma", "MatMulInteger", (S8, U8),
+                                      ((70, 144), (144, 67))),
+    "wgmma of pixels and filters of the run": Case("cuda_conv_wgmma_bf16x3", "Conv",
+                                                   (F32, F32, F32),
+                                                   ((2, 40, 10, 10), (67, 40, 1, 1), (67,))),
+    "wgmma of two zero points": Case("cuda_matmul_wgmma", "MatMulInteger", (U8, U8, U8, U8),
+                                     ((70, 144), (144, 67), (), ()), constant=(1, 2, 3)),
+    "wgmma of a zero point of constants": Case("cuda_matmul_wgmma", "MatMulInteger",
+                                               (U8, U8, U8, U8), ((2, 33, 64), (64, 40), (), ()),
+                                               constant=(1, 3)),
+    "wgmma of two zero points of the run": Case("cuda_matmul_wgmma", "MatMulInteger",
+                                                (U8, S8, U8, S8),
+                                                ((2, 3, 33, 64), (3, 64, 40), (), ())),
+    "wgmma of long sums and two zero points": Case("cuda_matmul_wgmma", "MatMulInteger",
+                                                   (S8, U8, S8, U8), ((70, 656), (656, 72), (), ()),
+                                                   constant=(2, 3)),
+}  # fmt: skip
 QUICK = (
     "float16", "uint8 and int8", "two zero points", "zero points of filters",
-    "wgmma of bytes and a zero point", "halves", "conv", "conv in floats", "attention", "short",
+    "wgmma of bytes and a zero point", "wgmma of halves of the run",
+    "wgmma of two zero points of the run", "halves", "conv", "conv in floats", "attention", "short",
     "wgmma of float16", "wgmma of halves", "packed halves", "filters by taps",
 )  # fmt: skip
 
@@ -214,14 +248,17 @@ def test_every_tile_gives_the_product_on_a_gpu(
     check_on_gpu(CASES[name], get_target("cuda"), monkeypatch)
 
 
-def test_what_is_not_finite_is_as_in_floats() -> None:
-    network = next(w for (n, _), w in compiled(True).items() if n == "halves")
-    a, b = (array.copy() for array in lowered("halves").feeds.values())
-    a[0, 3], a[1, 5], a[2, 7] = np.inf, np.nan, 3e38
-    b[7] *= 100
+@pytest.mark.parametrize("name", ["halves", "wgmma of halves of the run"])
+def test_what_is_not_finite_is_as_in_floats(name: str) -> None:
+    network = next(w for (n, _), w in compiled(True).items() if n == name)
+    a, b = (array.copy() for array in lowered(name).feeds.values())
+    rows = a.reshape(-1, a.shape[-1])  # of the first batch
+    rows[0, 3], rows[1, 5], rows[2, 7] = np.inf, np.nan, 3e38
+    b[..., 7, :] *= 100
     found = next(iter(network.run({"x0": a, "x1": b}).values()))
     with np.errstate(all="ignore"):
         right = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float32)
+    found, right = (y.reshape(-1, y.shape[-1]) for y in (found, right))
     for row in range(3):
         np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
         np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
@@ -245,13 +282,14 @@ def test_what_is_not_finite_is_as_in_floats_of_packed_constants() -> None:
     assert np.isfinite(found[4:]).all()
 
 
+@pytest.mark.parametrize("constant", [(1,), ()])
 @pytest.mark.parametrize("dtype", [F16, F32])
-def test_warpgroups_multiply_what_is_large_enough(dtype: Any) -> None:
+def test_warpgroups_multiply_what_is_large_enough(dtype: Any, constant: tuple[int, ...]) -> None:
     target = get_target("cuda-sm90")
     chosen = []
     for rows in (8, 1024):
         shapes = ((rows, 1024), (1024, 1024))
-        own = lowered_case(Case("", "MatMul", (dtype, dtype), shapes, constant=(1,)))
+        own = lowered_case(Case("", "MatMul", (dtype, dtype), shapes, constant=constant))
         graph = run_passes(own.graph, width=1, device=True)
         chosen += [c.candidate.kernel.name for c in select(graph, target).values()]
         others = consider(own.workload, get_target("cuda-sm100"), LIMITS).found
