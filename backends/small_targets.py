@@ -46,6 +46,9 @@ def _cortex_m(
     )
 
 
+_PICOLIBC = "/usr/lib/picolibc/riscv64-unknown-elf"
+"""Where Debian has the C library for RISC-V without an operating system, for both widths."""
+
 _WASI = Path(__file__).parents[1] / "templates/starter/wasi.mjs"
 
 SMALL_TARGETS: tuple[Target, ...] = (
@@ -113,6 +116,29 @@ SMALL_TARGETS: tuple[Target, ...] = (
         runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
         zig="riscv64-linux-gnu",
         zig_flags=("-mcpu=generic_rv64+m+a+f+d+c+v",),
+    ),
+    Target(
+        name="riscv32-rvv",  # the least that has vectors of floats: no doubles, no 64-bit elements
+        arch="riscv32",
+        simd="rvv",
+        vector_bytes=32,
+        vector_registers=16,
+        machine=MACHINES["spacemit_x60"],
+        features=frozenset({"v"}),
+        cflags=("-march=rv32imafc_zve32f_zvl128b", "-mabi=ilp32f"),
+        compiler="clang-19",  # GCC 12 has no vectors, but the libraries
+        compiler_words=("--target=riscv64-unknown-elf", "--gcc-toolchain=/usr",
+                        f"--sysroot={_PICOLIBC}"),
+        link_words=("-nodefaultlibs", "-L=/lib/rv32imafc/ilp32f"),
+        libraries=("-lc", "-lgcc"),
+        runner=("qemu-system-riscv32", "-M", "virt", "-bios", "none",
+                "-cpu", "rv32,v=true,vlen=128,vext_spec=v1.0", *_SEMIHOSTING),
+        zig="riscv32-linux-musl",
+        zig_flags=("-mcpu=generic_rv32+m+a+f+c+zve32f+zvl128b",),
+        bare=True,
+        own_math=True,
+        float_bits=32,
+        alignment=16,
     ),
     Target(
         name="wasm32-simd128",

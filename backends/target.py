@@ -40,6 +40,9 @@ class Target:
     compiler: str = "cc"
     compiler_words: tuple[str, ...] = ()
     """What says to `compiler`, where it serves several processors, which one is meant."""
+    link_words: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    """What `compiler` doesn't know by itself about linking a program, and the C library's files."""
     runner: tuple[str, ...] = ()
     zig: str = ""
     """The triple that zig knows the processor by; '': the architecture's, with Linux. Where there
@@ -73,7 +76,7 @@ class Target:
     def link_flags(self) -> tuple[str, ...]:
         """The linker's flags for a program that brings its own startup: no operating system."""
         newlib = ("--specs=nano.specs", "--specs=nosys.specs") if self.arch == "arm" else ()
-        return ("-nostartfiles", *newlib)
+        return ("-nostartfiles", *newlib, *self.link_words)
 
     @property
     def is_native(self) -> bool:
@@ -115,7 +118,7 @@ def deterministic(target: Target, like: Target) -> Target:
     ARMv7's NEON flush denormals to zero. Nor do they on RISC-V, whose conversions of vectors toward
     zero stop QEMU 7.2.
     """
-    plain = target.bytes_last or target.arch in ("arm", "riscv64")
+    plain = target.bytes_last or target.arch in ("arm", "riscv32", "riscv64")
     scalar = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize") if plain else ()
     return replace(
         target, simd=like.simd, vector_bytes=like.vector_bytes,

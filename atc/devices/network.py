@@ -220,7 +220,7 @@ class DeviceNetwork:
         objects = [*(f"{path}.o" for path in sources), str(library)]
         if target.is_microcontroller:
             bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "board.ld"]
-            objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
+            objects = [*bare, "-Wl,--gc-sections,-z,noexecstack", *objects, *target.libraries]
         objects.append("-pthread") if not target.bare else None
         static = not target.bare and not self._device.is_native
         link_program(compiler, (), objects, "run", place, static=static, log=self._log)

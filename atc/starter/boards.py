@@ -45,6 +45,9 @@ _MPS2 = Board("mps2-an385", "Arm MPS2+ with AN385 (Cortex-M3)", 0, 4 * _M, 0x200
 _MPS3 = Board("mps3-an547", "Arm MPS3 with AN547 (Cortex-M55)",
               0, 512 * _K, 0x20000000, 512 * _K, uart=0x59303000)  # fmt: skip
 
+# Its memory is all RAM, programs begin where that does: hw/riscv/virt.c.
+_VIRT = Board("virt", "qemu's virt (RV32)", 0x80000000, 4 * _M, 0x80400000, 4 * _M)
+
 _CMSIS_DAP = "-f interface/cmsis-dap.cfg -c 'adapter speed 5000'"
 _IMAGE_DEF = (0xFFFFDED3, 0x10210142, 0x000001FF, 0x00000000, 0xAB123579)
 """RP2350's smallest block that says: a secure program for its Arm cores, which begins here."""
@@ -87,14 +90,14 @@ BOARDS: dict[str, tuple[Board, ...]] = {
     ),
     "cortex-m55": (_MPS3,),
     "cortex-m85": (_MPS3,),
-    # Its memory is all RAM, programs begin where that does: hw/riscv/virt.c.
     "riscv32": (
-        Board("virt", "qemu's virt (RV32)", 0x80000000, 4 * _M, 0x80400000, 4 * _M),
+        _VIRT,
         Board("esp32-c3", "boards with ESP32-C3 (from revision 3 on)",
               0x42000000, 4 * _M, 0x3FC80000, 320 * _K, "-f board/esp32c3-builtin.cfg",
               stage=_DIRECT_BOOT, constants=0x3C000000, chip="ESP32C3",
               write="program_esp $(1:.elf=.bin) 0x0 verify"),
     ),
+    "riscv32-rvv": (_VIRT,),
     # No board: it has as much memory as there is, and files.
     "wasm32-simd128": (Board("node", "Node.js", 0, 0, 0, 0),),
 }  # fmt: skip

@@ -79,7 +79,7 @@ def measure_sizes(
         placed = ("-T", "board.ld") if target.arch == "riscv32" else ()  # picolibc's wants its crt0
         linked = (*target.link_flags, *placed, "-Wl,-e,main", "-Wl,--gc-sections")
         kept = (*machine_flags(compiler, target), *linked, "-Wl,-z,noexecstack")
-        objects = [*kept, "probe.c.o", static]
+        objects = [*kept, "probe.c.o", static, *target.libraries]
         parts = [link_program(compiler, (), objects, "probe.elf", cwd, log=log)]
     else:
         parts = [cwd / static, cwd / "probe.c.o"]

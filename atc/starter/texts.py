@@ -29,14 +29,14 @@ def starter_texts(interface: TemplateValues, target: Target) -> dict[str, str]:
             **{f"starter/{file}": verbatim(f"starter/{file}") for file in IN_NODE},
         }
     values |= {
-        "link_flags": target.link_flags, "qemu": target.runner,
+        "link_flags": target.link_flags, "libraries": target.libraries, "qemu": target.runner,
         "qemu_serial": _with_line(target.runner),
     }  # fmt: skip
     return {
         "starter/Makefile": render("starter/Makefile.j2", values),
         "starter/main.c": render("starter/main.c.j2", values),
         "starter/serial.c": render("starter/serial.c.j2", values),
-        **{f"starter/{file}": text for file, text in _startup(target).items()},
+        **{f"starter/{file}": text for file, text in startup_texts(target).items()},
         **{f"starter/{file}": verbatim(f"starter/{file}") for file in SERIAL},
         **{f"starter/boards/{b.name}.ld": board_text(b) for b in boards},
     }
@@ -48,8 +48,8 @@ def _with_line(words: tuple[str, ...]) -> tuple[str, ...]:
     return (*words[:at], "pty", *words[at + 1 :])
 
 
-def _startup(target: Target) -> dict[str, str]:
-    """Return the files that bring a core from its reset to main."""
+def startup_texts(target: Target) -> dict[str, str]:
+    """Return the files that bring a core from its reset to main, less the linker script."""
     own = {"startup.c": "startup_riscv.c"} if target.arch == "riscv32" else {}
     return {file: verbatim(f"starter/{own.get(file, file)}") for file in STARTUP}
 
@@ -66,6 +66,6 @@ def run_texts(values: dict[str, object], target: Target) -> dict[str, str]:
         own = ("files.c", "board.h")
         return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}
     return {
-        **texts, **_startup(target),
+        **texts, **startup_texts(target),
         "board.ld": board_text(boards_of(target)[0]),
     }  # fmt: skip

@@ -27,6 +27,7 @@ PACKAGES = {
 }
 """Debian's packages of compilers for other processors."""
 _LIBRARIES = {
+    "riscv32-rvv": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     "riscv64-rvv": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "wasm32-simd128": "wasi-libc libclang-rt-19-dev-wasm32",
 }

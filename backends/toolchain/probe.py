@@ -135,7 +135,7 @@ def _build_lines(compiler: Compiler, target: Target, log: Log) -> None:
         elif target.bare:
             Path(cwd, "probe.ld").write_text(_SCRIPT)
             bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "probe.ld"]
-            link_program(compiler, (), [*bare, *objects], "probe", cwd, log=log)
+            link_program(compiler, (), [*bare, *objects, *target.libraries], "probe", cwd, log=log)
         else:
             link_program(compiler, flags, objects, "probe", cwd, log=log)
 

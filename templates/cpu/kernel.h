@@ -180,11 +180,18 @@ K_INLINE ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
   return index < 0 ? 0 : index > last ? last : (ptrdiff_t)index;
 }
 
-/* Saturating conversion of a (rounded) real; NaN gives 0. */
+/* Saturating conversion of a rounded real; NaN gives 0. Where RISC-V has vectors floats are converted
+ * in the rounding mode: at vectors' conversions toward zero QEMU 7.2 stops. */
+#if defined(__riscv_vector)
+#define K_WHOLE(a, HIGH)                                                       \
+  (sizeof(a) == sizeof(float) && (HIGH) <= INT32_MAX ? lrintf((float)(a)) : (int64_t)(a))
+#else
+#define K_WHOLE(a, HIGH) (a)
+#endif
 #define K_SATURATE_FROM(R, NAME, T, LOW, HIGH)                                 \
   K_INLINE T NAME(R a) {                                                       \
     return a != a ? (T)0 : a <= (R)(LOW) ? (T)(LOW)                            \
-         : a >= (R)(HIGH) ? (T)(HIGH) : (T)a;                                  \
+         : a >= (R)(HIGH) ? (T)(HIGH) : (T)K_WHOLE(a, HIGH);                   \
   }
 #define K_SATURATE(T, M, LOW, HIGH)                                            \
   K_SATURATE_FROM(double, k_sat_##M, T, LOW, HIGH)                             \
@@ -201,6 +208,7 @@ K_SATURATE(int8_t, i2, -2, 1)
 K_SATURATE(uint8_t, u2, 0, 3)
 #undef K_SATURATE
 #undef K_SATURATE_FROM
+#undef K_WHOLE
 
 /* The bits of a real number, and the number of such bits. */
 #define K_BITS(T, U, M)                                                        \

@@ -1,5 +1,5 @@
 /* simd.h - the vector vocabulary for RISC-V's vector extension 1.0: eight lanes, on processors whose
- * vector registers have 128 bits or more.
+ * vector registers have 128 bits or more, of 64 bits or of 32 (those with Zve32f or more).
  *
  * Kernels and math functions are written in these names only. Each instruction set has its own
  * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
@@ -31,7 +31,6 @@
 
 typedef vfloat32m2_t vf32; /* V_LANES floats */
 typedef vint32m2_t vi32;   /* V_LANES integers */
-typedef vfloat64m2_t vf64; /* half as many doubles */
 typedef vbool16_t vmask;   /* V_LANES booleans */
 
 /* --- Memory --- */
@@ -162,6 +161,17 @@ static inline vi32 v_i32_load_n(const int32_t *p, size_t n) {
 }
 static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) { __riscv_vse32_v_i32m2(p, a, n); }
 /* p[i] of each lane's i. */
+#if __riscv_xlen == 32 || __riscv_v_elen < 64
+static inline vuint32m2_t simd_bytes_before(vi32 i) {
+  return __riscv_vsll_vx_u32m2(__riscv_vreinterpret_v_i32m2_u32m2(i), 2, V_LANES);
+}
+static inline vf32 v_gather(const float *p, vi32 i) {
+  return __riscv_vluxei32_v_f32m2(p, simd_bytes_before(i), V_LANES);
+}
+static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
+  return __riscv_vluxei32_v_i32m2(p, simd_bytes_before(i), V_LANES);
+}
+#else
 static inline vuint64m4_t simd_bytes_before(vi32 i) {
   return __riscv_vreinterpret_v_i64m4_u64m4(__riscv_vwmul_vx_i64m4(i, 4, V_LANES));
 }
@@ -171,6 +181,7 @@ static inline vf32 v_gather(const float *p, vi32 i) {
 static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
   return __riscv_vluxei64_v_i32m2(p, simd_bytes_before(i), V_LANES);
 }
+#endif
 /* V_LANES bytes, unsigned, as integers. */
 static inline vi32 v_i32_load_u8(const uint8_t *p) {
   const vuint8mf2_t bytes = __riscv_vle8_v_u8mf2(p, V_LANES);
@@ -188,11 +199,19 @@ static inline vi32 v_i32_shl(vi32 a, int n) {
 static inline vi32 v_i32_shr(vi32 a, int n) {
   return __riscv_vsra_vx_i32m2(a, (size_t)n, V_LANES);
 }
-/* acc + the sum of two neighbours in lanes of 64 bits. */
+/* acc + the sums of two neighbours each. */
 static inline vi32 simd_add_pairs(vi32 acc, vint32m4_t pairs) {
+#if __riscv_v_elen < 64
+  const vint32m4_t next = __riscv_vslide1down_vx_i32m4(pairs, 0, 2 * V_LANES);
+  const vint32m4_t sums = __riscv_vadd_vv_i32m4(pairs, next, 2 * V_LANES);
+  const vbool8_t even = __riscv_vreinterpret_v_u8m1_b8(__riscv_vmv_v_x_u8m1(0x55, 2));
+  const vint32m4_t packed = __riscv_vcompress_vm_i32m4(sums, even, 2 * V_LANES);
+  return v_i32_add(acc, __riscv_vlmul_trunc_v_i32m4_i32m2(packed));
+#else
   const vint64m4_t both = __riscv_vreinterpret_v_i32m4_i64m4(pairs);
   acc = v_i32_add(acc, __riscv_vncvt_x_x_w_i32m2(both, V_LANES));
   return v_i32_add(acc, __riscv_vnsra_wx_i32m2(both, 32, V_LANES));
+#endif
 }
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
@@ -352,6 +371,61 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
 static inline vf32 simd_upper(vf32 a) {
   return __riscv_vslidedown_vx_f32m2(a, SIMD_HALF, SIMD_HALF);
 }
+#if __riscv_v_elen_fp < 64 /* no vectors have doubles: one after the other */
+typedef struct {
+  double lanes[SIMD_HALF];
+} vf64;
+
+static inline vf64 v_f64_set1(double x) { return (vf64){{x, x, x, x}}; }
+static inline vf64 v_f64_low(vf32 a) {
+  float lanes[SIMD_HALF];
+  vf64 y;
+  __riscv_vse32_v_f32m2(lanes, a, SIMD_HALF);
+  for (size_t i = 0; i < SIMD_HALF; i++) y.lanes[i] = (double)lanes[i];
+  return y;
+}
+static inline vf64 v_f64_high(vf32 a) { return v_f64_low(simd_upper(a)); }
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  float lanes[V_LANES];
+  for (size_t i = 0; i < SIMD_HALF; i++) {
+    lanes[i] = (float)low.lanes[i];
+    lanes[SIMD_HALF + i] = (float)high.lanes[i];
+  }
+  return v_load(lanes);
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) {
+  for (size_t i = 0; i < SIMD_HALF; i++) a.lanes[i] += b.lanes[i];
+  return a;
+}
+static inline vf64 v_f64_sub(vf64 a, vf64 b) {
+  for (size_t i = 0; i < SIMD_HALF; i++) a.lanes[i] -= b.lanes[i];
+  return a;
+}
+static inline vf64 v_f64_mul(vf64 a, vf64 b) {
+  for (size_t i = 0; i < SIMD_HALF; i++) a.lanes[i] *= b.lanes[i];
+  return a;
+}
+static inline vf64 v_f64_div(vf64 a, vf64 b) {
+  for (size_t i = 0; i < SIMD_HALF; i++) a.lanes[i] /= b.lanes[i];
+  return a;
+}
+/* a * b + c and c - a * b, rounded twice. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return v_f64_add(v_f64_mul(a, b), c); }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return v_f64_sub(c, v_f64_mul(a, b)); }
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  for (size_t i = 0; i < SIMD_HALF; i++) {
+    uint64_t from, n;
+    memcpy(&from, &a.lanes[i], sizeof from);
+    memcpy(&n, &bits.lanes[i], sizeof n);
+    from += n << 52;
+    memcpy(&a.lanes[i], &from, sizeof from);
+  }
+  return a;
+}
+#else
+typedef vfloat64m2_t vf64; /* half as many doubles */
+
 static inline vf64 v_f64_set1(double x) { return __riscv_vfmv_v_f_f64m2(x, SIMD_HALF); }
 static inline vf64 v_f64_low(vf32 a) {
   return __riscv_vfwcvt_f_f_v_f64m2(__riscv_vlmul_trunc_v_f32m2_f32m1(a), SIMD_HALF);
@@ -381,6 +455,7 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
   const vint64m2_t from = __riscv_vreinterpret_v_f64m2_i64m2(a);
   return __riscv_vreinterpret_v_i64m2_f64m2(__riscv_vadd_vv_i64m2(from, power, SIMD_HALF));
 }
+#endif
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
 

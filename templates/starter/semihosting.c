@@ -10,31 +10,31 @@
 enum { SYS_OPEN = 0x01, SYS_CLOSE = 0x02, SYS_WRITE0 = 0x04, SYS_WRITE = 0x05, SYS_READ = 0x06,
        SYS_EXIT_EXTENDED = 0x20 };
 
-#if defined(__riscv)
-/* The three instructions that say it, uncompressed and in one page. */
-__attribute__((naked, noinline, aligned(16))) static int ask(int operation, const void *argument)
+static int ask(int operation, const void *argument)
 {
-  (void)operation; /* a0 */
-  (void)argument;  /* a1 */
+#if defined(__riscv)
+  register int a0 __asm__("a0") = operation;
+  register const void *a1 __asm__("a1") = argument;
+
+  /* Three instructions say it, uncompressed and in one page. */
   __asm__ volatile(
+      ".balign 16\n"
       ".option push\n"
       ".option norvc\n"
       "slli zero, zero, 0x1f\n"
       "ebreak\n"
       "srai zero, zero, 7\n"
       ".option pop\n"
-      "ret\n" ::: "memory");
-}
+      : "+r"(a0) : "r"(a1) : "memory");
+  return a0;
 #else
-static int ask(int operation, const void *argument)
-{
   register int r0 __asm__("r0") = operation;
   register const void *r1 __asm__("r1") = argument;
 
   __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
   return r0;
-}
 #endif
+}
 
 void board_print(const char *text) { ask(SYS_WRITE0, text); }
 

@@ -64,6 +64,10 @@ __attribute__((naked, section(".vectors"), used)) void reset(void)
       "li t0, 0x2000\n" /* mstatus.FS: floating point is on */
       "csrs mstatus, t0\n"
 #endif
+#if defined(__riscv_vector)
+      "li t0, 0x200\n" /* mstatus.VS: vectors are on */
+      "csrs mstatus, t0\n"
+#endif
       ".option pop\n"
       "j start\n");
 }

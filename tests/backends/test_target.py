@@ -95,6 +95,7 @@ def test_a_target_without_a_system_is_never_the_hosts(
         ("thumb-freestanding-eabihf", "cortex-m55", True),
         ("riscv64-unknown-elf", "riscv32", True),
         ("riscv64-linux-gnu", "riscv32", False),
+        ("riscv64-unknown-unknown-elf", "riscv32-rvv", True),
         ("riscv64-unknown-linux-gnu", "riscv64-rvv", True),
         ("wasm32-unknown-wasi", "wasm32-simd128", True),
         ("x86_64-elf", "x86-64", False),

@@ -6,8 +6,9 @@ Builds every layer and network of tests/support/tiny_networks.py for the targets
 float32, runs each once and twice on the emulated board, and prints what one run takes, what
 CMSIS-NN takes, and the ratios ("-" for floats that no board of qemu's has room for, and where a
 layer has no such form); changes of the layout at the border count for networks only.
-Needs the target's compiler (`atc doctor --target=...`) and qemu-system-arm, or, where there is an
-operating system (armv7-neon, aarch64-neon, riscv64-rvv), qemu-user, whose programs take plugins.
+Needs the target's compiler (`atc doctor --target=...`) and qemu-system-arm or -misc, or, where
+there is an operating system (armv7-neon, aarch64-neon, riscv64-rvv), qemu-user, whose programs take
+plugins.
 
 CMSIS-NN's numbers are those of 99f736a, built with -Ofast by the same compiler, 2026-11-22, with
 weights of the same shapes. Instructions are not cycles: they say nothing of waiting for memory.
@@ -33,6 +34,8 @@ from tiny_networks import LAYERS, NETWORKS  # noqa: E402
 from atc.backends.target import Target  # noqa: E402
 from atc.backends.targets import get_target  # noqa: E402
 from atc.options.options import Options  # noqa: E402
+from atc.starter.boards import boards_of  # noqa: E402
+from atc.starter.texts import board_text, startup_texts  # noqa: E402
 
 CMSIS = {
     "cortex-m4f": {
@@ -53,13 +56,13 @@ static unsigned char arena[{upper}_ARENA_SIZE + 64] __attribute__((aligned(64)))
 static unsigned char inputs[{inputs}] __attribute__((aligned(64)));
 static unsigned char outputs[{outputs}] __attribute__((aligned(64)));
 static {name}_context context;
-int main(int argc, char **argv)
+static volatile int runs = RUNS;
+int main(void)
 {{
   const void *const given[] = {{inputs, inputs}};
   void *const results[] = {{outputs}};
-  (void)argv;
   int status = {name}_init(&context, arena, sizeof arena);
-  for (int k = 0; k < argc + RUNS - 3; k++) status |= {name}_run_tensors(&context, given, results);
+  for (int k = 0; k < runs; k++) status |= {name}_run_tensors(&context, given, results);
   return status;
 }}
 """
@@ -79,13 +82,7 @@ def counts(
     write_project(folder / "net", emission)
     main = MAIN.format(name="net", upper="NET", inputs=room, outputs=room)
     (folder / "net/main.c").write_text(main)
-    start: tuple[str, ...] = ("-static",)
-    if target.bare:
-        start = (
-            "-nostartfiles", "--specs=nano.specs", "--specs=rdimon.specs", str(BARE / "startup.c"),
-            f"-Wl,-T,{BARE / 'link.ld'}", "-Wl,--no-warn-rwx-segments", "-Wl,--no-warn-execstack",
-            *PLACES.get(target.name, ()),
-        )  # fmt: skip
+    start = start_words(target, folder / "net")
     flags = ("-std=c99", f"-{level}", "-ffp-contract=off", "-fno-math-errno",
              "-ffunction-sections", "-Wl,--gc-sections")  # fmt: skip
     if "clang" not in target.compiler:
@@ -95,17 +92,33 @@ def counts(
         command = [
             target.compiler, *target.compiler_words, *target.cflags, *flags, *start,
             f"-DRUNS={runs}", "-Iinclude", "-I.", "main.c", *sources(folder / "net"), "-lm",
-            "-o", "program",
+            *target.libraries, "-o", "program",
         ]  # fmt: skip
         subprocess.run(command, cwd=folder / "net", check=True, stderr=subprocess.DEVNULL)
         emulator, *more = target.runner
-        words = ("program", *(() if target.bare else ("one",)))
-        command = [emulator.removesuffix("-static"), *plugin_words(folder), *more, *words]
+        command = [emulator.removesuffix("-static"), *plugin_words(folder), *more, "program"]
         subprocess.run(command, cwd=folder / "net", check=True)
         found.append(read_counts(folder))
     once, twice = found
     each = {name: n - once.get(name, 0) for name, n in twice.items()}
     return {name: n for name, n in each.items() if n}
+
+
+def start_words(target: Target, net: Path) -> tuple[str, ...]:
+    """Return what a program is linked with before its sources; a starter's files go to `net`."""
+    if not target.bare:
+        return ("-static",)
+    if target.arch == "arm":
+        return (
+            "-nostartfiles", "--specs=nano.specs", "--specs=rdimon.specs", str(BARE / "startup.c"),
+            f"-Wl,-T,{BARE / 'link.ld'}", "-Wl,--no-warn-rwx-segments", "-Wl,--no-warn-execstack",
+            *PLACES.get(target.name, ()),
+        )  # fmt: skip
+    texts = {**startup_texts(target), "board.ld": board_text(boards_of(target)[0])}
+    for path, text in texts.items():
+        (net / path).write_text(text)
+    own = [path for path in texts if path.endswith(".c")]
+    return (*target.link_flags, "-T", "board.ld", *own)
 
 
 def build_plugin(folder: Path) -> None:

@@ -82,6 +82,7 @@ TARGETS = {
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
     "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
+    "riscv32-rvv": ("clang-19", "riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
     "c99-big-endian": ("s390x-linux-gnu-gcc", "qemu-s390x-static"),
     "cortex-m0plus": ("arm-none-eabi-gcc", "qemu-system-arm"),
     "cortex-m4f": ("arm-none-eabi-gcc", "qemu-system-arm"),

@@ -24,7 +24,7 @@ from atc.backends.toolchain.probe import probe
 from atc.devices.network import Device, DeviceNetwork
 
 Array = NDArray[Any]
-TARGETS = ("armv7-neon", "riscv64-rvv", "wasm32-simd128")
+TARGETS = ("armv7-neon", "riscv64-rvv", "riscv32-rvv", "wasm32-simd128")
 VECTORS = ("Exp", "Log", "Sin", "Cos", "Tanh", "Erf", "Sigmoid", "Softplus", "Round", "Floor")
 NO_VECTORS = ("Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
 

@@ -30,6 +30,7 @@ TOOLS = {
     "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
     "armv7-neon": ("arm-linux-gnueabihf-gcc", "qemu-arm-static"),
     "riscv32": ("riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
+    "riscv32-rvv": ("clang-19", "riscv64-unknown-elf-gcc", "qemu-system-riscv32"),
     "wasm32-simd128": ("clang-19", "wasm-ld-19", "node"),
     "riscv64-rvv": ("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
     "c99-big-endian": ("s390x-linux-gnu-gcc", "qemu-s390x-static"),

@@ -42,6 +42,8 @@ STRICT = (
 class Table:
     """A table of templates/simd: its lanes, whether v_fma rounds once, the machine it needs.
 
+    `label` tells it from another test of the same table.
+
     `flushes` is whether denormal floats may count as zero, and be stored so.
 
     Where that isn't this machine, `target` has the compiler and what runs its programs.
@@ -55,11 +57,12 @@ class Table:
     flags: tuple[str, ...] = ()
     target: str = ""
     flushes: bool = False
+    label: str = ""
 
     def cross(self) -> list[str]:
         """Return the command of the target's own compiler, or skip the test."""
         target = get_target(self.target)
-        return [find(target.compiler), *target.compiler_words, *target.cflags]
+        return [find(target.compiler), *target.compiler_words, *target.cflags, *self.flags]
 
     def runner(self) -> list[str]:
         """Return the command that runs a program of the target here, or skip the test."""
@@ -67,7 +70,7 @@ class Table:
         return [find(program), *words]
 
     def __str__(self) -> str:
-        return self.target if self.flushes else self.name
+        return self.label or self.name
 
 
 TABLES = (
@@ -77,9 +80,11 @@ TABLES = (
     Table("avx512", 16, True, "x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
           ("-mprefer-vector-width=512",)),
     Table("neon", 4, True, "aarch64", target="aarch64-neon"),
-    Table("neon", 4, True, "arm", target="armv7-neon", flushes=True),
+    Table("neon", 4, True, "arm", target="armv7-neon", flushes=True, label="armv7-neon"),
     Table("wasm_simd128", 4, False, "wasm32", target="wasm32-simd128"),
     Table("rvv", 8, True, "riscv64", target="riscv64-rvv"),
+    Table("rvv", 8, True, "riscv64", flags=("-march=rv64gc_zve32f_zvl128b",),
+          target="riscv64-rvv", label="rvv-zve32f"),
 )  # fmt: skip
 
 

@@ -354,7 +354,7 @@ SLOW = {
     ),
     "instructions": Script(
         ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py",
-         "python tests/benchmarks/instructions.py --target=armv7-neon,riscv64-rvv",
+         "python tests/benchmarks/instructions.py --target=armv7-neon,riscv32-rvv,riscv64-rvv",
          "python tests/benchmarks/xnnpack.py", "python tests/benchmarks/node.py"),
         {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
          "xnnpack.py": "xnnpack.py --help", "sizes.py": "sizes.py --help",

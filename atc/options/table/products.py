@@ -14,7 +14,7 @@ PRODUCTS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False,
-            documentation="For Cortex-M and riscv32. make run prints selftest: ok."),
+            documentation="For Cortex-M and RISC-V. make run prints selftest: ok."),
     Setting("wrappers", "Output", "write what other languages need beside the C: a C++ header "
             "(C++17; std::span in C++20), a Rust crate without std, an npm package with the "
             "network in WebAssembly, a Java class", "cpp,rust,js,java",
