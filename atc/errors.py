@@ -92,12 +92,16 @@ _WAYS_OUT = {
 }
 
 
-def reason_of(error: BaseException) -> str:
-    """Return what an error says; the system's in words, with the file: `permission denied: x`."""
+def reason_of(error: BaseException, file: object = "") -> str:
+    """Return what an error says; the system's in words, with the file: `permission denied: x`.
+
+    `file` is one that the message names anyhow.
+    """
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     text = error.strerror[:1].lower() + error.strerror[1:]
-    return f"{text}: {error.filename}" if isinstance(error.filename, str) else text
+    named = isinstance(error.filename, str) and error.filename != str(file)
+    return f"{text}: {error.filename}" if named else text
 
 
 def way_out(error: BaseException) -> str:

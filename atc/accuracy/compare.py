@@ -350,8 +350,8 @@ def _read_inputs(
             arrays = dict(file)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"can't be read as an .npz file: {one_line(reason_of(error), 200)}", where=str(path),
-            hint=way_out(error),
+            f"can't be read as an .npz file: {one_line(reason_of(error, path), 200)}",
+            where=str(path), hint=way_out(error),
         ) from error
     for name, (shape, dtype) in types.items():
         if name not in arrays:

@@ -68,6 +68,6 @@ def _load(path: Path) -> Any:
         return np.load(regular(path), allow_pickle=False)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"{path} can't be read: {one_line(reason_of(error), 160)}", where="--input",
+            f"{path} can't be read: {one_line(reason_of(error, path), 160)}", where="--input",
             hint=way_out(error) or HINT,
         ) from None

@@ -261,7 +261,7 @@ def read_report(folder: Path) -> dict[str, Any]:
         if not {"name", "target", "interface", "build_info"} <= report.keys():
             raise ValueError("it has no interface")
     except (OSError, ValueError) as error:
-        raise ModelError(f"can't be read: {reason_of(error)}", where=str(found[0]),
+        raise ModelError(f"can't be read: {reason_of(error, found[0])}", where=str(found[0]),
                          hint="compile the model anew") from None  # fmt: skip
     return report
 

@@ -91,7 +91,7 @@ def _flag_file(path: Path, depth: int) -> list[str]:
         lines = regular(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise OptionError(
-            f"can't read the file: {reason_of(error)}", where=f"--flagfile: {path}",
+            f"can't read the file: {reason_of(error, path)}", where=f"--flagfile: {path}",
             hint=way_out(error),
         ) from None  # fmt: skip
     try:

@@ -94,7 +94,7 @@ def _item(item: str) -> Iterator[Given]:
     except OptionError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = one_line(reason_of(error), 200)
+        reason = one_line(reason_of(error, value), 200)
         raise OptionError(
             f"'{one_line(value, 80)}' can't be read: {reason}", where=OPTION, hint=way_out(error)
         ) from None

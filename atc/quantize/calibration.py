@@ -79,7 +79,7 @@ def _load(file: Path) -> dict[str, Array]:
         return dict(loaded) if isinstance(loaded, Mapping) else {"": np.asarray(loaded)}
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"can't be read: {one_line(reason_of(error), 160)}", where=str(file),
+            f"can't be read: {one_line(reason_of(error, file), 160)}", where=str(file),
             hint=way_out(error) or _HINT,
         ) from None
 

@@ -124,7 +124,7 @@ def _prefixes(library: Path) -> Iterator[str]:
             found = dict.fromkeys(_symbols(_names(data))) if whole else {}
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise ModelError(
-            f"can't be read: {reason_of(error)}", where=str(library), hint=way_out(error)
+            f"can't be read: {reason_of(error, library)}", where=str(library), hint=way_out(error)
         ) from None
     if not whole:
         raise ModelError("the file is cut off", where=str(library), hint="compile or copy it anew")

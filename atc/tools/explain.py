@@ -26,7 +26,7 @@ def read_report(folder: Path) -> Report:
         _ = [(n["name"], n["origin"], n["candidate"], n["excluded"]) for n in report["nodes"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
-            f"{files[0]} is not a report: {one_line(reason_of(error), 200)}",
+            f"{files[0]} is not a report: {one_line(reason_of(error, files[0]), 200)}",
             hint=way_out(error) or "compile the model again",
         ) from None
     return dict(report)

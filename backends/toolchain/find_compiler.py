@@ -32,6 +32,7 @@ _LIBRARIES = {
     "wasm32-simd128": "wasi-libc libclang-rt-19-dev-wasm32",
 }
 """Debian's packages of the C libraries of targets that share a compiler."""
+_KNOWN = "use gcc, clang or zig"
 _ANSWER = 60.0  # seconds that a compiler may take to say who it is
 GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
 
@@ -177,7 +178,7 @@ def _identify(
     if path is None:
         return None
     argv = (path, *words[1:])
-    version = _ask(argv, "--version", log, timeout)
+    version = _ask(argv, "--version", log, timeout, source)
     kind: Kind
     if _is_zig(words):
         kind = "zig"
@@ -190,7 +191,7 @@ def _identify(
     if kind == "zig":  # it chokes on -dumpmachine with its own triples
         machine = words[words.index("-target") + 1]
     else:
-        machine = _ask(argv, "-dumpmachine", log, timeout)
+        machine = _ask(argv, "-dumpmachine", log, timeout, source)
     if not re.fullmatch(r"\w[\w.]*-[\w.-]+", machine):
         raise _unknown(words, source)
     return Compiler(argv, kind, version.partition("\n")[0], machine)
@@ -198,14 +199,15 @@ def _identify(
 
 def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
     text = f"{shlex.join(words)} is not a compiler that atc knows"
-    return ToolchainError(text, where=source, hint="use gcc, clang or zig")
+    return ToolchainError(text, where=source, hint=_KNOWN)
 
 
-def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:
+def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float, source: str) -> str:
     try:
         done = ask_program((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
     except TimedOut as error:
         raise timeout_error(error, (*argv, option)) from None
     if done.status != 0:
-        raise ToolchainError(f"{shlex.join(argv)} doesn't understand {option}")
+        text = f"{shlex.join(argv)} doesn't understand {option}"
+        raise ToolchainError(text, where=source, hint=_KNOWN)
     return done.stdout.decode(errors="replace").strip()

@@ -58,6 +58,8 @@ def test_arrays_of_files(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can't be read"):
         read_inputs(f"x:{tmp_path}/c.npy")
     np.save(tmp_path / "d.npy", np.array(["text"]))
+    with pytest.raises(OptionError, match=r"e\.npy' can't be read: no such file or directory \["):
+        read_inputs(f"x:{tmp_path}/e.npy")
     with pytest.raises(OptionError, match="are not read"):
         read_inputs(f"x:{tmp_path}/d.npy")
 

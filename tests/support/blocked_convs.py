@@ -20,7 +20,10 @@ R, BIAS, OTHER = Input(F, 0), Input(F, 1), Input(F, 2)
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of x [batch, channels, *size] to `filters` channels; pads at both ends."""
+    """A convolution of x [batch, channels, *size] to `filters` channels.
+
+    `pad` is at both ends, `end` more at the end alone.
+    """
 
     channels: int
     filters: int
@@ -33,11 +36,13 @@ class Case:
     batch: int = 1
     plain: bool = False
     epilogue: str = "relu"
+    end: int = 0
 
     @property
     def out(self) -> tuple[int, ...]:
         """The output's spatial extents."""
-        return tuple((n + 2 * self.pad - (k - 1) * self.dilation - 1) // self.stride + 1
+        pad = 2 * self.pad + self.end
+        return tuple((n + pad - (k - 1) * self.dilation - 1) // self.stride + 1
                      for n, k in zip(self.size, self.kernel, strict=True))  # fmt: skip
 
 
@@ -66,6 +71,9 @@ DIRECT = {
     "pointwise, prime": Case(7, 17, (1, 37), (1, 1), pad=0, epilogue="swish"),
     "pointwise, one pixel": Case(50, 100, (1, 1), (1, 1), pad=0, epilogue="swish"),
     "pointwise, strided": Case(24, 17, (9, 11), (1, 1), stride=2, pad=0, epilogue="gated"),
+    "pointwise, padded at the end": Case(
+        24, 17, (9, 11), (1, 1), stride=2, pad=0, epilogue="gated", end=2
+    ),
     "pointwise, gated": Case(24, 17, (8, 8), (1, 1), pad=0, epilogue="gated"),
     "batch": Case(16, 24, (6, 6), batch=3, epilogue="residual"),
     "groups": Case(64, 32, (6, 7), group=2),
@@ -135,7 +143,7 @@ LARGE = {
 
 def convolve(x: np.ndarray, w: np.ndarray, case: Case) -> np.ndarray:
     """Cross-correlate in float64, tap by tap."""
-    pads = [(0, 0), (0, 0), *[(case.pad, case.pad)] * len(case.size)]
+    pads = [(0, 0), (0, 0), *[(case.pad, case.pad + case.end)] * len(case.size)]
     padded = np.pad(x.astype(np.float64), pads)
     y = np.zeros((case.batch, case.filters, *case.out))
     ic, oc = case.channels // case.group, case.filters // case.group

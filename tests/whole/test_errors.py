@@ -309,6 +309,9 @@ def test_reasons_are_words() -> None:
     assert reason_of(FileNotFoundError(2, "No such file or directory", "a/b")) == (
         "no such file or directory: a/b"
     )
+    assert reason_of(FileNotFoundError(2, "No such file or directory", "a/b"), Path("a/b")) == (
+        "no such file or directory"
+    )
     assert reason_of(OSError("of our own")) == "of our own"
     assert reason_of(ValueError("a value")) == "a value"
     assert "free some room" in way_out(OSError(28, "No space left on device"))

@@ -114,8 +114,9 @@ def _is_float(scene: Scene, node: Node, op: Conv) -> bool:
 
 def _is_pointwise(scene: Scene, node: Node, op: Conv) -> bool:
     """Return whether a convolution is a matrix product for each pixel."""
-    one = set(op.window.kernel) == {1} and not any(op.window.pads) and op.group == 1
-    return one and _is_float(scene, node, op) and scene.type(node.outputs[0]).size > 0
+    x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0])
+    one = set(op.window.kernel) == {1} and op.window.stays_inside(x[2:], y.shape[2:])
+    return one and op.group == 1 and _is_float(scene, node, op) and y.size > 0
 
 
 def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
@@ -143,7 +144,8 @@ def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     """Yield a 1x1 convolution as a product of filters and pixels."""
     x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
-    if not _is_pointwise(scene, node, op) or set(op.window.strides) != {1}:
+    every = x[2:] == y[2:]  # a transposed convolution's may be cropped
+    if not every or not _is_pointwise(scene, node, op) or set(op.window.strides) != {1}:
         return
     views = folded_pixels(op.epilogue.views, y[2:])
     if views is None:

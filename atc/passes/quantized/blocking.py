@@ -8,7 +8,7 @@ import numpy as np
 
 from atc.ir.expr import Call, Const, Expr, Input, walk
 from atc.ir.graph import Array, DType, TensorType
-from atc.ir.ops import Conv, Window
+from atc.ir.ops import Conv
 from atc.ir.ops.blocked import BYTES
 
 MAX_TAPS = 49
@@ -37,7 +37,8 @@ def integer_zero(
     if depthwise and (prod(window.kernel) > MAX_TAPS or set(window.dilations) != {1}):
         return None
     least = 0 if x.dtype is DType.UINT8 else -128
-    return zero if depthwise or zero == least or _all_inside(op.window, x, y) else None
+    whole = window.stays_inside(x.shape[2:], y.shape[2:])
+    return zero if depthwise or zero == least or whole else None
 
 
 def known_zero(op: Conv, x: TensorType, w: Array, point: Array | None) -> int | None:
@@ -53,15 +54,6 @@ def known_zero(op: Conv, x: TensorType, w: Array, point: Array | None) -> int | 
 def _has_9_bits(w: Array) -> bool:
     """Return whether weights are UINT8 ones less their zero point."""
     return w.dtype == np.int16 and w.size > 0 and w.min() >= -255 and w.max() <= 255
-
-
-def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
-    """Return whether no tap ever reads padding."""
-    axes = zip(y.shape[2:], window.strides, window.kernel, window.dilations, x.shape[2:],
-               strict=True)  # fmt: skip
-    return not any(window.pads) and all(
-        (o - 1) * s + (k - 1) * d < n for o, s, k, d, n in axes
-    )
 
 
 def _is_vector_form(expr: Expr) -> bool:

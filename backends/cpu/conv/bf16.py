@@ -45,10 +45,13 @@ def sampled(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
     """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
     op, x = w.op, w.input(0)
     window, rank = op.window, op.window.rank
-    strided = max(window.strides) > 1 and set(window.kernel) == {1} and not any(window.pads)
+    out = w.outputs[0].shape[2:-1]
+    strided = max(window.strides) > 1 and set(window.kernel) == {1}
     if not strided or is_rounded(w) or _odd_rest(w):
         return w
-    shape = (*x.shape[:2], *w.outputs[0].shape[2:-1], x.shape[-1])
+    if not window.stays_inside(x.shape[2:-1], out):
+        return w
+    shape = (*x.shape[:2], *out, x.shape[-1])
     dense = replace(op, window=replace(window, strides=(1,) * rank))
     return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
 

@@ -44,6 +44,7 @@ CASES = (
     Case(3, 2, 1, group=16, batch=2), Case(3, 1, 1, group=16), Case(5, 2, 2, filters=48, group=8),
     Case(2, 2, known=False, group=16, size=(5, 1)), Case(3, 2, 1, known=False, dilation=2),
     Case(3, 1, 1, dilation=2), Case(2, 2, 1, dilation=3, filters=24),
+    Case(1, 2, dilation=2, channels=2, filters=2),
 )  # fmt: skip
 
 

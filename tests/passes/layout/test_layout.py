@@ -213,7 +213,17 @@ def channels_last(net: Net) -> str:
     return net.op("ReduceMean", y, net.constant(np.array([1, 2])), keepdims=0)
 
 
+def padded_pixels(net: Net) -> str:
+    """A 1x1 convolution of channels that lie last, with padding at the end of the columns alone."""
+    x = net.op("Transpose", net.conv("x", 64, 64, 1), perm=[0, 2, 3, 1])
+    x = net.op("LayerNormalization", x, net.weights(64))
+    y = net.op("Transpose", x, perm=[0, 3, 1, 2])
+    y = net.op("Conv", y, net.weights(64, 64, 1, 1), pads=[0, 0, 0, 1], strides=[2, 1])
+    return net.op("Transpose", y, perm=[0, 2, 3, 1])
+
+
 NETS["channels last"] = (channels_last, (1, 18, 20, 3))
+NETS["padded pixels"] = (padded_pixels, (1, 64, 8, 8))
 
 
 def blocked(name: str) -> Graph:
