@@ -41,6 +41,14 @@ static inline vf32 v_set1(float x) { return _mm256_set1_ps(x); }
 static inline vf32 v_broadcast(const float *p) { return _mm256_broadcast_ss(p); } /* every lane */
 static inline vf32 v_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void v_store(float *p, vf32 a) { _mm256_storeu_ps(p, a); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  const vf32 a = v_load(p), b = v_load(p + V_LANES);
+  const __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)); /* by halves of 128 bits */
+  const __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+  *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
+  *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+}
 static inline vmask v_mask_n(size_t n) { /* the first n lanes, n <= V_LANES */
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane));

@@ -46,6 +46,13 @@ static inline vf32 v_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf32 v_broadcast(const float *p) { return _mm512_set1_ps(*p); } /* in every lane */
 static inline vf32 v_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void v_store(float *p, vf32 a) { _mm512_storeu_ps(p, a); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  const vf32 a = v_load(p), b = v_load(p + V_LANES);
+  const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  *even = _mm512_permutex2var_ps(a, first, b);
+  *odd = _mm512_permutex2var_ps(a, _mm512_or_si512(first, _mm512_set1_epi32(1)), b);
+}
 static inline vmask v_mask_n(size_t n) { return (vmask)((1u << n) - 1u); } /* the first n lanes */
 /* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
 static inline vf32 v_load_n(const float *p, size_t n) {

@@ -165,6 +165,12 @@ static inline vf32 v_set1(float x) { return vdupq_n_f32(x); }
 static inline vf32 v_broadcast(const float *p) { return vld1q_dup_f32(p); } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return vld1q_f32(p); }
 static inline void v_store(float *p, vf32 a) { vst1q_f32(p, a); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  const float32x4x2_t pairs = vld2q_f32(p);
+  *even = pairs.val[0];
+  *odd = pairs.val[1];
+}
 /* float16 in lanes of 16 bits. 32-bit compilers have no intrinsics for them, unless a flag that not all
  * of them know says which float16 is meant. */
 static inline vf32 from_f16(uint16x4_t a) {

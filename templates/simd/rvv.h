@@ -40,6 +40,11 @@ static inline vf32 v_zero(void) { return v_set1(0.0f); }
 static inline vf32 v_broadcast(const float *p) { return v_set1(*p); } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return __riscv_vle32_v_f32m2(p, V_LANES); }
 static inline void v_store(float *p, vf32 a) { __riscv_vse32_v_f32m2(p, a, V_LANES); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  *even = __riscv_vlse32_v_f32m2(p, 2 * sizeof *p, V_LANES);
+  *odd = __riscv_vlse32_v_f32m2(p + 1, 2 * sizeof *p, V_LANES);
+}
 static inline vf32 v_load_n(const float *p, size_t n) { /* other lanes load as 0 */
   return __riscv_vle32_v_f32m2_tu(v_zero(), p, n);
 }

@@ -43,6 +43,11 @@ static inline vf32 v_set1(float x) { return x; }
 static inline vf32 v_broadcast(const float *p) { return *p; } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return *p; }
 static inline void v_store(float *p, vf32 a) { *p = a; }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  *even = p[0];
+  *odd = p[1];
+}
 /* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
 static inline vf32 v_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
 static inline void v_store_n(float *p, vf32 a, size_t n) {

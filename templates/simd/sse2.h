@@ -37,6 +37,12 @@ static inline vf32 v_set1(float x) { return _mm_set1_ps(x); }
 static inline vf32 v_broadcast(const float *p) { return _mm_set1_ps(*p); } /* *p in every lane */
 static inline vf32 v_load(const float *p) { return _mm_loadu_ps(p); }
 static inline void v_store(float *p, vf32 a) { _mm_storeu_ps(p, a); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  const vf32 a = v_load(p), b = v_load(p + V_LANES);
+  *even = _mm_shuffle_ps(a, b, 0x88);
+  *odd = _mm_shuffle_ps(a, b, 0xdd);
+}
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
 static inline vf32 v_load_f16(const uint16_t *p) {
   const __m128i halves = _mm_loadl_epi64((const __m128i *)(const void *)p);

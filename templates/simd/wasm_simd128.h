@@ -39,6 +39,12 @@ static inline vf32 v_broadcast(const float *p) { /* *p in every lane */
 }
 static inline vf32 v_load(const float *p) { return wasm_v128_load(p); }
 static inline void v_store(float *p, vf32 a) { wasm_v128_store(p, a); }
+/* 2 * V_LANES floats from p on: the first, third, ... of them, and the second, fourth, ... */
+static inline void v_load_pairs(const float *p, vf32 *even, vf32 *odd) {
+  const vf32 a = v_load(p), b = v_load(p + V_LANES);
+  *even = wasm_i32x4_shuffle(a, b, 0, 2, 4, 6);
+  *odd = wasm_i32x4_shuffle(a, b, 1, 3, 5, 7);
+}
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
 static inline vf32 v_load_f16(const uint16_t *p) {
   const v128_t halves = wasm_i32x4_shl(wasm_u32x4_load16x4(p), 16);

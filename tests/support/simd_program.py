@@ -330,6 +330,16 @@ static void permute(const float *a, const float *b, float *y, size_t n) {
   }
 }
 
+/* Numbers of a two by two: a vector of the first ones, one of the second ones. */
+static void load_pairs(const float *a, float *y, size_t n) {
+  for (size_t at = 0; at + 2 * V_LANES <= n; at += 2 * V_LANES) {
+    vf32 even, odd;
+    v_load_pairs(a + at, &even, &odd);
+    v_store(y + at, even);
+    v_store(y + at + V_LANES, odd);
+  }
+}
+
 int main(int count, char **arguments) {
   const size_t n = count > 2 ? (size_t)strtoul(arguments[2], NULL, 10) : 0;
   float *const a = malloc(4 * n * sizeof *a);
@@ -345,6 +355,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
+  if (strcmp(name, "v_load_pairs") == 0) load_pairs(a, y, n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "transpose_dense") == 0) v_transpose(y, V_LANES + 1, a, V_LANES);
   if (strcmp(name, "transpose_to_dense") == 0) v_transpose(y, V_LANES, a, V_LANES + 3);

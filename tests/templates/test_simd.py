@@ -394,6 +394,15 @@ def test_permute(program: Program) -> None:
     np.testing.assert_array_equal(y.reshape(-1, lanes), rows)
 
 
+def test_load_pairs(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.arange(1, COUNT + 1, dtype=np.float32)
+    y = program.run("v_load_pairs", (a, a, a))
+    whole = COUNT // (2 * lanes) * 2 * lanes
+    parted = a[:whole].reshape(-1, lanes, 2).swapaxes(1, 2)
+    np.testing.assert_array_equal(y[:whole], parted.reshape(-1))
+
+
 @pytest.mark.parametrize(
     ("name", "gap", "left"),
     [("v_transpose", 3, 1), ("transpose_dense", 0, 1), ("transpose_to_dense", 3, 0)],

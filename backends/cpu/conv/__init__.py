@@ -21,6 +21,7 @@ from atc.backends.cpu.conv import (
     nchw_rows,
     pool_int8,
     pool_places,
+    pool_planes,
     portable,
     small_group,
     small_oc,
@@ -34,6 +35,6 @@ KERNELS: tuple[AnyKernel, ...] = (
     *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
     *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
-    *pool_places.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
+    *pool_places.KERNELS, *pool_planes.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
     *filter_gradient_depthwise.KERNELS,
 )  # fmt: skip
