@@ -53,6 +53,8 @@ class Machine:
     scalar_factors: bool = False
     """Whether multiply-adds take a factor from a scalar register or a lane, as on Arm and RISC-V:
     no number is read into all lanes before."""
+    separate_adds: bool = False
+    """Whether additions have units of their own, as many as multiply-adds, as on AMD's Zen."""
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 

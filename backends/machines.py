@@ -27,7 +27,7 @@ def _zen(
     near = Cache(l1 * KIB, 2.0 * datapath, 7.0 if datapath < 64 else 8.0)
     return Machine(
         name, datapath, fmas=2.0, fma_latency=latency, loads=2.0, l1=near, l2=l2, l3=l3,
-        memory=memory,
+        memory=memory, separate_adds=True,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -16,7 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
+from atc.backends.cpu.matmul.winograd import BlockParams, MatMulWinograd
 from atc.backends.kernel import AnyKernel, Workload
+from atc.backends.machines import MACHINES
 from atc.backends.target import host_features
 from atc.backends.targets import get_target
 from atc.ir.graph import Array, DType, TensorType
@@ -139,6 +142,10 @@ WINOGRAD = (
     "A convolution spreads NaN and infinities over the windows that hold them; Winograd kernels, "
     "which subtract inputs, make NaN of whole tiles, up to 7 elements away."
 )
+INNER_PRODUCT = (
+    "Winograd's inner product makes NaN of all results of a row with an infinity, and loses digits "
+    "of rows below 2^-126."
+)
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
     "90112 in bfloat16."
@@ -201,6 +208,26 @@ def test_what_a_convolution_makes_of_infinities(kernels: str, tmp_path: Path) ->
     assert np.isfinite(y[:, distance > reach]).all()
     if reach == 1:
         assert (y[:, distance <= 1] == INF).all()
+
+
+def test_what_an_inner_product_makes_of_infinities() -> None:
+    """The sentence INNER_PRODUCT."""
+    target = replace(vector_target("x86-64-avx512"), machine=MACHINES["zen4"])
+    epilogue = identity_epilogue(DType.FLOAT)
+    op = MatMul((), 16, 16, 48, View((48, 1)), View((16, 1)), epilogue)
+    a_type, b_type, y_type = (TensorType(DType.FLOAT, s) for s in ((16, 48), (48, 16), (16, 16)))
+    w = Workload(op, (a_type, b_type), (y_type,), (False, True))
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(t.shape).astype(np.float32) for t in (a_type, b_type))
+    a[3, 7] = INF
+    a[5] *= np.float32(2**-140)
+    (got,) = run_calls([Call(MatMulWinograd(), BlockParams(kb=48), w, [a, b])], target)[0]
+    assert np.isnan(got[3]).all()
+    want = np.delete(a, 3, 0).astype(np.float64) @ b.astype(np.float64)
+    others = np.delete(got, 3, 0)
+    np.testing.assert_allclose(others, want, rtol=1e-4, atol=1e-4)
+    low = np.abs(others[4] - want[4]).max() / np.abs(want[4]).max()
+    assert 1e-6 < low < 1e-2
 
 
 @pytest.mark.parametrize(
@@ -271,5 +298,5 @@ def test_the_page_says_just_that() -> None:
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
-        *FACTS, WINOGRAD, MODES, *PRODUCTS.values(),
+        *FACTS, WINOGRAD, INNER_PRODUCT, MODES, *PRODUCTS.values(),
     }  # fmt: skip

@@ -12,10 +12,12 @@ from atc.backends.cpu.matmul import (
     packed_tile,
     portable,
     tile,
+    winograd,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *tile.KERNELS, *dot.KERNELS, *bf16.KERNELS, *int8.KERNELS,
     *packed.KERNELS, *packed_tile.KERNELS, *packed_int8.KERNELS,
+    *winograd.KERNELS,
 )  # fmt: skip

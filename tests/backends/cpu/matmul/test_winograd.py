@@ -1,0 +1,161 @@
+"""Matrix products by Winograd's inner product: against float64, and against ordinary sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kernel_program import Call, run_calls, vector_target
+from matmul_workloads import TRUTH, operands, workload
+
+import atc
+from atc.backends.cpu.matmul.tile import MatMulTile
+from atc.backends.cpu.matmul.winograd import BlockParams, MatMulWinograd
+from atc.backends.kernel import Workload
+from atc.backends.machines import MACHINES
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.ir.ops import MatMul
+from atc.ir.view import View, gather_view
+from atc.select.select import Limits, candidates
+from support import node_model
+
+KERNEL = MatMulWinograd()
+
+
+def machine(name: str) -> Target:
+    return replace(vector_target("x86-64-avx512"), machine=MACHINES[name])
+
+
+def op_of(w: Workload) -> MatMul:
+    assert isinstance(w.op, MatMul)
+    return w.op
+
+
+def product(w: Workload, arrays: list[Any]) -> tuple[Any, Any]:
+    """Return A B in float64, and the products of rows' and columns' root mean squares."""
+    op = op_of(w)
+    a: Any = gather_view(arrays[0], (*op.batch, op.m, op.k), op.a_view).astype(np.float64)
+    b: Any = gather_view(arrays[1], (*op.batch, op.k, op.n), op.b_view).astype(np.float64)
+    scale = np.sqrt((a**2).mean(-1)[..., :, None] * (b**2).mean(-2)[..., None, :])
+    return a @ b, scale
+
+
+def dense_product(m: int, n: int, k: int, epilogue: str = "none") -> Workload:
+    return workload((), m, n, k, View((k, 1)), View((n, 1)), epilogue, True)
+
+
+def test_sizes_views_blocks_and_epilogues() -> None:
+    target = machine("zen4")
+    sizes = ((16, 16, 48), (17, 1, 64), (31, 33, 96), (40, 50, 240), (64, 20, 80))
+    found = [(e, dense_product(*size, e)) for size, e in zip(sizes, TRUTH, strict=True)]
+    found += [
+        ("bias, relu", workload((2,), 33, 40, 96, View((33 * 96, 96, 1)), View((0, 40, 1)),
+                                "bias, relu", True)),
+        ("residual", workload((2, 3), 18, 17, 48, View((18 * 144, 48, 144, 1)),
+                              View((17 * 144, 17 * 48, 1, 48)), "residual", True)),
+        ("none", workload((), 19, 35, 64, View((70, 1), 3), View((1, 64), 2), "none", True)),
+    ]  # fmt: skip
+    calls, wanted = [], []
+    for seed, (epilogue, w) in enumerate(found):
+        assert KERNEL.accepts(w, target)
+        arrays, op = operands(w, seed), op_of(w)
+        views = zip(arrays[2:], op.epilogue.views, strict=True)
+        extra = [gather_view(x, op.loops, v) for x, v in views]
+        want = TRUTH[epilogue](product(w, arrays)[0], extra[0] if extra else None)
+        for kb in (op.k, *(kb for kb in (48, 80) if kb < op.k and op.k % kb == 0)):
+            calls.append(Call(KERNEL, BlockParams(kb=kb), w, arrays))
+            wanted.append(want)
+    assert len(calls) >= len(found) + 3
+    for each, (got,), want in zip(calls, run_calls(calls, target), wanted, strict=True):
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() <= 3e-6 * max(1.0, float(np.abs(want).max())), each
+
+
+KINDS: dict[str, Callable[[np.random.Generator, Any, Any], tuple[Any, Any]]] = {
+    "of both signs": lambda rng, a, b: (a, b),
+    "of one sign": lambda rng, a, b: (np.abs(a), b),
+    "of one sign, both": lambda rng, a, b: (np.abs(a), np.abs(b)),
+    "of far magnitudes": lambda rng, a, b: (a * 1e15, b * 1e-18),
+    "rows of all magnitudes": lambda rng, a, b: (
+        a * np.float32(10) ** rng.integers(-30, 30, (len(a), 1)).astype(np.float32), b),
+    "columns of all magnitudes": lambda rng, a, b: (
+        a, b * np.float32(10) ** rng.integers(-20, 20, b.shape[-1]).astype(np.float32)),
+    "a large number in each row": lambda rng, a, b: (
+        np.where(np.arange(a.shape[1]) == 5, 100 * a, a), b),
+    "mostly zeros": lambda rng, a, b: (a * (rng.random(a.shape) < 0.05), b),
+}  # fmt: skip
+
+
+def test_errs_at_most_five_times_as_much_as_ordinary_sums() -> None:
+    target, (m, n, k) = machine("zen4"), (32, 48, 768)
+    w = dense_product(m, n, k)
+    tile, calls = MatMulTile().parameters(w, target)[0], []
+    for seed, make in enumerate(KINDS.values()):
+        rng = np.random.default_rng(seed)
+        a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+        arrays = [np.ascontiguousarray(x, np.float32).reshape(-1) for x in make(rng, a, b)]
+        for kernel, params in ((KERNEL, BlockParams(kb=k)), (MatMulTile(), tile)):
+            calls.append(Call(kernel, params, w, arrays))
+    results = [got for (got,) in run_calls(calls, target)]
+    for kind, each, ours, plain in zip(KINDS, calls[::2], results[::2], results[1::2], strict=True):
+        want, scale = product(w, each.inputs)
+        errors = [np.sqrt((((got - want) / scale) ** 2).mean()) for got in (ours, plain)]
+        assert errors[0] <= 5 * errors[1], (kind, errors)
+
+
+def test_zeros_denormals_and_nan_stay_in_their_rows_and_columns() -> None:
+    target, (m, n, k) = machine("zen4"), (18, 20, 96)
+    w = dense_product(m, n, k)
+    a, b = (x.reshape(s) for x, s in zip(operands(w, 0), ((m, k), (k, n)), strict=True))
+    a[3], b[:, 7] = 0, 0
+    a[5] *= np.float32(2.0**-124)
+    a[8, 4], a[17, 95] = np.nan, np.inf
+    call = Call(KERNEL, BlockParams(kb=48), w, [a.reshape(-1), b.reshape(-1)])
+    (got,) = run_calls([call], target)[0]
+    finite = np.ones(m, bool)
+    finite[[8, 17]] = False
+    assert not got[3].any()
+    assert not got[finite][:, 7].any()
+    assert np.isnan(got[8]).all()
+    assert np.isnan(got[17]).all()
+    want = a[finite].astype(np.float64) @ b.astype(np.float64)
+    assert np.allclose(got[finite], want, rtol=1e-4, atol=1e-4)
+    row = a[5].astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(got[5] - row).max() <= 1e-5 * np.abs(row).max() + 2.0**-148
+
+
+def test_only_cores_whose_additions_have_units_choose_it() -> None:
+    w, chosen = dense_product(128, 768, 768), {}
+    for name in ("zen4", "zen5", "sapphirerapids"):
+        target = replace(get_target("x86-64-avx512"), machine=MACHINES[name])
+        best = min(candidates(w, target), key=lambda c: c.kernel.cost(w, c.params, target))
+        chosen[name] = best.kernel.name
+        precise = candidates(w, target, Limits(exact=True))
+        assert KERNEL.name not in {c.kernel.name for c in precise}
+    assert chosen["zen4"] == KERNEL.name
+    assert KERNEL.name not in {chosen["zen5"], chosen["sapphirerapids"]}
+
+
+@pytest.mark.slow
+def test_threads_and_one_thread_give_the_same_bits(tmp_path: Path) -> None:
+    machine("zen4")  # skips where programs for it can't run
+    weights = np.random.default_rng(0).standard_normal((768, 256)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((1, 100, 768)).astype(np.float32)
+    model = node_model("MatMul", [x, weights], constant=(1,))
+    onnx.save(model, tmp_path / "m.onnx")
+    results = []
+    for threads in (1, 2):
+        done = atc.compile(
+            tmp_path / "m.onnx", tmp_path / str(threads), target="x86-64-avx512", machine="zen4",
+            num_threads=threads,
+        )  # fmt: skip
+        assert KERNEL.name in {c.candidate.kernel.name for c in done.selection.values()}
+        results.append(atc.load(done.folder)(x))
+    assert np.array_equal(*results)
+    assert np.allclose(results[0], x @ weights, atol=1e-3)
