@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
+import numpy as np
 from typing_extensions import TypeVar
 
 from atc.backends.packed_layout import PackedLayout
@@ -19,7 +20,7 @@ from atc.dims import is_dynamic
 from atc.errors import InternalError
 from atc.ir.expr import Call, functions_of
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType
-from atc.ir.ops import ConvBlocked, MatMul
+from atc.ir.ops import Conv, ConvBlocked, MatMul
 
 Params = Mapping[str, int | str | bool]
 Pack = Callable[[Array], Array]
@@ -73,6 +74,9 @@ class Workload(Generic[OpT_co]):
     outputs: tuple[TensorType, ...]
     constant: tuple[bool, ...]
     """Which inputs are known when compiling (they may be packed)."""
+    whole: bool = False
+    """Whether a product's weights are whole numbers of 12 bits times a power of two, so that its
+    sums of whole numbers are exact: masks, permutations, differences of neighbours."""
 
     def input(self, index: int) -> TensorType:
         """Return the type of an input that the op can't do without."""
@@ -87,7 +91,7 @@ class Workload(Generic[OpT_co]):
     @cached_property
     def _hash(self) -> int:
         """The hash of all fields: of an op with its expressions it takes a while."""
-        return hash((self.op, self.inputs, self.outputs, self.constant))
+        return hash((self.op, self.inputs, self.outputs, self.constant, self.whole))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what another process may have: hashes are each process's own."""
@@ -98,7 +102,25 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     """Return the workload of a node."""
     outputs = tuple(graph.types[o] for o in node.outputs)
     known = tuple(i in constants for i in node.inputs)
-    return Workload(node.op, graph.types_of(node.inputs), outputs, known)
+    weights = constants.get(node.inputs[1]) if isinstance(node.op, PRODUCTS) else None
+    whole = weights is not None and _is_whole(weights)
+    return Workload(node.op, graph.types_of(node.inputs), outputs, known, whole)
+
+
+PRODUCTS = (Conv, ConvBlocked, MatMul)
+
+
+def _is_whole(weights: Array) -> bool:
+    """Return whether floats are whole numbers of 12 bits times a power of two, and not all 0."""
+    flat = weights.reshape(-1)
+    trained = weights.dtype != np.float32 or not _has_12_bits(flat[:256])
+    return not trained and _has_12_bits(flat) and bool(flat.any())
+
+
+def _has_12_bits(numbers: Array) -> bool:
+    largest = np.abs(numbers).max(initial=0)
+    scaled = np.ldexp(numbers, 12 - np.frexp(largest)[1])
+    return bool(np.isfinite(largest) and (scaled == np.rint(scaled)).all())
 
 
 def weight_type(w: Workload) -> TensorType | None:

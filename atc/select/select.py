@@ -188,6 +188,7 @@ def _considered(
         for c in tier
         if c.kernel.precision in limits.precisions
         and (not limits.exact or c.kernel.exact(c.params))
+        and (not w.whole or c.kernel.precision != "float32" or c.kernel.exact(c.params))
     ]
     scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
     most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import atc.select
 from atc.backends.cpu.map.portable import MapLoops
 from atc.backends.kernel import AnyKernel, Params, Workload
+from atc.backends.machines import MACHINES
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.ir.graph import Graph
-from atc.ir.ops import ConvBlocked
+from atc.ir.ops import ConvBlocked, MatMul
 from atc.passes import run_passes
 from atc.select.select import ANY, Choice, Limits, Measurement, Timings, select
 from support import compile_graph, node_model
@@ -103,6 +108,37 @@ def test_high_precision_leaves_out_large_winograd_tiles() -> None:
     assert out
     assert all("m=2" in label for label in left)
     assert all(label.startswith(("conv_winograd(m=4", "conv_winograd(m=6")) for label in out)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
+@pytest.mark.parametrize(
+    ("weights", "whole"),
+    [
+        (lambda n: n % 7 - 3, True),
+        (lambda n: (n % 2000) / 1024, True),
+        (lambda n: np.where(n < 500, 0, n % 5), True),
+        (lambda n: np.where(n == 600, 0.3, n % 7), False),
+        (lambda n: np.sin(n), False),
+        (lambda n: np.where(n == 600, np.inf, n % 7), False),
+        (lambda n: 0 * n, False),
+    ],
+)
+def test_whole_weights_are_not_added_to_what_they_multiply(
+    op_type: str, weights: Callable[[Any], Any], whole: bool
+) -> None:
+    target = replace(get_target("x86-64-avx512"), machine=MACHINES["zen4"])
+    shape = (64, 64, 3, 3) if op_type == "Conv" else (768, 64)
+    w = np.asarray(weights(np.arange(np.prod(shape))), np.float32).reshape(shape)
+    x = np.zeros((1, 64, 28, 28) if op_type == "Conv" else (128, 768), np.float32)
+    model = node_model(op_type, [x, w], constant=[1], **({"pads": [1] * 4} if x.ndim > 2 else {}))
+    graph = run_passes(compile_graph(model), width=16)
+    selection = select(graph, target)
+    (choice,) = (c for c in selection.values() if isinstance(c.workload.op, ConvBlocked | MatMul))
+    excluded = {label for label, _ in choice.excluded if "winograd" in label and "m=2" not in label}
+    considered = {label for label, _ in choice.estimates if "winograd" in label}
+    assert choice.workload.whole == whole
+    assert bool(excluded) == whole
+    assert any("m=2" not in label for label in considered) != whole
 
 
 def test_the_least_scratch_is_taken_where_none_is_little_enough(
