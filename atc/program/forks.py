@@ -149,13 +149,13 @@ class _Components:
     def add(self, k: int, time: float) -> None:
         """Add a node, and merge the components of its operands."""
         joined = sorted(self.joined_by(k))
-        home = joined[0] if joined else k
-        self._above[k] = home
+        base = joined[0] if joined else k
+        self._above[k] = base
         for other in joined[1:]:
-            self._above[other] = home
+            self._above[other] = base
         times = [self._times.pop(r) for r in joined]
-        self._times[home] = time + sum(times)
-        self.busy += (self._times[home] > 0) - sum(t > 0 for t in times)
+        self._times[base] = time + sum(times)
+        self.busy += (self._times[base] > 0) - sum(t > 0 for t in times)
 
     def times(self) -> dict[int, float]:
         """Return the time of each component by its root."""
