@@ -22,10 +22,11 @@ from atc.ir.ops import If, Loop, Map, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
+from atc.program.cuts import Range
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
-from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
+from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
 from atc.program.shared_in_run import shared_in_run
 from atc.program.shared_tables import share_tables

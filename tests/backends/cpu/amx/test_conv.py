@@ -32,6 +32,7 @@ from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 from atc.passes import run_passes
 from atc.program import partition
+from atc.program.cuts import Range
 from atc.templates import verbatim
 from support import compile_graph
 
@@ -94,7 +95,7 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
         np.testing.assert_array_equal(got, first)
 
 
-def stretch(array: Array, part: partition.Range | None) -> Array:
+def stretch(array: Array, part: Range | None) -> Array:
     """Return the part of an operand that a piece reads."""
     if part is None:
         return array
