@@ -237,7 +237,7 @@ def _io_places(program: Program, arena: Arena) -> dict[str, list[int]]:
     """Return where in the arena there is room for the inputs and for the outputs; {}: none."""
     if not arena.io:
         return {}
-    sides = {"input": program.inputs, "output": program.output_homes}
+    sides = {"input": program.inputs, "output": program.output_bases}
     return {side: [arena.io[v] for v in values] for side, values in sides.items()}
 
 

@@ -153,12 +153,12 @@ def _make_run(
         inputs=tuple(replace(p, used=p.c_name in used) for p in whole.inputs),
         outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
-    moved = {m.home for side in resident.before for m in side if not m.to_device}
+    moved = {m.base for side in resident.before for m in side if not m.to_device}
     hosted_calls = [*calls(s for s in program.steps if not on_device(s))]
-    touched = {program.home(a) for call in hosted_calls for a in call.arguments} | moved
+    touched = {program.base(a) for call in hosted_calls for a in call.arguments} | moved
     guarded = plan.arena.guard > 0 and bool(hosted_calls)
-    ports = (*program.inputs, *program.output_homes)
-    inputs = [m for moves in hosted.before for m in moves if m.home in program.inputs]
+    ports = (*program.inputs, *program.output_bases)
+    inputs = [m for moves in hosted.before for m in moves if m.base in program.inputs]
     copied = max(len(inputs), len(hosted.after))
     forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
     return GpuRun(
@@ -208,10 +208,10 @@ class _GpuWriter(StepWriter):
         self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {
-            program.home(v): at - most(program.shift(v)) for v, at in offsets
+            program.base(v): at - most(program.byte_offset(v)) for v, at in offsets
         }
-        self.buffers = {program.home(v): k for v, k in arena.number.items()}
-        self.outputs = {home: k for k, home in enumerate(program.output_homes)}
+        self.buffers = {program.base(v): k for v, k in arena.number.items()}
+        self.outputs = {base: k for k, base in enumerate(program.output_bases)}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Return the C of all steps as one: what is moved, and what is replayed, spans several."""
@@ -242,7 +242,7 @@ class _GpuWriter(StepWriter):
 
     def _of_inputs(self, before: Sequence[Sequence[Move]]) -> list[Move]:
         """Return the moves of the network's inputs."""
-        return [m for moves in before for m in moves if m.home in self.program.inputs]
+        return [m for moves in before for m in moves if m.base in self.program.inputs]
 
     def _segment(self, launched: Sequence[Call | Fork]) -> Iterator[str]:
         """Yield what queues launches with nothing between them: several are replayed as a graph."""
@@ -356,11 +356,11 @@ class _GpuWriter(StepWriter):
         """Return the C address of a value on the device."""
         if value in self.weights:
             return plus("gpu->weights", self.weights[value])
-        home, shift = self.program.home(value), self.program.shift(value)
-        if home in self.program.inputs or home in self.outputs:
-            return self._port(home, shift)
+        base, offset = self.program.base(value), self.program.byte_offset(value)
+        if base in self.program.inputs or base in self.outputs:
+            return self._port(base, offset)
         if value in self.arena.number:
-            return self._placed("gpu->arena", self.arena.number[value], shift)
+            return self._placed("gpu->arena", self.arena.number[value], offset)
         return plus("gpu->arena", self.arena.offsets[value])
 
     def _device_scratch(self, own: str) -> str:
@@ -378,9 +378,9 @@ class _GpuWriter(StepWriter):
         text = extent_text(self.uses, begin)
         return f"(size_t)({text})" if isinstance(begin, Dim) else text
 
-    def _port(self, home: str, begin: int) -> str:
-        inside = home in self.program.inputs
-        number = self.program.inputs.index(home) if inside else self.outputs[home]
+    def _port(self, base: str, begin: int) -> str:
+        inside = base in self.program.inputs
+        number = self.program.inputs.index(base) if inside else self.outputs[base]
         table = "in" if inside else "out"
         self.tables.add(table)
         return f"{table}[{number}]" + (f" + {self._within(begin)}" if begin else "")
@@ -417,22 +417,22 @@ class _GpuWriter(StepWriter):
             yield f"if ({asked}{done}) return {self.upper}_ERROR_GPU;"
 
     def _move(self, move: Move, stream: str = "stream") -> str:
-        home, size = move.home, self._within(move.end - move.begin)
-        if home in self.program.inputs or home in self.outputs:
-            device, host = self._port(home, move.begin), self.pointers[home]
+        base, size = move.base, self._within(move.end - move.begin)
+        if base in self.program.inputs or base in self.outputs:
+            device, host = self._port(base, move.begin), self.pointers[base]
             self.uses.pointers.add(host)
             kept = "const " if move.to_device else ""
-            shift = f" + {self._within(move.begin)}" if move.begin else ""
-            host = f"({kept}unsigned char *){host}{shift}"
-        elif home in self.buffers:
+            offset = f" + {self._within(move.begin)}" if move.begin else ""
+            host = f"({kept}unsigned char *){host}{offset}"
+        elif base in self.buffers:
             self.uses.arena = True
             device, host = (
-                self._placed(arena, self.buffers[home], move.begin)
+                self._placed(arena, self.buffers[base], move.begin)
                 for arena in ("gpu->arena", "arena")
             )
         else:
             self.uses.arena = True
-            at = self.begins[home] + move.begin
+            at = self.begins[base] + move.begin
             device, host = plus("gpu->arena", at), plus("arena", at)
         if move.to_device:
             return f"gpu_to_device(gpu, {stream}, {device}, {host}, {size})"

@@ -75,15 +75,15 @@ def output_numbers(program: Program) -> tuple[int, ...]:
     An output that is written under another name or in another shape has the number of that value.
     """
     numbers: dict[_Key, int] = {}
-    written: dict[str, int] = {}  # by home, the latest one
+    written: dict[str, int] = {}  # by base, the latest one
     for call in calls(program.steps):
         for value in _values(program, call):
             numbers.setdefault(value, len(numbers))
         types = call.choice.workload.outputs
         for key in zip(call.node.outputs, types, strict=True):
-            written[program.home(key[0])] = numbers[key]
+            written[program.base(key[0])] = numbers[key]
     return tuple(
-        numbers.get((o, program.types[o]), written.get(program.home(o), k))
+        numbers.get((o, program.types[o]), written.get(program.base(o), k))
         for k, o in enumerate(program.outputs)
     )
 
@@ -97,11 +97,11 @@ def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:
 
 
 def _kinds(program: Program, values: Iterable[tuple[str, TensorType]]) -> Iterator[int]:
-    inputs, homes = {*program.inputs}, {*program.output_homes}
+    inputs, bases = {*program.inputs}, {*program.output_bases}
     for name, _ in values:
         if name in inputs:
             yield INPUT
         elif name in program.constants:
             yield WEIGHT
         else:
-            yield OUTPUT if program.home(name) in homes else INTERNAL
+            yield OUTPUT if program.base(name) in bases else INTERNAL

@@ -145,7 +145,7 @@ def _written(
     call: Call, arena: Arena, places: Mapping[str, int], scratch: Mapping[str, int]
 ) -> Iterator[int]:
     """Yield the numbers of the buffers that a call may write."""
-    yield from dict.fromkeys(places[arena.homes[o]] for o in call.node.outputs if o in arena.homes)
+    yield from dict.fromkeys(places[arena.bases[o]] for o in call.node.outputs if o in arena.bases)
     if call.source.scratch:
         yield scratch[call.node.outputs[0]]
 

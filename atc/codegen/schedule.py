@@ -79,19 +79,19 @@ def make_schedule(
     )
     idle = {*arena.states}.difference(v for step in walk(program.steps) for v in touched(step))
     named = [
-        v for v in arena.offsets if v not in idle and not is_data_dependent(program.shift(v))
+        v for v in arena.offsets if v not in idle and not is_data_dependent(program.byte_offset(v))
     ]
     uses = Uses()
     values = tuple(
         Local(
-            f"t{k}", program.types[v].dtype.c, _place(arena, uses, v, program.shift(v)),
-            life_of(program, v, *spans[program.home(v)], lasts=program.home(v) in arena.states),
+            f"t{k}", program.types[v].dtype.c, _place(arena, uses, v, program.byte_offset(v)),
+            life_of(program, v, *spans[program.base(v)], lasts=program.base(v) in arena.states),
         )  # fmt: skip
         for k, v in enumerate(named)
     )  # where others begin is found at every call
     pointers = {
         **{p.name: p.c_name for p in inputs},
-        **{home: p.c_name for home, p in zip(program.output_homes, outputs, strict=True)},
+        **{base: p.c_name for base, p in zip(program.output_bases, outputs, strict=True)},
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
@@ -102,13 +102,14 @@ def make_schedule(
     return Schedule(inputs, outputs, constants, values, groups, uses, tuple(own.tasks))
 
 
-def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
+def _place(arena: Arena, uses: Uses, value: str, offset: int) -> int | str:
     """Return the offset of a value in the arena, as C if it depends on the dims.
 
-    A value may begin `shift` bytes after its buffer does.
+    A value may begin `offset` bytes after its buffer does.
     """
     if value not in arena.number:
         return arena.offsets[value]
     uses.places = True
     begin = f"at[{arena.number[value]}]"
-    return f"{begin} + {extent_text(uses, arena.guard + shift)}" if arena.guard or shift else begin
+    further = arena.guard + offset
+    return f"{begin} + {extent_text(uses, further)}" if arena.guard or offset else begin

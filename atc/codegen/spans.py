@@ -19,6 +19,6 @@ def spans_of(program: Program) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for number, step in enumerate(walk(program.steps)):
         for value in touched(step):
-            storage = program.home(value)
+            storage = program.base(value)
             spans[storage] = (spans.get(storage, (number, 0))[0], number)
     return spans

@@ -52,19 +52,19 @@ def _last(step: Step) -> Call | None:
 
 def _place(program: Program, arena: Arena, name: str) -> tuple[int, int] | None:
     """Return the buffer of a value and the offset in it; None if it's in neither."""
-    home, shift = program.home(name), program.shift(name)
-    if home in program.output_homes:
-        return 1 + program.output_homes.index(home), shift
+    base, offset = program.base(name), program.byte_offset(name)
+    if base in program.output_bases:
+        return 1 + program.output_bases.index(base), offset
     if name in arena.offsets:
         return 0, arena.offsets[name]
-    return (0, arena.offsets[home] + shift) if home in arena.offsets else None
+    return (0, arena.offsets[base] + offset) if base in arena.offsets else None
 
 
 def _names(program: Program, name: str) -> Iterator[str]:
     """Yield the names of a value and of those that share all of its memory."""
     yield original(name, program.aliases)
-    if program.home(name) == name:
+    if program.base(name) == name:
         for other in program.storage:
-            same = program.home(other) == name and not program.shift(other)
+            same = program.base(other) == name and not program.byte_offset(other)
             if same and program.types[other].nbytes == program.types[name].nbytes:
                 yield original(other, program.aliases)

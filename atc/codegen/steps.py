@@ -87,10 +87,10 @@ class StepWriter:
 
     def _pointer(self, value: str) -> str:
         inside = value not in self.pointers
-        pointer = self.pointers[self.program.home(value) if inside else value]
+        pointer = self.pointers[self.program.base(value) if inside else value]
         self.uses.pointers.add(pointer)
-        shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
-        return f"{pointer} + {self._extent(shift)}" if inside and shift else pointer
+        offset = self.program.byte_offset(value) // self.program.types[value].dtype.itemsize
+        return f"{pointer} + {self._extent(offset)}" if inside and offset else pointer
 
     def _scratch(self, call: Call) -> str:
         """Return the address of a call's scratch."""

@@ -50,15 +50,20 @@ class Found:
     latencies: Mapping[int, float]
 
 
-def measure_machine(known: Machine, environ: Mapping[str, str]) -> Machine:
+def measure_machine(
+    known: Machine, environ: Mapping[str, str], sizes: Sequence[int] = SIZES,
+    seconds: float = SECONDS,
+) -> Machine:  # fmt: skip
     """Return the machine that this host is, measured in some 5 s; the rest is as `known`.
+
+    Memory is measured for arrays of these sizes, each number for so many seconds.
 
     Raises ToolchainError where no program can be built or run.
     """
     with temporary_folder("machine") as folder:
         *narrow, wide = vector_targets()
-        found = [_measured(t, environ, Path(folder, t.simd), SIZES[:1]) for t in narrow]
-        found.append(_measured(wide, environ, Path(folder, wide.simd), SIZES))
+        found = [_measured(t, environ, Path(folder, t.simd), sizes[:1], seconds) for t in narrow]
+        found.append(_measured(wide, environ, Path(folder, wide.simd), sizes, seconds))
     return machine_of(known, found, system_caches(_SYSTEM))
 
 
@@ -72,15 +77,16 @@ def vector_targets() -> list[Target]:
 
 
 def _measured(
-    target: Target, environ: Mapping[str, str], folder: Path, sizes: Sequence[int]
-) -> Found:
+    target: Target, environ: Mapping[str, str], folder: Path, sizes: Sequence[int],
+    seconds: float,
+) -> Found:  # fmt: skip
     folder.mkdir()
     compiler = find_compiler(target, environ)
     flags = (*compile_flags(compiler, target), "-I.")
     (folder / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
     values: dict[str, object] = {
         "chains": CHAINS[target.vector_registers], "sizes": sizes, "largest": max(sizes),
-        "chased": CHASED, "seconds": SECONDS,
+        "chased": CHASED, "seconds": seconds,
     }  # fmt: skip
     (folder / "machine.c").write_text(render("bench/machine.c.j2", values))
     compile_many([Job(compiler, flags, "machine.c", folder)], 1)

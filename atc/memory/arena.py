@@ -20,7 +20,7 @@ from atc.program.steps import (
     Program,
     Repeat,
     Step,
-    home_of,
+    base_of,
 )
 
 ALIGNMENT = 64
@@ -43,7 +43,7 @@ class Arena:
     plan: MemoryPlan
     steps: tuple[int, ...] = ()
     """The step of each call, in the order of `atc.program.steps.calls`."""
-    homes: Mapping[str, str] = field(default_factory=dict)
+    bases: Mapping[str, str] = field(default_factory=dict)
     """The buffer that each value lies in."""
     guard: int = 0
     """Bytes at both ends of every buffer that belong to no value."""
@@ -58,7 +58,7 @@ class Arena:
     scratch_number: Mapping[str, int] = field(default_factory=dict)
     """The number in `sizes` of each call's scratch, by the call's first output."""
     io: Mapping[str, int] = field(default_factory=dict)
-    """Offsets of inputs and outputs (by their homes), if the arena has room for them."""
+    """Offsets of inputs and outputs (by their bases), if the arena has room for them."""
 
     def _repr_html_(self) -> str:
         """Return the picture of the plan that a notebook shows."""
@@ -102,13 +102,13 @@ def plan_memory(
     `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(events_of(program))
-    outside = {*program.inputs, *program.constants, *program.output_homes}
+    outside = {*program.inputs, *program.constants, *program.output_bases}
     lasting = [s.value for s in program.states]
     fixed = {*outside, *lasting}
-    home = _merge_in_place(program, events, fixed) if reuse and in_place else {}
+    base = _merge_in_place(program, events, fixed) if reuse and in_place else {}
 
     def place(value: str) -> str:
-        return home_of(program.home(value), home)
+        return base_of(program.base(value), base)
 
     uses: dict[str, list[Event]] = {}
     extents: dict[str, int] = {}
@@ -138,31 +138,31 @@ def plan_memory(
     buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     named = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
-    # Parts that begin where only the data say are written at an offset from their home.
-    moving = [program.home(v) for v in named if is_data_dependent(program.shift(v))]
+    # Parts that begin where only the data say are written at an offset from their base.
+    moving = [program.base(v) for v in named if is_data_dependent(program.byte_offset(v))]
     values = dict.fromkeys([*lasting, *named, *moving])
-    homes = {v: place(v) for v in values if place(v) not in outside}
-    offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
+    bases = {v: place(v) for v in values if place(v) not in outside}
+    offsets = {v: plan.offsets[h] + guard + most(program.byte_offset(v)) for v, h in bases.items()}
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     rooms = {b.name: plan.offsets[b.name] for b in shared}
     inside = {
-        v: rooms[h] + most(program.shift(v))
-        for v in (*values, *program.inputs) if (h := program.home(v)) in rooms
+        v: rooms[h] + most(program.byte_offset(v))
+        for v in (*values, *program.inputs) if (h := program.base(v)) in rooms
     }  # fmt: skip
     # Branches may write parts of a result that no call names.
-    storages = {program.home(v): plan.offsets[h] + guard for v, h in homes.items()}
+    storages = {program.base(v): plan.offsets[h] + guard for v, h in bases.items()}
     audit_memory(program, {**storages, **offsets, **inside}, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
         return Arena(
-            offsets, scratch, tuple(buffers), plan, steps, homes, guard, states=states, io=rooms
+            offsets, scratch, tuple(buffers), plan, steps, bases, guard, states=states, io=rooms
         )
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
     number = {b.name: k for k, b in enumerate(order)}
     return Arena(
-        offsets, scratch, tuple(buffers), plan, steps, homes, guard,
+        offsets, scratch, tuple(buffers), plan, steps, bases, guard,
         tuple(extents[b.name] + 2 * guard for b in order), below, states,
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
@@ -177,13 +177,13 @@ def _io_buffers(
     uses: dict[str, list[Event]] = {}
     for event in events:
         for value in (*event.reads, *event.writes):
-            uses.setdefault(program.home(value), []).append(event)
+            uses.setdefault(program.base(value), []).append(event)
     end = max((e.lane.last if e.lane else e.step for e in events), default=0)
     found = []
     for name in program.inputs:
         last = _life(uses[name])[1] if name in uses else 0
         found.append(Buffer(name, most(program.types[name].nbytes), 0, last, alignment))
-    for name in dict.fromkeys(program.output_homes):
+    for name in dict.fromkeys(program.output_bases):
         first = _life(uses[name])[0] if name in uses else 0
         found.append(Buffer(name, most(program.types[name].nbytes), first, end, alignment))
     return found
@@ -326,8 +326,8 @@ def _fork_events(program: Program, fork: Fork, start: int) -> list[Event]:
     for k, branch_events in enumerate(found):
         for e in branch_events:
             for value in (*e.reads, *e.writes):
-                users.setdefault(program.home(value), set()).add(k)
-    common = tuple(home for home, branches in users.items() if len(branches) > 1)
+                users.setdefault(program.base(value), set()).add(k)
+    common = tuple(base for base, branches in users.items() if len(branches) > 1)
     inside = [replace(e, lane=n) for n, own in zip(lanes, found, strict=True) for e in own]
     return [*inside, Event(step, None, common, ())]
 
@@ -353,22 +353,22 @@ def _merge_in_place(
     writers: dict[str, int] = {}
     for event in events:
         for value in event.reads:
-            last[program.home(value)] = event.step
+            last[program.base(value)] = event.step
         for value in event.writes:
-            storage = program.home(value)
+            storage = program.base(value)
             last[storage] = max(last.get(storage, 0), event.step)
             first_write.setdefault(storage, event.step)
             writers[storage] = writers.get(storage, 0) + 1
-    home: dict[str, str] = {}
+    base: dict[str, str] = {}
 
     def place(value: str) -> str:
-        return home_of(program.home(value), home)
+        return base_of(program.base(value), base)
 
     for event in events:
         if event.call is None:
             continue
-        result = program.home(event.writes[0])
-        if result in outside or writers[result] > 1 or result in home:
+        result = program.base(event.writes[0])
+        if result in outside or writers[result] > 1 or result in base:
             continue
         for operand in event.call.in_place:
             storage = place(operand)
@@ -378,7 +378,7 @@ def _merge_in_place(
             others = [a for a in event.reads if a not in event.call.in_place]
             if storage == result or any(place(a) == storage for a in others):
                 continue  # also read elsewhere by the same call
-            home[result] = storage
+            base[result] = storage
             last[storage] = last[result]
             break
-    return home
+    return base

@@ -165,7 +165,7 @@ class _Auditor:
         """The values that the states are after the run."""
         return frozenset(state.next for state in self.program.states)
 
-    def _home(self, value: str) -> str:
+    def _base(self, value: str) -> str:
         """Return the storage of a value; a state's next value is another one than that it finds."""
         while value in self.program.storage and value not in self._following:
             value = self.program.storage[value]
@@ -267,13 +267,13 @@ class _Auditor:
                 raise InternalError(f"memory plan: the branch to '{last}' meets another one")
 
     def _bytes(self, value: str) -> tuple[str, _Span]:
-        """Return where a value lies: in the arena, whose name is '', or in memory of its home's."""
+        """Return where a value lies: in the arena, whose name is '', or in memory of its base's."""
         span = self._span(value)
         if span is not None:
             return "", span
-        begin = most(self.program.shift(value))
+        begin = most(self.program.byte_offset(value))
         size = most(self.program.types[value].nbytes)
-        return self.program.home(value), _Span(begin, begin + size)
+        return self.program.base(value), _Span(begin, begin + size)
 
     def _written_by(self, call: Call, shared: str) -> list[_Span]:
         own = [o for o in call.node.outputs if o != shared]
@@ -305,9 +305,9 @@ class _Auditor:
 
     def _write(self, value: str, span: _Span, intact: Intact) -> None:
         """Write a value: its storage is intact, so far as it was and there, no other is there."""
-        home = self._home(value)
-        intact.spoil(span, home)
-        intact.put(home, _joined(intact.spans.get(home, ()), span))
+        base = self._base(value)
+        intact.spoil(span, base)
+        intact.put(base, _joined(intact.spans.get(base, ()), span))
 
     def _span(self, value: str) -> _Span | None:
         """Return the bytes of a value in the arena, None when it lives elsewhere."""
@@ -322,10 +322,10 @@ class _Auditor:
     def read(self, value: str, intact: Intact, where: str) -> None:
         """Raise unless a value's bytes are intact."""
         span = self._span(value)
-        home = self._home(value)
+        base = self._base(value)
         if span is None or span.begin == span.end:
             return
-        if not any(s.covers(span) for s in intact.spans.get(home, ())):
+        if not any(s.covers(span) for s in intact.spans.get(base, ())):
             raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
 
     def _call(self, call: Call, intact: Intact) -> None:

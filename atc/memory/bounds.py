@@ -33,17 +33,17 @@ def moments(program: Program, arena: Arena) -> list[Moment]:
     sizes = {b.name: b.size for b in arena.buffers}
     scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
     lives = [b for b in arena.buffers if not b.scratch_of]
-    lasting = {arena.homes.get(s.value, s.value) for s in program.states}
+    lasting = {arena.bases.get(s.value, s.value) for s in program.states}
     found: list[Moment] = []
     for event in events_of(program):
         if event.call is None:
             continue
-        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
-        needed = sum(sizes.get(h, 0) for h in homes | lasting) + _scratch(event.call, scratch)
+        bases = {arena.bases[v] for v in (*event.reads, *event.writes) if v in arena.bases}
+        needed = sum(sizes.get(h, 0) for h in bases | lasting) + _scratch(event.call, scratch)
         needed -= _shared(event.call, arena, sizes)
         waiting = {
             b.name: b.size for b in lives
-            if b.first < event.step < b.last and b.name not in homes | lasting
+            if b.first < event.step < b.last and b.name not in bases | lasting
         }  # fmt: skip
         node = event.call.node
         found.append(Moment(" + ".join(node.origin) or node.outputs[0], needed, waiting))
@@ -66,9 +66,9 @@ def least_work(program: Program, arena: Arena, size: int) -> float:
     cost: dict[str, float] = {}
     for event in events_of(program):
         for value in event.writes if event.call is not None else ():
-            home = arena.homes.get(value)
-            if home is not None and event.call is not None:
-                cost[home] = min(cost.get(home, inf), event.call.work)
+            base = arena.bases.get(value)
+            if base is not None and event.call is not None:
+                cost[base] = min(cost.get(base, inf), event.call.work)
     bound = 0.0
     for moment in moments(program, arena):
         missing = moment.needed + sum(moment.waiting.values()) - size
@@ -76,10 +76,10 @@ def least_work(program: Program, arena: Arena, size: int) -> float:
             continue
         work = 0.0
         cheapest = sorted(moment.waiting, key=lambda h: cost.get(h, 0.0) / moment.waiting[h])
-        for home in cheapest:
-            part = min(1.0, missing / moment.waiting[home])
-            work += part * cost.get(home, 0.0)
-            missing -= moment.waiting[home]
+        for base in cheapest:
+            part = min(1.0, missing / moment.waiting[base])
+            work += part * cost.get(base, 0.0)
+            missing -= moment.waiting[base]
             if missing <= 0:
                 break
         bound = max(bound, work)
@@ -92,9 +92,9 @@ def _scratch(call: Call, scratch: Mapping[str, int]) -> int:
 
 def _shared(call: Call, arena: Arena, sizes: Mapping[str, int]) -> int:
     """Return the bytes that a result could share with an operand, but doesn't."""
-    result = arena.homes.get(call.node.outputs[0])
-    if result is None or any(arena.homes.get(a) == result for a in call.in_place):
+    result = arena.bases.get(call.node.outputs[0])
+    if result is None or any(arena.bases.get(a) == result for a in call.in_place):
         return 0
     size = sizes.get(result, 0)
-    same = any(sizes.get(arena.homes.get(a, ""), -1) == size for a in call.in_place)
+    same = any(sizes.get(arena.bases.get(a, ""), -1) == size for a in call.in_place)
     return size if same else 0

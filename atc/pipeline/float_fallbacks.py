@@ -42,14 +42,14 @@ def _reasons(call: Call, program: Program) -> Iterator[str]:
     """Yield why a call computes in float, nothing where it doesn't."""
     read = [n for n in call.node.inputs if n and _is_float(n, program)]
     written = [n for n in call.node.outputs if _is_float(n, program)]
-    outputs = {*program.output_homes}
+    outputs = {*program.output_bases}
     if not read and not written:
         return
     if not written:
         given = all(n in program.inputs for n in read)
         yield "an input of the network is float" if given else "what it reads is computed in float"
     elif not read:
-        last = all(program.home(n) in outputs for n in written)
+        last = all(program.base(n) in outputs for n in written)
         yield "an output of the network is float" if last else "what reads it computes in float"
     else:
         yield REASONS.get(call.node.op.kind, "has no integer form")

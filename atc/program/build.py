@@ -22,10 +22,11 @@ from atc.ir.ops import If, Loop, Map, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
+from atc.program.cuts import Range
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
-from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
+from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
 from atc.program.shared_in_run import shared_in_run
 from atc.program.shared_tables import share_tables
@@ -40,9 +41,9 @@ from atc.program.steps import (
     Slot,
     State,
     Step,
+    base_of,
     calls,
     forked_steps,
-    home_of,
     with_rows,
 )
 from atc.program.timeline import Timeline
@@ -90,7 +91,7 @@ def build_program(
         graph.name, tuple(v for v in graph.inputs if v not in held),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage,
-        graph.composites, writer.shifts, graph.dims, graph.guards, writer.aliases, states,
+        graph.composites, writer.byte_offsets, graph.dims, graph.guards, writer.aliases, states,
         graph.lengths,
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ class _Writer:
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
-    shifts: dict[str, int] = field(default_factory=dict)
+    byte_offsets: dict[str, int] = field(default_factory=dict)
     aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
     """The values in `storage` that are reshapes of all of another one."""
@@ -203,7 +204,7 @@ class _Writer:
 
     def _same(self, value: str) -> str:
         """Return the value that this one is a reshape of."""
-        return home_of(value, self.reshaped)
+        return base_of(value, self.reshaped)
 
     def _sub_view(self, node: Node, op: SubView) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -221,13 +222,13 @@ class _Writer:
         if part in self.constants:
             self.constants[source] = self.constants.pop(part)
         else:
-            self._place(source, self.storage.pop(part), self.shifts.pop(part, 0))
+            self._place(source, self.storage.pop(part), self.byte_offsets.pop(part, 0))
         return self._copy(source, part)
 
-    def _place(self, value: str, home: str, shift: int) -> None:
-        self.storage[value] = home
-        if shift:
-            self.shifts[value] = shift
+    def _place(self, value: str, base: str, offset: int) -> None:
+        self.storage[value] = base
+        if offset:
+            self.byte_offsets[value] = offset
 
     def _join(self, node: Node, made: set[str], kept: set[str]) -> Iterator[Call]:
         """Compute a Concat's operands in the result where possible; yield copies of the others.
@@ -237,22 +238,22 @@ class _Writer:
         a GPU also where it would begin off what is copied at once.
         """
         result = node.outputs[0]
-        shift = 0
+        offset = 0
         unit = COPIED_AT_ONCE if self.target.device else 1
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes
             source = self._same(operand)
-            fits = size and source in made and source not in kept and _is_multiple(shift, unit)
-            if fits and self.timeline.is_known(shift, source):
+            fits = size and source in made and source not in kept and _is_multiple(offset, unit)
+            if fits and self.timeline.is_known(offset, source):
                 made.discard(source)
-                self._place(source, result, shift)
+                self._place(source, result, offset)
                 self.timeline.join(source, result)
             elif size:
                 place = f"{result}#{k}"
                 self.types[place] = self.types[operand]
-                self._place(place, result, shift)
+                self._place(place, result, offset)
                 yield self._copy(source, place)
-            shift += size
+            offset += size
 
     def _own(self, value: str) -> None:
         """Give a value memory of its own."""
@@ -381,17 +382,17 @@ class _Writer:
         taken: set[str] = set()
         pairs = zip(graph.outputs, outputs, strict=True)
         for value, place in sorted(pairs, key=lambda p: self._same(p[0]) != p[1]):  # its own first
-            home = self._same(value)
-            if home in made and home not in taken:
-                taken.add(home)
-                if home != place:
+            base = self._same(value)
+            if base in made and base not in taken:
+                taken.add(base)
+                if base != place:
                     self._own(place)
-                    self._rename(home, place)
+                    self._rename(base, place)
                 continue
             if value == place:  # a reshape of something else: make it a value of its own
                 self._own(place)
             self.types.setdefault(place, self.types[value])
-            steps.append(self._copy(home, place))
+            steps.append(self._copy(base, place))
             taken.add(place)
 
     def carry(self, state: State, result: str) -> Iterator[Call]:

@@ -60,12 +60,15 @@ ALONE = Workers()
 
 
 def forked(
-    graph: Graph, selection: Selection, target: Target, workers: Workers
+    graph: Graph, selection: Selection, target: Target, workers: Workers, reach: int = REACH
 ) -> Iterator[Branches]:
-    """Yield all nodes of a graph in an order in which they can run, with the forks among them."""
+    """Yield all nodes of a graph in an order in which they can run, with the forks among them.
+
+    A fork has at most `reach` nodes.
+    """
     nodes, begin = graph.nodes, 0
     if workers.branches > 1:
-        for first, last in _Search(graph, selection, target, workers).forks():
+        for first, last in _Search(graph, selection, target, workers, reach).forks():
             if begin < first:
                 yield (nodes[begin:first],)
             yield _spread(nodes[first:last], selection, target, workers.branches)
@@ -149,13 +152,13 @@ class _Components:
     def add(self, k: int, time: float) -> None:
         """Add a node, and merge the components of its operands."""
         joined = sorted(self.joined_by(k))
-        home = joined[0] if joined else k
-        self._above[k] = home
+        base = joined[0] if joined else k
+        self._above[k] = base
         for other in joined[1:]:
-            self._above[other] = home
+            self._above[other] = base
         times = [self._times.pop(r) for r in joined]
-        self._times[home] = time + sum(times)
-        self.busy += (self._times[home] > 0) - sum(t > 0 for t in times)
+        self._times[base] = time + sum(times)
+        self.busy += (self._times[base] > 0) - sum(t > 0 for t in times)
 
     def times(self) -> dict[int, float]:
         """Return the time of each component by its root."""
@@ -166,10 +169,10 @@ class _Search:
     """A search for the forks of a graph that gain most in total, from its end to its begin."""
 
     def __init__(
-        self, graph: Graph, selection: Selection, target: Target, workers: Workers
+        self, graph: Graph, selection: Selection, target: Target, workers: Workers, reach: int
     ) -> None:
         nodes = self._nodes = graph.nodes
-        self._workers = workers
+        self._workers, self._reach = workers, reach
         self._on_gpu = bool(target.device)
         self._may = [_may_overlap(node, selection, target) for node in nodes]
         self._alone = [_alone(node, selection, target) for node in nodes]
@@ -232,7 +235,7 @@ class _Search:
         components = _Components(self._producers)
         spent, several = 0.0, False
         entering: set[str] = set()
-        last = min(begin + REACH, len(self._nodes))
+        last = min(begin + self._reach, len(self._nodes))
         for k in range(begin, last):
             joins = len(components.joined_by(k)) > 1
             if several and (joins or not self._may[k]):

@@ -18,21 +18,21 @@ def in_place(program: Program, pairs: Iterable[tuple[str, str]]) -> frozenset[st
     last: dict[str, int] = {}
     for k, step in enumerate(program.steps):
         for call in calls([step]):
-            for home in dict.fromkeys(program.home(o) for o in call.node.outputs):
-                writing.setdefault(home, []).append(k)
+            for base in dict.fromkeys(program.base(o) for o in call.node.outputs):
+                writing.setdefault(base, []).append(k)
             for argument in call.arguments:
-                last[program.home(argument)] = k
+                last[program.base(argument)] = k
     for source, result in pairs:
-        home = program.home(result)
-        writers = writing.get(home, [])
-        if len(writers) != 1 or program.home(source) != source or program.shift(result):
+        base = program.base(result)
+        writers = writing.get(base, [])
+        if len(writers) != 1 or program.base(source) != source or program.byte_offset(result):
             continue
         (at,) = writers
         one = program.steps[at]
         if last.get(source, -1) > at or not isinstance(one, Call) or one.slot is not None:
             continue
-        reads = [a for a in one.arguments if program.home(a) == source]
-        first = program.home(one.node.outputs[0]) == home
-        if first and reads and all(a in one.in_place and not program.shift(a) for a in reads):
+        reads = [a for a in one.arguments if program.base(a) == source]
+        first = program.base(one.node.outputs[0]) == base
+        if first and reads and all(a in one.in_place and not program.byte_offset(a) for a in reads):
             found.add(source)
     return frozenset(found)

@@ -117,16 +117,16 @@ class _Memory:
         for node in self._nodes:
             at = place[node.outputs[0]]
             for value in node.inputs:
-                if (home := self._homes.get(value, value)) in lives:
-                    lives[home][1] = max(lives[home][1], at)
-                    lives[home][0] = min(lives[home][0], at)
+                if (base := self._bases.get(value, value)) in lives:
+                    lives[base][1] = max(lives[base][1], at)
+                    lives[base][0] = min(lives[base][0], at)
             for value in node.outputs:
                 if value not in inner and self._counts(value):
                     lives.setdefault(value, [at, at])
         end = len(self._nodes) - 1
         for output in self.graph.outputs:
-            if (home := self._homes.get(output, output)) in lives:
-                lives[home][1] = end
+            if (base := self._bases.get(output, output)) in lives:
+                lives[base][1] = end
         for name in self.graph.inputs:
             if name in lives:
                 lives[name][0] = 0
@@ -163,13 +163,13 @@ class _Memory:
         return tuple(n for n in self.graph.nodes if n.outputs and not isinstance(n.op, Reshape))
 
     @cached_property
-    def _homes(self) -> dict[str, str]:
+    def _bases(self) -> dict[str, str]:
         """The values that others are reshapes of."""
-        homes: dict[str, str] = {}
+        bases: dict[str, str] = {}
         for node in self.graph.nodes:
             if isinstance(node.op, Reshape):
-                homes[node.outputs[0]] = homes.get(node.inputs[0], node.inputs[0])
-        return homes
+                bases[node.outputs[0]] = bases.get(node.inputs[0], node.inputs[0])
+        return bases
 
     @cached_property
     def _outside(self) -> dict[str, int]:
@@ -190,8 +190,8 @@ class _Memory:
 
     def _counts(self, value: str) -> bool:
         """Return whether the arena holds a value that is computed here."""
-        homes = (self._homes.get(o, o) for o in self.graph.outputs)
-        return self.io or value not in homes
+        bases = (self._bases.get(o, o) for o in self.graph.outputs)
+        return self.io or value not in bases
 
     def _overwritten(self, lives: dict[str, list[int]], inner: set[str]) -> set[str]:
         """Return the values whose memory a result takes over at their last reader."""
@@ -201,10 +201,10 @@ class _Memory:
             if choice is None or result in inner or result not in lives:
                 continue
             for index in choice.candidate.kernel.in_place(choice.workload):
-                home = self._homes.get(node.inputs[index], node.inputs[index])
-                same = home in lives and self.graph.types[home].nbytes
-                if same == self.graph.types[result].nbytes and lives[home][1] == k:
-                    found.add(home)
+                base = self._bases.get(node.inputs[index], node.inputs[index])
+                same = base in lives and self.graph.types[base].nbytes
+                if same == self.graph.types[result].nbytes and lives[base][1] == k:
+                    found.add(base)
                     break
         return found
 

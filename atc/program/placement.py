@@ -20,7 +20,7 @@ from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
 class Move:
     """Bytes of a value's memory that are copied to the other side."""
 
-    home: str
+    base: str
     begin: int
     end: int
     to_device: bool
@@ -109,56 +109,56 @@ class _Tracker:
         lasting = (s.value for s in program.states)
         for value in (*program.inputs, *program.outputs, *lasting, *_touched(program.steps)):
             if value not in program.constants:
-                home, begin, end = self._span(value)
-                cuts.setdefault(home, set()).update((begin, end))
+                base, begin, end = self._span(value)
+                cuts.setdefault(base, set()).update((begin, end))
         self.whole: dict[str, int] = {}
         """The sizes of memory whose parts aren't tracked: they depend on a run's extents."""
         self.points: dict[str, list[int]] = {}
-        for home, found in cuts.items():
+        for base, found in cuts.items():
             points = decided(partial(sorted, found))
             if points is None:
-                self.whole[home] = program.types[home].nbytes
-                points = [0, self.whole[home]]
-            self.points[home] = points
+                self.whole[base] = program.types[base].nbytes
+                points = [0, self.whole[base]]
+            self.points[base] = points
         self.sides: dict[tuple[str, int], frozenset[bool]] = {}
 
     def _span(self, value: str) -> tuple[str, int, int]:
-        begin = self.program.shift(value)
-        return self.program.home(value), begin, begin + self.program.types[value].nbytes
+        begin = self.program.byte_offset(value)
+        return self.program.base(value), begin, begin + self.program.types[value].nbytes
 
     def leaves_others(self, value: str) -> bool:
         """Return whether a value is a part of memory that is moved as a whole."""
-        home, begin, end = self._span(value)
-        return home in self.whole and (begin, end) != (0, self.whole[home])
+        base, begin, end = self._span(value)
+        return base in self.whole and (begin, end) != (0, self.whole[base])
 
     def _own(self, value: str) -> Iterator[tuple[str, int, int]]:
-        home, begin, end = self._span(value)
-        if home in self.whole:
-            begin, end = 0, self.whole[home]
-        points = self.points.get(home, [])
+        base, begin, end = self._span(value)
+        if base in self.whole:
+            begin, end = 0, self.whole[base]
+        points = self.points.get(base, [])
         if points:
             own = points[points.index(begin) : points.index(end) + 1]
-            yield from ((home, a, b) for a, b in pairwise(own))
+            yield from ((base, a, b) for a, b in pairwise(own))
 
     def read(self, value: str, side: bool) -> Iterator[Move]:
         """Yield the moves after which a side has a value, adjacent ones merged."""
         if value in self.program.constants:
             return
         pending: Move | None = None
-        for home, begin, end in self._own(value):
-            have = self.sides.get((home, begin), frozenset())
+        for base, begin, end in self._own(value):
+            have = self.sides.get((base, begin), frozenset())
             if not have or side in have:
                 continue
-            self.sides[home, begin] = have | {side}
+            self.sides[base, begin] = have | {side}
             if pending is not None and pending.end == begin:
                 begin = pending.begin
             elif pending is not None:
                 yield pending
-            pending = Move(home, begin, end, side)
+            pending = Move(base, begin, end, side)
         if pending is not None:
             yield pending
 
     def write(self, value: str, side: bool) -> None:
         """Record that a side has written a value: the other side's copy is stale."""
-        for home, begin, _ in self._own(value):
-            self.sides[home, begin] = frozenset({side})
+        for base, begin, _ in self._own(value):
+            self.sides[base, begin] = frozenset({side})

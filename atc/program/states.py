@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atc.ir.graph import TensorType
-from atc.program.steps import State, Step, calls, home_of, touched, walk
+from atc.program.steps import State, Step, base_of, calls, touched, walk
 
 
 def carried(
@@ -34,7 +34,7 @@ def may_replace(
         (k, call)
         for k, step in enumerate(steps)
         for call in calls([step])
-        if any(home_of(o, storage) == result for o in call.node.outputs)
+        if any(base_of(o, storage) == result for o in call.node.outputs)
     ]
     if result in storage or len(writers) != 1:
         return False
@@ -42,10 +42,10 @@ def may_replace(
     if steps[at] is not call or call.node.outputs[0] != result or call.slot is not None:
         return False
     later = (name for step in walk(steps[at + 1 :]) for name in touched(step))
-    if any(home_of(name, storage) == value for name in later):
+    if any(base_of(name, storage) == value for name in later):
         return False
     return all(
         types[name].nbytes == types[result].nbytes and name in call.in_place
         for name in call.arguments
-        if home_of(name, storage) == value
+        if base_of(name, storage) == value
     )

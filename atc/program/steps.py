@@ -169,7 +169,7 @@ class State:
     next: str
 
 
-def home_of(value: str, storage: Mapping[str, str]) -> str:
+def base_of(value: str, storage: Mapping[str, str]) -> str:
     """Return the value whose memory `value` lives in, by `storage`."""
     while value in storage:
         value = storage[value]
@@ -180,8 +180,8 @@ def home_of(value: str, storage: Mapping[str, str]) -> str:
 class Program:
     """Steps over values.
 
-    `storage` maps values that live in another one's memory to that one, `shifts` to their offsets
-    in it, in bytes, if these aren't 0.
+    `storage` maps values that live in another one's memory to that one, `byte_offsets` to the
+    bytes in it before them, if these aren't 0.
     """
 
     name: str
@@ -192,7 +192,7 @@ class Program:
     constants: Mapping[str, Array]
     storage: Mapping[str, str]
     composites: tuple[Composite, ...] = ()
-    shifts: Mapping[str, int] = field(default_factory=dict)
+    byte_offsets: Mapping[str, int] = field(default_factory=dict)
     dims: tuple[Symbol, ...] = ()
     """The extents that are known only at run time."""
     guards: tuple[int, ...] = ()
@@ -204,22 +204,22 @@ class Program:
     lengths: tuple[tuple[int, int], ...] = ()
     """The extents of states, and the value of each in the next run."""
 
-    def home(self, value: str) -> str:
+    def base(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
-        return home_of(value, self.storage)
+        return base_of(value, self.storage)
 
     @property
-    def output_homes(self) -> tuple[str, ...]:
+    def output_bases(self) -> tuple[str, ...]:
         """The values whose memory the outputs live in, one each."""
-        return tuple(self.home(output) for output in self.outputs)
+        return tuple(self.base(output) for output in self.outputs)
 
-    def shift(self, value: str) -> int:
-        """Return the bytes between the begin of a value's home and its own."""
-        shift = self.shifts.get(value, 0)
+    def byte_offset(self, value: str) -> int:
+        """Return the bytes between the begin of a value's base and its own."""
+        offset = self.byte_offsets.get(value, 0)
         while value in self.storage:
             value = self.storage[value]
-            shift += self.shifts.get(value, 0)
-        return shift
+            offset += self.byte_offsets.get(value, 0)
+        return offset
 
 
 def forked_steps(parts: Sequence[Sequence[Step]]) -> list[Step]:
@@ -288,11 +288,11 @@ def call_sources(program: Program) -> Iterator[list[int | str]]:
     makers: dict[str, int | str] = {name: name for name in program.inputs}
     for number, call in enumerate(calls(program.steps)):
         yield list(dict.fromkeys(_makers(call, program, makers)))
-        makers.update((program.home(o), number) for o in call.node.outputs)
+        makers.update((program.base(o), number) for o in call.node.outputs)
 
 
 def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
     for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
-        maker = makers.get(name, makers.get(program.home(name)))
+        maker = makers.get(name, makers.get(program.base(name)))
         if name not in program.constants and maker is not None:
             yield maker

@@ -11,22 +11,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.fast_run import threads
-from atc.program import partition
 
 
 def save(path: Path) -> None:
     """Write a model of a product with constant weights and a recurrent layer."""
     rng = np.random.default_rng(1)
-    arrays = {"w": rng.standard_normal((24, 48)), "u": rng.standard_normal((1, 40, 48)),
-              "r": rng.standard_normal((1, 40, 40))}  # fmt: skip
+    arrays = {"w": rng.standard_normal((24, 512)), "u": rng.standard_normal((1, 160, 512)),
+              "r": rng.standard_normal((1, 160, 160))}  # fmt: skip
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"]),
-        helper.make_node("RNN", ["y", "u", "r"], ["z"], hidden_size=40),
+        helper.make_node("RNN", ["y", "u", "r"], ["z"], hidden_size=160),
     ]
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 1, 24])],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [3, 1, 1, 40])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [3, 1, 1, 160])],
         [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()],
     )  # fmt: skip
     opset = [helper.make_opsetid("", 17)]
@@ -34,12 +32,7 @@ def save(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_policy_says_how_many_threads_share_a_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
-    monkeypatch.setattr(threads, "MIN_NS", 1e4)
+def test_the_policy_says_how_many_threads_share_a_call(tmp_path: Path) -> None:
     save(tmp_path / "model.onnx")
     policy = tmp_path / "policy.txt"
 

@@ -18,7 +18,6 @@ from atc.backends.target import host_arch
 from atc.errors import OptionError
 from atc.options.options import Options
 from atc.pipeline.request import resolve_request
-from atc.program import partition as parallel
 from atc.tools.check import check_model
 from atc.tools.explain import read_report
 from support import runnable
@@ -81,13 +80,11 @@ def test_the_first_that_runs_is_chosen(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_context_is_not_prepared_again_while_its_threads_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parallel, "WORTH", 0)
+def test_a_context_is_not_prepared_again_while_its_threads_run(tmp_path: Path) -> None:
     names = TARGETS[host_arch()]
     compile_network(conv_net(tmp_path / "net.onnx"), tmp_path / "net", num_threads=2,
-                    target=f"{names[0]},{first(names)}", build_config="cc -O0")  # fmt: skip
+                    thread_tuning=False, target=f"{names[0]},{first(names)}",
+                    build_config="cc -O0")  # fmt: skip
     check_contexts_with_threads(tmp_path / "net" / "libnet.so", 2)
 
 

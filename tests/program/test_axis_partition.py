@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from builds import Build, Builds, bits
 from dynamic_models import CASES
 from onnx import TensorProto, helper, numpy_helper
 from setting_rows import options
@@ -18,7 +19,6 @@ from stages import project_of
 
 import atc
 from atc.ir.graph import Array
-from atc.program import partition
 
 SHAPES = "rows:r=1~40,70;batch:1~3,20,6,5;heads:1,6,t=1~33,16;image:1,8,1~20,3~20;steps:t,1,12"
 EXTENTS = ((1, 1, 1, 1, 3), (2, 2, 5, 2, 20), (17, 3, 16, 20, 7), (40, 1, 33, 13, 13))
@@ -73,30 +73,9 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-class Networks(dict[tuple[str, int, int], Path]):
-    """The folders of the model compiled for targets, numbers of threads and what is worth them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        onnx.save(model(), root / "model.onnx")
-
-    def __missing__(self, build: tuple[str, int, int]) -> Path:
-        target, threads, worth = build
-        folder = self.root / "-".join(map(str, build)) / "net"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition, "WORTH", worth)
-            patch.setattr(partition, "WORTH_PHASE", 0)
-            atc.compile(
-                self.root / "model.onnx", folder, target=target, num_threads=threads,
-                input_shape=SHAPES, build_config="cc -O0",
-            )  # fmt: skip
-        self[build] = folder
-        return folder
-
-
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> Networks:
-    return Networks(tmp_path_factory.mktemp("axes"))
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Builds:
+    return Builds(tmp_path_factory.mktemp("axes"), model(), input_shape=SHAPES)
 
 
 def feeds() -> list[list[Array]]:
@@ -109,12 +88,8 @@ def feeds() -> list[list[Array]]:
     ]  # fmt: skip
 
 
-def bits(outputs: Sequence[Array]) -> list[bytes]:
-    return [o.tobytes() for o in outputs]
-
-
-QUICK = (("c99", 3, 0), ("host", 3, 0))
-MORE = (("host", 3, 60), ("host", 2, 0), ("x86-64-avx2", 4, 0))
+QUICK = (("c99", 3, False), ("host", 3, False))
+MORE = (("host", 3, True), ("host", 2, False), ("x86-64-avx2", 4, False))
 
 
 @pytest.mark.few(1)
@@ -124,10 +99,10 @@ MORE = (("host", 3, 60), ("host", 2, 0), ("x86-64-avx2", 4, 0))
     ids=str,
 )
 def test_results_are_the_same_bits_for_any_number_of_threads(
-    networks: Networks, build: tuple[str, int, int]
+    networks: Builds, build: Build
 ) -> None:
     target, _, _ = build
-    with atc.load(networks[target, 1, 0]) as one, atc.load(networks[build]) as many:
+    with atc.load(networks[target, 1, False]) as one, atc.load(networks[build]) as many:
         for given in [*feeds(), *reversed(feeds())]:
             for name, a, b in zip([t.name for t in one.outputs], one(*given), many(*given),
                                   strict=True):  # fmt: skip
@@ -135,10 +110,10 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
 
 
 @pytest.mark.few(1)
-def test_results_are_right(networks: Networks) -> None:
+def test_results_are_right(networks: Builds) -> None:
     session = onnxruntime.InferenceSession(model().SerializeToString())
     names = [t.name for t in session.get_inputs()]
-    with atc.load(networks["host", 3, 0]) as net:
+    with atc.load(networks["host", 3, False]) as net:
         for given in feeds():
             feed: Mapping[str, Any] = dict(zip(names, given, strict=True))
             wanted = session.run(None, feed)
@@ -148,13 +123,11 @@ def test_results_are_right(networks: Networks) -> None:
 
 
 @pytest.mark.parametrize("target", ["c99", "host"])
-def test_every_way_of_cutting_is_used(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
+def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "model.onnx")
     chosen = options(
-        {}, tmp_path / "model.onnx", target=target, num_threads="3", input_shape=SHAPES
+        {}, tmp_path / "model.onnx", target=target, num_threads="3", thread_tuning="0",
+        input_shape=SHAPES,
     )
     text = project_of(chosen).emission.files["src/net.c"].decode()
     heads = [line for line in text.splitlines() if line.startswith(("  /* ", "/* "))]
@@ -167,8 +140,8 @@ def test_every_way_of_cutting_is_used(
     assert "MatMulPacked" in kinds
 
 
-def test_contexts_run_at_the_same_time(networks: Networks) -> None:
-    net = atc.load(networks["c99", 3, 0])
+def test_contexts_run_at_the_same_time(networks: Builds) -> None:
+    net = atc.load(networks["c99", 3, False])
     given = feeds()[2]
     want = bits(net(*given))
     with ThreadPoolExecutor(3) as executor:
@@ -179,16 +152,14 @@ def test_contexts_run_at_the_same_time(networks: Networks) -> None:
 @pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", sorted({*CASES} - {"voxels"}))  # which has none at some shapes
-def test_models_of_many_shapes_give_the_same_bits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
+def test_models_of_many_shapes_give_the_same_bits(name: str, tmp_path: Path) -> None:
     case = CASES[name]()
     onnx.save(case.model, tmp_path / "model.onnx")
     for threads in (1, 3):
         atc.compile(
             tmp_path / "model.onnx", tmp_path / str(threads) / "net", num_threads=threads,
-            input_shape=case.shapes, value_range=case.values, build_config="cc -O0",
+            thread_tuning=False, input_shape=case.shapes, value_range=case.values,
+            build_config="cc -O0",
         )  # fmt: skip
     folders = [tmp_path / str(threads) / "net" for threads in (1, 3)]
     with atc.load(folders[0]) as one, atc.load(folders[1]) as many:

@@ -130,4 +130,4 @@ def test_without_in_place_memory_values_are_joined_by_a_kernel() -> None:
 def test_a_slice_costs_no_call() -> None:
     sliced = program("softmax")
     assert [c.node.op.kind for c in calls(sliced.steps)] == ["MatMul", "Softmax", "Softmax"]
-    assert 64 * 4 in sliced.shifts.values()
+    assert 64 * 4 in sliced.byte_offsets.values()

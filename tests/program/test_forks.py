@@ -160,13 +160,12 @@ def test_the_search_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
         add(self, k, time)
 
     monkeypatch.setattr(forks._Components, "add", counted)
-    monkeypatch.setattr(forks, "REACH", 20)
     s = Sketch(size=2)
     a = b = "x"
     for _ in range(100):
         a, b = s.conv(a), s.conv(b)
     graph = compile_graph(s.model(s.add(a, b)))
-    list(forked(graph, select(graph, TARGET), TARGET, ALWAYS))
+    list(forked(graph, select(graph, TARGET), TARGET, ALWAYS, reach=20))
     assert added <= 2 * 20 * len(graph.nodes)
 
 

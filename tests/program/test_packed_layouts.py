@@ -21,9 +21,9 @@ from atc.ir.graph import Array, Graph
 from atc.ir.ops import ConvBlocked
 from atc.memory.arena import plan_memory
 from atc.passes import run_passes
-from atc.program import partition
 from atc.program.build import build_program
 from atc.program.packed_layouts import propagate_packed_layouts
+from atc.program.partition import Worth
 from atc.program.steps import calls
 from atc.select.select import Selection, select
 from support import Runner, _compile, compile_graph
@@ -105,7 +105,8 @@ def compiled(
     parts = []
     for k, count in enumerate([0, *threads]):
         program = build_program(
-            graph, selection, target, threads=max(count, 1), packed_layouts=count > 0
+            graph, selection, target, threads=max(count, 1), packed_layouts=count > 0,
+            worth=Worth(always=True),
         )
         kept = [c for c in calls(program.steps) if "planes" in c.choice.candidate.label]
         assert bool(kept) == (count > 0)
@@ -129,9 +130,7 @@ def on_planes(graph: Graph, selection: Selection, target: Target, threads: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.slow), "bf16x3"])
-def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
+def test_the_same_numbers_as_without(precision: str) -> None:
     target, model = vector_target(AMX), network(1)
     graph = run_passes(compile_graph(model), width=16)
     selection = on_tiles(graph, KERNELS[precision], target)
@@ -149,9 +148,7 @@ def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_the_same_bytes_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
+def test_the_same_bytes_as_without() -> None:
     target = vector_target(AMX)
     graph = run_passes(compile_graph(network(1, quantised=True)), width=16)
     selection = on_tiles(graph, ConvTilesBytes(), target)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 import pytest
+from builds import Builds, bits
 from caller_threads import Run, run_with
 from networks import check_contexts_with_threads
 from onnx import TensorProto, helper, numpy_helper
@@ -18,7 +19,6 @@ from stages import project_of
 
 import atc
 from atc.options.options import Options
-from atc.program import partition
 
 BUILDS = (("c99", 3), ("host", 3), ("c99", 2))
 """Targets and numbers of threads."""
@@ -78,30 +78,9 @@ def model() -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(made)
 
 
-class Networks(dict[tuple[str, int], Path]):
-    """The folders of the model compiled for targets and numbers of threads, when asked for."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        onnx.save(model(), root / "model.onnx")
-
-    def __missing__(self, build: tuple[str, int]) -> Path:
-        target, threads = build
-        folder = self.root / f"{target}{threads}" / "net"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition, "WORTH", 0)
-            atc.compile(
-                self.root / "model.onnx", folder, target=target, num_threads=threads,
-                parallel_branches=1,
-                build_config="cc -O0",
-            )  # fmt: skip
-        self[build] = folder
-        return folder
-
-
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> Networks:
-    return Networks(tmp_path_factory.mktemp("threads"))
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Builds:
+    return Builds(tmp_path_factory.mktemp("threads"), model(), parallel_branches=1)
 
 
 def feeds(net: Any) -> list[np.ndarray[Any, Any]]:
@@ -109,18 +88,15 @@ def feeds(net: Any) -> list[np.ndarray[Any, Any]]:
     return [rng.standard_normal(t.shape).astype(np.float32) for t in net.inputs]
 
 
-def bits(outputs: Sequence[np.ndarray[Any, Any]]) -> list[bytes]:
-    return [o.tobytes() for o in outputs]
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "threads"), [*BUILDS[:2], pytest.param(*BUILDS[2], marks=pytest.mark.slow)]
 )
 def test_results_are_the_same_bits_for_any_number_of_threads(
-    networks: Networks, target: str, threads: int
+    networks: Builds, target: str, threads: int
 ) -> None:
-    with atc.load(networks[target, 1]) as one, atc.load(networks[target, threads]) as many:
+    folders = networks[target, 1, False], networks[target, threads, False]
+    with atc.load(folders[0]) as one, atc.load(folders[1]) as many:
         want = one(*feeds(one))
         for _ in range(20):
             got = many(*feeds(many))
@@ -129,13 +105,11 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
 
 
 @pytest.mark.parametrize("target", ["c99", "host"])
-def test_every_way_of_cutting_is_used(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
+def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "model.onnx")
     options = Options(
-        tmp_path / "model.onnx", tmp_path / "net", target=target, num_threads=3, parallel_branches=1
+        tmp_path / "model.onnx", tmp_path / "net", target=target, num_threads=3,
+        parallel_branches=1, thread_tuning=False,
     )
     text = project_of(options).emission.files["src/net.c"].decode()
     kinds = {line.split(": ")[1].split(" ")[0] for line in text.splitlines() if "pieces */" in line}
@@ -145,8 +119,8 @@ def test_every_way_of_cutting_is_used(
     assert ("const ptrdiff_t rows[][4]" in text) == (target == "host")  # some by rows
 
 
-def test_contexts_run_at_the_same_time(networks: Networks) -> None:
-    net = atc.load(networks["c99", 3])
+def test_contexts_run_at_the_same_time(networks: Builds) -> None:
+    net = atc.load(networks["c99", 3, False])
     given = feeds(net)
     want = bits(net(*given))
     with ThreadPoolExecutor(3) as executor:
@@ -154,10 +128,8 @@ def test_contexts_run_at_the_same_time(networks: Networks) -> None:
     assert found == [want] * 12
 
 
-def test_threads_of_the_caller_run_the_pieces_in_any_order(
-    networks: Networks,
-) -> None:
-    net = atc.load(networks["c99", 1])
+def test_threads_of_the_caller_run_the_pieces_in_any_order(networks: Builds) -> None:
+    net = atc.load(networks["c99", 1, False])
     given = feeds(net)
     want = bits(net(*given))
     ran: list[int] = []
@@ -167,13 +139,13 @@ def test_threads_of_the_caller_run_the_pieces_in_any_order(
             run(piece)
             ran.append(piece)
 
-    outputs = run_with(networks["c99", 3], given, net(*given), backwards)
+    outputs = run_with(networks["c99", 3, False], given, net(*given), backwards)
     assert bits(outputs) == want
     assert set(ran) == {0, 1, 2}
 
 
-def test_a_context_is_not_prepared_again_while_its_threads_run(networks: Networks) -> None:
-    check_contexts_with_threads(networks["c99", 3] / "libnet.so", 3)
+def test_a_context_is_not_prepared_again_while_its_threads_run(networks: Builds) -> None:
+    check_contexts_with_threads(networks["c99", 3, False] / "libnet.so", 3)
 
 
 @pytest.mark.slow

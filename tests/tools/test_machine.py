@@ -113,14 +113,14 @@ def test_the_table_says_what_there_is() -> None:
 
 
 @pytest.mark.slow
-def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_can_be_measured() -> None:
     try:
         measuring.vector_targets()
     except ToolchainError:
         pytest.skip("no vectors with multiply-adds here")
-    monkeypatch.setattr(measuring, "SIZES", tuple(k << 10 for k in (8, 16, 32, 512, 4096, 32768)))
-    monkeypatch.setattr(measuring, "SECONDS", 0.005)
-    found = measuring.measure_machine(MACHINES["zen3"], {"PATH": "/usr/bin:/bin"})
+    sizes = [k << 10 for k in (8, 16, 32, 512, 4096, 32768)]
+    environ = {"PATH": "/usr/bin:/bin"}
+    found = measuring.measure_machine(MACHINES["zen3"], environ, sizes, seconds=0.005)
     assert found.measured
     assert 1 <= found.fmas <= 8
     assert 1 <= found.fma_latency <= 10

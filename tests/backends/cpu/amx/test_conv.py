@@ -31,7 +31,8 @@ from atc.backends.targets import get_target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 from atc.passes import run_passes
-from atc.program import partition
+from atc.program.cuts import Range
+from atc.program.partition import Worth, pieces
 from atc.templates import verbatim
 from support import compile_graph
 
@@ -94,7 +95,7 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
         np.testing.assert_array_equal(got, first)
 
 
-def stretch(array: Array, part: partition.Range | None) -> Array:
+def stretch(array: Array, part: Range | None) -> Array:
     """Return the part of an operand that a piece reads."""
     if part is None:
         return array
@@ -103,17 +104,14 @@ def stretch(array: Array, part: partition.Range | None) -> Array:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", [ConvTilesBf16x3(), ConvBf16()], ids=lambda k: k.name)
-def test_pieces_for_threads_give_the_same_bits(
-    kernel: AnyKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
+def test_pieces_for_threads_give_the_same_bits(kernel: AnyKernel) -> None:
     target, case = vector_target(AMX), Case(48, 80, (9, 8), epilogue="residual")
     graph, feeds, _ = build(case, 16)
     w = workload_of(graph, graph.nodes[0], graph.constants)
     candidate = Candidate(kernel, kernel.parameters(w, target)[0])
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     arrays = [given[i] for i in graph.nodes[0].inputs]
-    cut = partition.pieces(w, candidate, target, 3)
+    cut = pieces(w, candidate, target, 3, Worth(always=True))
     calls = [Call(kernel, candidate.params, w, arrays)]
     for piece in cut:
         own = [stretch(a, piece.operands.get(k)) for k, a in enumerate(arrays)]
