@@ -470,7 +470,9 @@ def _export(torch: Any, module: Any, inputs: tuple[Any, ...], file: Path) -> Non
 def _calibration(torch: Any, folder: Path, inputs: tuple[Any, ...]) -> Path:
     """Write inputs to quantise with, and the file that names them."""
     (own,) = inputs  # each network has one
-    drawn = [own, *(torch.randn_like(own) for _ in range(SAMPLES) if own.is_floating_point())]
+    drawn = [own]
+    if own.is_floating_point():
+        drawn += [own.std() * torch.randn_like(own) for _ in range(SAMPLES)]
     np.save(folder / "samples.npy", torch.cat(drawn).numpy())
     settings = folder / "calibration.cfg"
     settings.write_text(f"calibration={folder / 'samples.npy'}\n")

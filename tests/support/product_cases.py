@@ -18,6 +18,7 @@ import onnx.reference
 import pytest
 from cuda_cases import ORDERS, TARGET, cubin_of, texts_of
 from joined_sources import compile_joined
+from own_process import in_own_process
 
 from atc.backends.cuda.conv.im2col import WindowProduct
 from atc.backends.cuda.device import compute_capabilities
@@ -38,6 +39,8 @@ from support import node_model
 
 LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
 RNG = np.random.default_rng(7)
+MOST_SECONDS = 180
+"""For all tiles of a case on a GPU, compiled there."""
 
 
 def numbers(dtype: Any, *shape: int) -> Any:
@@ -272,14 +275,25 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
         assert (found["UTMALDG.IM2COL"] > 0) == windows, (candidate.label, found)
 
 
-def check_on_gpu(case: Case, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_on_gpu(case: Case, target: Target) -> None:
     """Check all of a case's candidates on a GPU; skips where a kernel isn't for it."""
-    found = lowered_case(case).candidates(case.kernel, target)
-    if not found:
+    if not lowered_case(case).candidates(case.kernel, target):
         pytest.skip(f"{case.kernel} is not for {target.device}")
+    in_own_process(MOST_SECONDS, check_there, case, target)
+
+
+def check_there(case: Case, target: Target) -> None:
+    """Check all of a case's candidates by a target's code; fails with all that are wrong."""
+    found = lowered_case(case).candidates(case.kernel, target)
     networks = compile_candidates([(case, each) for each in found], target)
-    labels = [each.label for each in found]
-    check_results(case, dict(zip(labels, networks, strict=True)), monkeypatch)
+    wrong = []
+    for each, network in zip(found, networks, strict=True):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            try:
+                check_results(case, {each.label: network}, monkeypatch)
+            except (AssertionError, RuntimeError) as error:
+                wrong.append(f"{each.label}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 def on_gpu(test: Any) -> Any:

@@ -89,8 +89,8 @@ def test_every_tile_convolves_windows(name: str, monkeypatch: pytest.MonkeyPatch
 
 @on_gpu
 @pytest.mark.parametrize("name", CASES)
-def test_every_tile_convolves_windows_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_on_gpu(CASES[name], get_target("cuda"), monkeypatch)
+def test_every_tile_convolves_windows_on_a_gpu(name: str) -> None:
+    check_on_gpu(CASES[name], get_target("cuda"))
 
 
 def test_what_is_not_finite_is_as_in_floats() -> None:

@@ -22,6 +22,7 @@ from product_cases import (
     check_code,
     check_on_gpu,
     check_results,
+    check_there,
     compile_candidates,
     largest,
     lowered_case,
@@ -242,10 +243,13 @@ def test_every_tile_gives_the_product(name: str, monkeypatch: pytest.MonkeyPatch
 
 @on_gpu
 @pytest.mark.parametrize("name", CASES)
-def test_every_tile_gives_the_product_on_a_gpu(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_on_gpu(CASES[name], get_target("cuda"), monkeypatch)
+def test_every_tile_gives_the_product_on_a_gpu(name: str) -> None:
+    check_on_gpu(CASES[name], get_target("cuda"))
+
+
+@pytest.mark.slow
+def test_what_is_checked_on_a_gpu_can_be_imitated() -> None:
+    check_there(CASES["short"], TARGET)
 
 
 @pytest.mark.parametrize("name", ["halves", "wgmma of halves of the run"])
