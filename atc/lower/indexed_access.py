@@ -105,7 +105,7 @@ def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[i
 def not_of_nothing(b: Builder, x: str, run: int, places: int) -> None:
     """Note that a tensor that may turn out to be empty is read or written at no place then."""
     size = b.type(x).size
-    if low(size) < run:
+    if high(run - size) > 0:
         b.must_be_zero((1 - not_equal(size, 0)) * places)
 
 

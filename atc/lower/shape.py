@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_data_dependent, is_dynamic, low, maximum, minimum, plain
+from atc.dims import equals, is_data_dependent, is_dynamic, low, maximum, minimum, plain
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
@@ -77,13 +77,13 @@ def _axes_of(ctx: LoweringContext) -> list[int] | None:
 
 @lowers("Squeeze")
 def squeeze(ctx: LoweringContext) -> str:
-    """ONNX Squeeze-21."""
+    """ONNX Squeeze-21. Without axes, an extent that only the data say stays, should it be 1."""
     shape = ctx.shape(0)
     given = _axes_of(ctx)
     axes = (
         ctx.axes(given, len(shape))
         if given is not None
-        else tuple(d for d, n in enumerate(shape) if n == 1)
+        else tuple(d for d, n in enumerate(shape) if not is_data_dependent(n) and equals(n, 1))
     )
     ctx.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
     return ctx.b.reshape(ctx.input(0), [n for d, n in enumerate(shape) if d not in axes])

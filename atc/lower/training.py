@@ -49,9 +49,8 @@ def dropout(ctx: LoweringContext) -> tuple[str, ...]:
     """
     x, shape, training = ctx.input(0), ctx.shape(0), ctx.const(2)
     if not ctx.has(2) or (training is not None and not training.reshape(())):
-        mask_type = np.bool_ if ctx.opset >= 10 else np.float32
-        mask = [ctx.b.constant(np.ones(shape, mask_type))] if ctx.wants(1) else []
-        return (x, *mask)
+        kept = ctx.b.scalar(1, DType.BOOL if ctx.opset >= 10 else DType.FLOAT)
+        return (x, *([ctx.b.expand(kept, shape)] if ctx.wants(1) else []))
     seed = ctx.int("seed", crc32(ctx.name.encode())) % 2**32
     drawn = ctx.b.constant(np.random.RandomState(seed).uniform(0, 1.0, shape))
     switches = [ctx.input(1) if ctx.has(1) else ctx.b.scalar(0.5, DType.FLOAT), ctx.input(2)]

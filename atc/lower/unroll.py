@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import onnx_ir
@@ -11,7 +12,7 @@ import onnx_ir
 from atc.dims import Dim, ceiling, dim, high, low, maximum, symbols_of
 from atc.errors import AtcError, UnsupportedError
 from atc.ir.expr import Expr, call, const
-from atc.ir.graph import DType, TensorType
+from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops import Loop
 from atc.ir.view import View
 from atc.lower.builder import Builder
@@ -153,12 +154,11 @@ def _stacked(b: Builder, parts: Sequence[str], backwards: bool) -> str:
 def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
     """Return the part of a sequence that belongs to an iteration."""
     steps, *rest = b.shape(x)
-    size = int(np.prod(rest, dtype=np.int64))
+    size = prod(rest)
     known = b.value(number)
     if known is not None:
         step = steps - 1 - int(known) if backwards else int(known)
-        strides = tuple(int(np.prod(rest[d + 1 :], dtype=np.int64)) for d in range(len(rest)))
-        return b.view(x, tuple(rest), View(strides, step * size))
+        return b.view(x, tuple(rest), View(row_major(rest), step * size))
 
     def address(i: Expr) -> Expr:
         last = const(steps - 1, DType.INT64)

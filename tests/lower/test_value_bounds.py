@@ -119,6 +119,15 @@ def test_a_value_without_a_bound_is_named() -> None:
     assert '--value_range="squeeze' in caught.value.hint
 
 
+@pytest.mark.parametrize("extent", ["0~4", "1~4"])
+def test_no_axis_is_squeezed_in_some_runs_only(extent: str) -> None:
+    n = Net()
+    model = n.model({"x": ("f", ["n", 1, 3])}, {n("Squeeze", "x"): "f"})
+    with pytest.raises(AtcError, match=r"whether x\[0\] equals 1 depends on the shape"):
+        lowered(model, f"x:{extent},1,3")
+    lowered(model, "x:2~4,1,3")
+
+
 def test_a_name_that_the_model_has_not() -> None:
     with pytest.raises(OptionError, match="'other' is not a value"):
         lowered(longest_of_a_mask("b"), "mask:1,2", "other:1~2")

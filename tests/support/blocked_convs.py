@@ -74,6 +74,7 @@ DIRECT = {
     "pointwise, padded at the end": Case(
         24, 17, (9, 11), (1, 1), stride=2, pad=0, epilogue="gated", end=2
     ),
+    "nothing but padding": Case(24, 17, (5, 1), (1, 1), stride=2, epilogue="residual"),
     "pointwise, gated": Case(24, 17, (8, 8), (1, 1), pad=0, epilogue="gated"),
     "batch": Case(16, 24, (6, 6), batch=3, epilogue="residual"),
     "groups": Case(64, 32, (6, 7), group=2),
@@ -104,6 +105,7 @@ FEW = {
     "ragged": Case(21, 2, (7, 7), epilogue="swish"),
     "strided": Case(16, 2, (15, 13), stride=2, epilogue="gated"),
     "dilated": Case(24, 1, (11, 12), pad=2, dilation=2, epilogue="none"),
+    "nothing but padding": Case(16, 2, (5, 1), (1, 1), stride=2, epilogue="residual"),
     "pointwise": Case(64, 2, (14, 12), (1, 1), pad=0),
     "batch": Case(8, 2, (6, 6), batch=3, epilogue="residual"),
     "one dimension": Case(20, 2, (31,), (5,), stride=2, pad=2),
@@ -127,6 +129,7 @@ DEPTHWISE = {
     "5x5": Case(16, 16, (10, 11), (5, 5), pad=2, group=16, epilogue="swish"),
     "5x5, strided": Case(24, 24, (13, 12), (5, 5), stride=2, pad=2, group=24),
     "dilated": Case(16, 16, (12, 13), pad=2, dilation=2, group=16),
+    "nothing but padding": Case(16, 16, (5, 1), (1, 1), stride=2, group=16, epilogue="residual"),
     "small": Case(16, 16, (2, 1), group=16),
     "no pad": Case(16, 16, (9, 9), pad=0, group=16, batch=2),
     "one dimension": Case(48, 48, (33,), (5,), pad=2, group=48),

@@ -685,12 +685,39 @@ def conditional_rows() -> Case:
     return Case(model, "x:1~20,3", [{"x": floats(t, 3)} for t in (1, 11, 20)])
 
 
+def scanned_columns() -> Case:
+    """Scans of the columns of a batch: of as many as a range says, from the last, and of four."""
+    n = Net()
+    state, names = "start", []
+    for sequence, backwards in (("x", 1), ("w", 0)):
+        s = Net()
+        h = s("Add", "h", "part")
+        body = s.body(
+            f"of_{sequence}", {"h": ("f", ["n", 3]), "part": ("f", ["n", 3])},
+            {h: "f", s("Mul", h, "part"): "f"},
+        )  # fmt: skip
+        state = n("Scan", state, sequence, outputs=2, body=body, num_scan_inputs=1,
+                  scan_input_axes=[2], scan_input_directions=[backwards],
+                  scan_output_axes=[1])  # fmt: skip
+        names += [state, f"{state}_1"]
+    kept = n("Dropout", state, outputs=2)
+    inputs: dict[str, tuple[str, object]] = {
+        "start": ("f", ["n", 3]), "x": ("f", ["n", 3, "t"]), "w": ("f", ["n", 3, 4])
+    }  # fmt: skip
+    model = n.model(inputs, {**dict.fromkeys([*names, kept], "f"), f"{kept}_1": "b"})
+    feeds = [
+        {"start": floats(b, 3), "x": floats(b, 3, t), "w": floats(b, 3, 4)}
+        for b, t in ((1, 1), (4, 11), (9, 20))
+    ]
+    return Case(model, "start:n=1~9,3;x:n=1~9,3,t=1~20;w:n=1~9,3,4", feeds)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, pyramid, segmentation, windows, grid, shuffle, cached_attention,
         relative_positions, sampled, pooled_sentences, beam_step, greedy_decode, growing_state,
         masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
         masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
-        best_of_found, conditional_rows,
+        best_of_found, conditional_rows, scanned_columns,
     )
 }  # fmt: skip

@@ -38,6 +38,7 @@ class Case:
 
 CASES = {
     "pointwise": Case(16, 32),
+    "nothing but padding": Case(16, 32, 1, 2, 1, size=1),
     "odd": Case(19, 21, zero=7),
     "spatial": Case(32, 40, 3, pad=1),
     "strided": Case(16, 16, 3, 2, 1, size=11),
