@@ -145,6 +145,7 @@ def emit(
     )  # fmt: skip
     once = not external_weights and once_from is not None and blob.size >= once_from
     ports = (*schedule.inputs, *schedule.outputs)
+    fixed = [make_schedule(*p, at, name) for p, at in zip(shape_profiles, places, strict=False)]
     if shape_profiles and not general:
         ports = _widest(ports, programs)
     planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
@@ -187,7 +188,7 @@ def emit(
         weights_in=f"lib{name}.so" if once else "",
         external=external_weights and blob.size > 0,
         split=external_weights and split_weights and blob.size > 0,
-        threads=threads if schedule.tasks else 1, step=step,
+        threads=threads if any(s.tasks for s in (schedule, *fixed)) else 1, step=step,
         profile=profiled_calls(program) if profile else (),
         hooks=observed(program) if hooks else None, log=log,
         sanity=checked(program, arena, checks) if checks else None,
@@ -199,7 +200,7 @@ def emit(
     )  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(profiles.runs if profiles and gpu is None else ()):
-        plan = make_schedule(*shape_profiles[k], places[k], name)
+        plan = fixed[k]
         runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
             **values.values(), "shape_profile": run, "net": plan, "inputs": plan.inputs,
             "outputs": plan.outputs,

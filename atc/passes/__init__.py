@@ -25,7 +25,7 @@ from atc.passes.canonical.pack_operands import pack_operands
 from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
-from atc.passes.fuse.attention import fuse_attention
+from atc.passes.fuse.attention import Kernels, fuse_attention
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
@@ -118,6 +118,7 @@ def layout_passes(
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
         _again("cancel_movement", fold_views),  # what was one pixel is a view now
     )
+    attention = _again("fuse_attention", partial(fuse_attention, kernels=Kernels.VECTORS))
     packed = _rule("pack_operands", partial(pack_operands, width=width))
     in_place = _rule("slice_in_place", alias_slices)
     parts = Pass("read_parts", read_parts)  # when all that reads is fused
@@ -127,7 +128,7 @@ def layout_passes(
         Pass("store_f16", partial(store_f16, storing=storing)),
     )
     if width > 1:
-        return (*blocked, packed, in_place, parts, *narrow)
+        return (attention, *blocked, packed, in_place, parts, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
         cancelled = _again("cancel_movement", fold_views)
@@ -163,7 +164,7 @@ VECTOR_PASSES: tuple[Pass, ...] = (
 
 DEVICE_PASSES: tuple[Pass, ...] = (
     _again("merge_padding", merge_padding),
-    _again("fuse_attention", partial(fuse_attention, device=True)),
+    _again("fuse_attention", partial(fuse_attention, kernels=Kernels.DEVICE)),
     _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )

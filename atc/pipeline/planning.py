@@ -49,7 +49,7 @@ def plan_all(
     shape_profiles = len(graphs) > 1
     ranges = bool(graphs[-1].dims)
     for option in request.options.asks_for_threads() if shape_profiles or ranges else ():
-        if shape_profiles or "branches" in option:
+        if "branches" in option:
             diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
     if any(target_for(graph, target) != target for graph in graphs):
@@ -114,7 +114,7 @@ class _Planner:
     @property
     def threads(self) -> int:
         """The most threads that share one call."""
-        alone = self.shape_profiles or self.observed or self.target.device or self.target.bare
+        alone = self.observed or self.target.device or self.target.bare
         return 1 if alone else self.request.options.sharers
 
     def plan(self, graph: Graph) -> Planned:

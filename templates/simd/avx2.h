@@ -318,6 +318,15 @@ static inline float v_reduce_add(vf32 a) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 avx_sum_pairs(const float *p) { /* of two vectors, in halves of each half */
+  return _mm256_hadd_ps(v_load(p), v_load(p + 8));
+}
+static inline vf32 v_reduce_add_each(const float *p) {
+  const vf32 a = _mm256_hadd_ps(avx_sum_pairs(p), avx_sum_pairs(p + 16));
+  const vf32 b = _mm256_hadd_ps(avx_sum_pairs(p + 32), avx_sum_pairs(p + 48));
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
 static inline float v_reduce_max(vf32 a) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));

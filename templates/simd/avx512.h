@@ -375,6 +375,23 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
 
 static inline float v_reduce_add(vf32 a) { return _mm512_reduce_add_ps(a); }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 avx_sum_pairs(const float *p) { /* of two vectors, in halves of each quarter */
+  const vf32 a = v_load(p), b = v_load(p + 16);
+  return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+static inline vf32 avx_sum_fours(const float *p) { /* of four vectors, in each quarter */
+  const __m512d a = _mm512_castps_pd(avx_sum_pairs(p)), b = _mm512_castps_pd(avx_sum_pairs(p + 32));
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                       _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+}
+static inline vf32 avx_sum_quarters(vf32 a, vf32 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+static inline vf32 v_reduce_add_each(const float *p) {
+  return avx_sum_quarters(avx_sum_quarters(avx_sum_fours(p), avx_sum_fours(p + 64)),
+                          avx_sum_quarters(avx_sum_fours(p + 128), avx_sum_fours(p + 192)));
+}
 static inline float v_reduce_max(vf32 a) {
   return v_mask_any(v_isnan(a)) ? NAN : _mm512_reduce_max_ps(a);
 }

@@ -519,6 +519,12 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
 
 static inline float v_reduce_add(vf32 a) { return vaddvq_f32(a); }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 v_reduce_add_each(const float *p) {
+  const float32x4x4_t columns = vld4q_f32(p);
+  return vaddq_f32(vaddq_f32(columns.val[0], columns.val[1]),
+                   vaddq_f32(columns.val[2], columns.val[3]));
+}
 static inline float v_reduce_max(vf32 a) { return vmaxvq_f32(a); }
 static inline float v_reduce_min(vf32 a) { return vminvq_f32(a); }
 /* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */

@@ -471,6 +471,12 @@ static inline float v_reduce_add(vf32 a) {
   const vf32 last = __riscv_vslidedown_vx_f32m2(two, 1, 1);
   return __riscv_vfmv_f_s_f32m2_f32(__riscv_vfadd_vv_f32m2(two, last, 1));
 }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 v_reduce_add_each(const float *p) {
+  float sums[V_LANES];
+  for (ptrdiff_t i = 0; i < V_LANES; i++) sums[i] = v_reduce_add(v_load(p + i * V_LANES));
+  return v_load(sums);
+}
 static inline float v_reduce_max(vf32 a) {
   const vfloat32m1_t first = __riscv_vlmul_trunc_v_f32m2_f32m1(a);
   const vfloat32m1_t most = __riscv_vfredmax_vs_f32m2_f32m1(a, first, V_LANES);

@@ -297,6 +297,8 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
 
 static inline float v_reduce_add(vf32 a) { return a; }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 v_reduce_add_each(const float *p) { return v_load(p); }
 static inline float v_reduce_max(vf32 a) { return a; }
 static inline float v_reduce_min(vf32 a) { return a; }
 /* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */

@@ -281,6 +281,12 @@ static inline float v_reduce_add(vf32 a) {
   const vf32 two = _mm_add_ps(a, _mm_movehl_ps(a, a));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 v_reduce_add_each(const float *p) {
+  vf32 a = v_load(p), b = v_load(p + 4), c = v_load(p + 8), d = v_load(p + 12);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+}
 static inline float v_reduce_max(vf32 a) {
   const vf32 two = _mm_max_ps(a, _mm_movehl_ps(a, a));
   const vf32 one = _mm_max_ss(two, _mm_shuffle_ps(two, two, 1));

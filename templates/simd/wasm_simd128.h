@@ -243,6 +243,11 @@ static inline float v_reduce_add(vf32 a) {
   const vf32 two = v_add(a, wasm_i32x4_shuffle(a, a, 2, 3, 2, 3));
   return wasm_f32x4_extract_lane(two, 0) + wasm_f32x4_extract_lane(two, 1);
 }
+/* Lane i is the sum of the V_LANES floats at p + i * V_LANES. */
+static inline vf32 v_reduce_add_each(const float *p) {
+  return wasm_f32x4_make(v_reduce_add(v_load(p)), v_reduce_add(v_load(p + 4)),
+                         v_reduce_add(v_load(p + 8)), v_reduce_add(v_load(p + 12)));
+}
 static inline float v_reduce_max(vf32 a) {
   const vf32 two = v_max(a, wasm_i32x4_shuffle(a, a, 2, 3, 2, 3));
   return wasm_f32x4_extract_lane(v_max(two, wasm_i32x4_shuffle(two, two, 1, 1, 1, 1)), 0);

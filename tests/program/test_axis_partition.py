@@ -168,3 +168,34 @@ def test_models_of_many_shapes_give_the_same_bits(name: str, tmp_path: Path) -> 
             wanted, found = (net.run(dict(feed)).values() for net in (one, many))
             for a, b in zip(wanted, found, strict=True):
                 np.testing.assert_array_equal(b, a, err_msg=shown)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("batch", ["-1", "1~9"])
+def test_listed_shapes_have_threads_beside_ranges_and_without(
+    batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "WORTH", 0)
+    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
+    rng = np.random.default_rng(7)
+    weights = rng.standard_normal((12, 8, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+             helper.make_node("Relu", ["c"], ["y"])]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ("n", c, 9, 7))
+            for n, c in (("x", 8), ("y", 12)))  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights, "w")])
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(net, tmp_path / "net.onnx")
+    atc.compile(
+        tmp_path / "net.onnx", tmp_path / "net", target="c99", num_threads=2,
+        input_shape=f"x:{batch},8,9,7", dynamic_dims="1;4", build_config="cc -O0",
+    )  # fmt: skip
+    for profile in (0, 1):
+        text = (tmp_path / "net" / "src" / f"net_shape{profile}.c").read_text()
+        assert "run_pieces(ctx, pieces_0, operands, 2);" in text
+    session = onnxruntime.InferenceSession(net.SerializeToString())
+    with atc.load(tmp_path / "net") as loaded:
+        for images in (4, 1, *((6, 4) if "~" in batch else (4,))):
+            given = rng.standard_normal((images, 8, 9, 7)).astype(np.float32)
+            (want,) = session.run(None, {"x": given})
+            np.testing.assert_allclose(loaded(given), want, rtol=1e-4, atol=1e-4)

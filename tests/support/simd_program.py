@@ -356,6 +356,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
   if (strcmp(name, "v_load_pairs") == 0) load_pairs(a, y, n);
+  if (strcmp(name, "v_reduce_add_each") == 0) v_store(y, v_reduce_add_each(a));
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "transpose_dense") == 0) v_transpose(y, V_LANES + 1, a, V_LANES);
   if (strcmp(name, "transpose_to_dense") == 0) v_transpose(y, V_LANES, a, V_LANES + 3);

@@ -340,6 +340,14 @@ def test_multiply_add_rounds_as_the_table_says(program: Program, op: Op) -> None
             np.testing.assert_array_equal(y, op.truth(*op.operands()))
 
 
+def test_sums_of_each_vector(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.random.default_rng(4).standard_normal(COUNT).astype(np.float32)
+    y = program.run("v_reduce_add_each", (a, a, a))[:lanes]
+    rows = a[: lanes * lanes].reshape(lanes, lanes).astype(np.float64)
+    np.testing.assert_allclose(y, rows.sum(1), rtol=0, atol=1e-6 * np.abs(rows).sum(1).max())
+
+
 def test_sum_of_lanes(program: Program) -> None:
     lanes = program.table.lanes
     a = np.random.default_rng(3).standard_normal(COUNT).astype(np.float32)

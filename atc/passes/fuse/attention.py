@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from math import prod
 
 from atc.dims import decided, high, low
-from atc.ir.expr import Input
+from atc.ir.expr import Input, operands_of
 from atc.ir.graph import DType, Node
+from atc.ir.key_bounds import key_bounds
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
 from atc.ir.view import View, dense, split_loop
 from atc.passes.canonical.simplify_matmul import split_rows
@@ -20,15 +22,25 @@ LEAST_QUERIES, LEAST_KEYS = 4, 8
 """Smaller matrices of scores aren't worth a kernel of their own."""
 
 
-def fuse_attention(state: Rewriting, node: Node, device: bool = False) -> Node:
+class Kernels(Enum):
+    """What kernels of Attention there are."""
+
+    PLAIN = "plain"
+    VECTORS = "vectors"
+    """They know position masks that bound the keys that a query sees, and any number of queries
+    where keys and values lie along their numbers."""
+    DEVICE = "device"
+    """They know all position masks, and any number of queries."""
+
+
+def fuse_attention(state: Rewriting, node: Node, kernels: Kernels = Kernels.PLAIN) -> Node:
     """Replace the second product by an Attention; a transpose of one by an Attention in its order.
 
-    Nothing else may read the values in between. On a `device` these may include position masks, and
-    there may be any number of queries.
+    Nothing else may read the values in between.
     """
     match node.op:
         case MatMul():
-            return decided(partial(_attention, state, node, node.op, device)) or node
+            return decided(partial(_attention, state, node, node.op, kernels)) or node
         case Map() if node.op.is_movement:
             return _in_order(state, node, node.op) or node
         case _:
@@ -45,17 +57,18 @@ def _source(state: Rewriting, name: str) -> Node | None:
     return None
 
 
-def _attention(state: Rewriting, node: Node, second: MatMul, device: bool) -> Node | None:
+def _attention(state: Rewriting, node: Node, second: MatMul, kernels: Kernels) -> Node | None:
     weights = _source(state, node.inputs[0])
     if weights is None or not isinstance(weights.op, Softmax) or not _plain(weights.op):
         return None
     scores = _source(state, weights.inputs[0])
-    if scores is not None and isinstance(scores.op, Map) and device:
+    more = kernels is not Kernels.PLAIN
+    if scores is not None and isinstance(scores.op, Map) and more:
         scores = fuse_positions(state, scores, scores.op)
     if scores is None or not isinstance(scores.op, MatMul):
         return None
     first, keys = scores.op, weights.op.axis
-    if device and first.m != second.m:  # heads that share keys may be rows of one of them
+    if more and first.m != second.m:  # heads that share keys may be rows of one of them
         first, second = _of_rows(first, second.m), _of_rows(second, first.m)
     if first.n != keys or second.k != keys or first.m != second.m:
         return None
@@ -64,7 +77,7 @@ def _attention(state: Rewriting, node: Node, second: MatMul, device: bool) -> No
         return None
     if prod((*first.batch, first.m)) != weights.op.outer:
         return None
-    if not _worthwhile(state, scores, first, device):
+    if not _worthwhile(state, scores, first, second, kernels):
         return None
     batch = _refined(first.batch, second.batch)
     if batch is None or not second.a_view.is_dense((*second.batch, second.m, keys)):
@@ -82,15 +95,31 @@ def _plain(op: Softmax) -> bool:
     return op.inner == 1 and not op.log and isinstance(op.epilogue.expr, Input)
 
 
-def _worthwhile(state: Rewriting, scores: Node, op: MatMul, device: bool) -> bool:
+def _worthwhile(
+    state: Rewriting, scores: Node, op: MatMul, second: MatMul, kernels: Kernels
+) -> bool:
     """Return whether rows are long, and scores computed from floats, elsewhere also along them."""
-    if op.accumulator is not DType.FLOAT:
+    if op.accumulator is not DType.FLOAT or high(op.n) < LEAST_KEYS:
         return False
-    if high(op.m) < (1 if device else LEAST_QUERIES) or high(op.n) < LEAST_KEYS:
+    if kernels is Kernels.DEVICE:
+        return high(op.m) >= 1 and _floats(state, (*scores.inputs[:2], *scores.outputs))
+    along = op.b_view.strides[-2] == 1 and second.b_view.strides[-1] == 1
+    if high(op.m) < (1 if kernels is Kernels.VECTORS and along else LEAST_QUERIES):
         return False
-    read = scores.inputs[:2] if device else scores.inputs
-    floats = all(state.types[name].dtype is DType.FLOAT for name in (*read, *scores.outputs))
-    return floats and (device or all(v.strides[-1] in (0, 1) for v in op.epilogue.views))
+    present = [bool(name) for name in scores.inputs[2:]]
+    read = [*range(len(present))]
+    if not all(present):
+        bounds = key_bounds(op.epilogue, present)
+        read = [i.index - 1 for i in operands_of(bounds.shown) if i.index]
+        if not bounds.whole or not all(present[k] for k in read) or low(op.n) < 1:
+            return False
+    views, names = op.epilogue.views, (*scores.inputs[:2], *scores.outputs)
+    fits = all(views[k].strides[-1] in (0, 1) for k in read)
+    return fits and _floats(state, (*names, *(scores.inputs[2 + k] for k in read)))
+
+
+def _floats(state: Rewriting, names: Sequence[str]) -> bool:
+    return all(state.types[name].dtype is DType.FLOAT for name in names)
 
 
 def _refined(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:

@@ -3,6 +3,10 @@
 For each batch the keys are laid out in panels once. Then, for mr queries at a time: scores of all
 keys by mr x nv tiles, exponentials in place, and the weighted sum of the values by tiles of the
 same height. Division by the sum of a row comes last, on its few results.
+
+A few queries, as of a decoder's word, read keys where they are: scores are dot products, and heads
+that share keys are the rows of tiles. Where positions mask scores, only keys are met that some row
+of a tile sees.
 """
 
 from __future__ import annotations
@@ -24,16 +28,25 @@ from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, ParamsT, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
+from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, low, most
+from atc.ir.expr import operands_of, renumber
 from atc.ir.graph import DType, TensorType
+from atc.ir.key_bounds import key_bounds
 from atc.ir.ops import Attention, Epilogue
 from atc.ir.view import View
 
 WIDTHS = (2, 3, 4)
 """Vectors of a panel, the most useful first."""
+FEW = 4
+"""Queries from which on it pays to lay keys out in panels."""
+DEEPEST = 256
+"""Numbers of a key up to which a dot product is a sequence of statements."""
+MOST_HEADS = 64
+"""Heads of one group that are rows."""
 EXPONENTIAL = 14.0
 """Cycles per vector of scores: maximum, exponential, sum."""
 
@@ -78,6 +91,68 @@ def product_cycles(
     return cycles
 
 
+def by_heads(op: Attention) -> Attention | None:
+    """Return an attention of one query at a time, whose rows are the heads that share its keys.
+
+    None where queries, keys or values aren't read along their numbers, or have too many.
+    """
+    along = (op.q_view.strides[-1], op.k_view.strides[-2], op.v_view.strides[-1]) == (1, 1, 1)
+    if not along or is_dynamic(op.depth) or op.depth > DEEPEST:
+        return None
+    last = len(op.batch) - 1
+    heads = op.batch[last] if op.batch else 1
+    steps = (op.k_view.strides[last], op.v_view.strides[last]) if op.batch else (1,)
+    shared = not is_dynamic(heads) and heads <= MOST_HEADS and steps == (0, 0)
+    outer = last if shared else len(op.batch)
+
+    def moved(view: View) -> View:
+        *batch, row, column = view.strides
+        return View((*batch[:outer], row, batch[last] if shared else 0, column), view.offset)
+
+    def over_keys(view: View) -> View:
+        return View((*view.strides[:outer], 0, *view.strides[-2:]), view.offset)
+
+    def extras(epilogue: Epilogue) -> Epilogue:
+        return replace(epilogue, views=tuple(moved(v) for v in epilogue.views))
+
+    return replace(
+        op, batch=(*op.batch[:outer], op.queries), queries=heads if shared else 1,
+        q_view=moved(op.q_view), k_view=over_keys(op.k_view), v_view=over_keys(op.v_view),
+        y_view=moved(op.y_view), scores=extras(op.scores), result=extras(op.result),
+    )  # fmt: skip
+
+
+def few_queries(
+    w: Workload[Attention], target: Target
+) -> tuple[Workload[Attention], TileParams] | None:
+    """Return what computes a few queries, and in which tiles; None where there are never so few."""
+    op = by_heads(w.op) if low(w.op.queries) < FEW else None
+    if op is None:
+        return None
+    few = replace(w, op=op)
+    nv = min(max(WIDTHS), -(-op.width // lanes(target)))
+    high = max(1, (target.vector_registers - 1 - nv) // nv)
+    tiles = TileParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv)
+    return (few, tiles) if shown(few) is not None else None
+
+
+def shown(w: Workload[Attention]) -> Workload[Attention] | None:
+    """Return a workload without the position masks of its scores; None if these are no bounds."""
+    op, split = w.op, 3 + len(w.op.scores.views)
+    present = [t is not None for t in w.inputs[3:split]]
+    if all(present):
+        return w
+    bounds = key_bounds(op.scores, present)
+    read = sorted({i.index for i in operands_of(bounds.shown) if i.index})
+    if not bounds.whole or not all(present[k - 1] for k in read):
+        return None
+    expr = renumber(bounds.shown, {k: n for n, k in enumerate(read, 1)})
+    scores = Epilogue(expr, tuple(op.scores.views[k - 1] for k in read))
+    kept = [*range(3), *(2 + k for k in read), *range(split, len(w.inputs))]
+    inputs, constant = (tuple(x[k] for k in kept) for x in (w.inputs, w.constant))
+    return replace(w, op=replace(op, scores=scores), inputs=inputs, constant=constant)
+
+
 class AttentionKernel(Kernel[Attention, ParamsT]):
     """The common part of float Attention in vectors and tiles."""
 
@@ -111,6 +186,11 @@ class AttentionTile(AttentionKernel[TileParams]):
     template = "cpu/attention/tile.c.j2"
     dynamic = True
 
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
+        """Accept position masks, too, where these are bounds of the keys that a query sees."""
+        seen = shown(w)
+        return seen is not None and super().accepts(seen, target)
+
     def parameters(self, w: Workload[Attention], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
         op = w.op
@@ -125,7 +205,11 @@ class AttentionTile(AttentionKernel[TileParams]):
     def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
         sizes = self.room(w.op, params.nv * lanes(target), lanes(target))
-        return 4 * (sizes.keys + sizes.values + params.mr * sizes.row)
+        few = few_queries(w, target)
+        if few and most(w.op.queries) < FEW:
+            return 4 * few[1].mr * sizes.row
+        high = max(params.mr, few[1].mr) if few else params.mr
+        return 4 * (sizes.keys + sizes.values + high * sizes.row)
 
     def room(self, op: Attention, width: int, step: int) -> Layout:
         """Return what lies in scratch, with panels of `width` columns and vectors of `step`."""
@@ -134,7 +218,27 @@ class AttentionTile(AttentionKernel[TileParams]):
     def values(
         self, w: Workload[Attention], params: TileParams, target: Target
     ) -> dict[str, object]:
-        """Tiles of scores and results, how all operands are read, and the epilogues."""
+        """Tiles of scores and results, how all operands are read, and the epilogues: of many
+        queries, and of few."""
+        found = self._tiles(w, params, target)
+        variants = [found]
+        few = few_queries(w, target)
+        if few is not None:
+            single = self._tiles(*few, target, "few_")
+            variants = [single, found] if most(w.op.queries) >= FEW else [single]
+        return {
+            **found, "variants": variants, "few": FEW, "queries": w.op.queries,
+            "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",
+            "open": is_dynamic(w.op.keys),
+        }  # fmt: skip
+
+    def _tiles(
+        self, w: Workload[Attention], params: TileParams, target: Target, prefix: str = ""
+    ) -> dict[str, object]:
+        """Return the values of one way to compute it; names of functions begin with `prefix`.
+
+        Without one keys are read in panels, else by dot products.
+        """
         op = w.op
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
@@ -143,26 +247,33 @@ class AttentionTile(AttentionKernel[TileParams]):
         tiles = row_tiles(op.queries, params.mr)
         sizes = self.room(op, width, step)
         q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
-        inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step))
-        score = TileFinish(op.scores, outer, 3, "score", inside)
+        scores = op.scores
+        seen = shown(w)
+        if seen is not None and seen is not w:
+            present = [t is not None for t in w.inputs[3 : 3 + len(scores.views)]]
+            scores = replace(scores, expr=key_bounds(scores, present).shown)
+        inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step, k.columns))
+        score = TileFinish(scores, outer, 3, f"{prefix}score", inside)
         inside = is_dynamic((op.keys, op.width, v.step, op.y_view.strides[-2]))
-        result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish", inside)
+        result = TileFinish(op.result, outer, 3 + len(scores.views), f"{prefix}finish", inside)
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
-        text = AttentionText(op, sizes, step, score, result)
+        lines = key_range(w, outer, "(i + r)", "(i + r)").lines if seen is not w else ()
+        text = AttentionText(op, sizes, step, score, result, bool(lines), prefix)
+        whole = any_whole(key_panels), any(p.part for p in key_panels)
+        dots = [text.dots(t, part) for t in tiles for part in (False, True)] if prefix else []
         finishes = [
-            *score.functions(any_whole(key_panels), any(p.part for p in key_panels)),
+            *score.functions(*((True, True) if prefix else whole)),
             *result.functions(any_whole(value_panels), any(p.part for p in value_panels)),
         ]
         return {
             "op": op, "batch": batch, "tiles": tiles, "lanes": step, "width": width,
             "key_panels": key_panels, "value_panels": value_panels, "finishes": finishes,
-            "score_tiles": [text.score(p, t) for p in key_panels for t in tiles],
-            "value_tiles": [text.value(p, t) for p in value_panels for t in tiles],
+            "score_tiles": [] if prefix else [text.score(p, t) for p in key_panels for t in tiles],
+            "value_tiles": [text.value(p, t) for p in value_panels for t in tiles], "dots": dots,
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
-            "sizes": text.sizes, "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
-            "q": q, "k": k, "v": v, "open": is_dynamic(op.keys),
-            "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
+            "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
+            "seen": lines, "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
@@ -217,6 +328,9 @@ class AttentionText:
     lanes: int
     score_finish: TileFinish
     result_finish: TileFinish
+    ranges: bool = False
+    """Whether a tile is told how many keys it meets."""
+    prefix: str = ""
 
     def score(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return a tile of scores: lanes beyond the keys are minus infinity, which weighs 0."""
@@ -231,18 +345,32 @@ class AttentionText:
             results.append((plus("s", r * self.sizes.row + v * self.lanes), value, 0))
         return _function("score", panel, tile, parameters, results)
 
+    def dots(self, tile: Tile, part: bool) -> dict[str, object]:
+        """Return the scores of a vector of keys, or of `count`, of which each is a dot product."""
+        finish = self.score_finish
+        places, (_, *extras) = finish.parameters
+        counted = ["ptrdiff_t count"] * part
+        parameters = ["const float *a", "const float *b", "float *s", *counted, *places, *extras]
+        value = finish.value("sums", "r", 0, "(size_t)count" if part else 0)
+        if part:
+            value = f"v_select(v_mask_n((size_t)count), {value}, v_set1(-INFINITY))"
+        name = f"{self.prefix}{'last_dots' if part else 'dots'}_{tile.rows}"
+        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+        return {"name": name, "head": head, "tile": tile, "value": value, "part": part}
+
     def value(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return a tile of results: weighted sums of values, divided by the weights' sums."""
         finish = self.result_finish
         places, (y, *extras) = finish.parameters
-        parameters = ["const float *a", "const float *b", "const float *scale", y, *places, *extras]
+        operands = ["const float *a", "const float *b", *["ptrdiff_t keys"] * self.ranges]
+        parameters = [*operands, "const float *scale", y, *places, *extras]
         results = []
         for r, v, part in _vectors(panel, tile):
             scaled = f"v_mul(c{r}_{v}, v_broadcast({plus('scale', r)}))"
             value = finish.value(scaled, r, v * self.lanes, part)
             place = spot("y", r, self.op.y_view.strides[-2], v * self.lanes)
             results.append((place, value, part))
-        return _function("value", panel, tile, parameters, results)
+        return _function(f"{self.prefix}value", panel, tile, parameters, results)
 
 
 def _vectors(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:

@@ -14,8 +14,8 @@ from atc.ir.expr import Input
 from atc.ir.ops import Epilogue
 
 
-def plus(name: str, offset: int) -> str:
-    """Return the C sum of a variable and a constant."""
+def plus(name: str, offset: int | str) -> str:
+    """Return the C sum of a variable and a constant, or another variable."""
     return f"{name} + {offset}" if offset else name
 
 
@@ -80,7 +80,7 @@ class TileFinish:
         wanted = [(self.name, "")] * whole + [(f"{self.name}_part", "count")] * partial
         return [] if self.plain else [self._function(name, count) for name, count in wanted]
 
-    def value(self, result: str, row: int, column: int, part: int | str) -> str:
+    def value(self, result: str, row: int | str, column: int, part: int | str) -> str:
         """Return the C value to be stored for a vector of results at row i + row, j + column."""
         if self.plain:
             return result

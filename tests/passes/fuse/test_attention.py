@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -26,7 +27,7 @@ class Case:
     """q [*batch, rows, depth], k [*batch, keys, depth], v [*batch, keys, width] and what is done.
 
     `mask` is added to the scores, `scale` multiplied before; `large` makes them hundreds; `order`
-    transposes the result; `tail` is applied to it.
+    transposes the result; `tail` is applied to it. Numbers of a `turned` q lie apart.
     """
 
     batch: tuple[int, ...] = (2, 3)
@@ -37,6 +38,7 @@ class Case:
     mask: tuple[int, ...] | None = None
     blocked: float = -np.inf
     scale: float | None = 0.4
+    turned: bool = False
     large: float = 1.0
     order: tuple[int, ...] | None = None
     tail: Sequence[str] = ()
@@ -50,6 +52,8 @@ class Case:
         found = {n: rng.standard_normal((*self.batch, *s)).astype(np.float32)
                  for n, s in shapes.items()}  # fmt: skip
         found["q"] *= np.float32(self.large)
+        if self.turned:
+            found["q"] = np.ascontiguousarray(found["q"].swapaxes(-1, -2))
         if self.mask is not None:
             mask = np.where(rng.random(self.mask) < 0.4, np.float32(self.blocked), np.float32(0))
             if np.isinf(self.blocked):
@@ -62,8 +66,9 @@ class Case:
     def model(self) -> onnx.ModelProto:
         rank = len(self.batch)
         transposed = [*range(rank), rank + 1, rank]
-        nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=transposed),
-                 helper.make_node("MatMul", ["q", "kt"], ["s"])]  # fmt: skip
+        turned = [helper.make_node("Transpose", ["q"], ["qt"], perm=transposed)] * self.turned
+        nodes = [*turned, helper.make_node("Transpose", ["k"], ["kt"], perm=transposed),
+                 helper.make_node("MatMul", ["qt" if turned else "q", "kt"], ["s"])]  # fmt: skip
         last, constants = "s", {}
         for op, name, value in (("Mul", "scale", self.scale), ("Add", "mask", self.mask)):
             if value is not None:
@@ -110,23 +115,30 @@ FUSED = {
     "infinity in v": Case(wild={"v": np.inf}),
     "NaN in the mask": Case(mask=(5, 19), wild={"mask": np.nan}),
     "denormal values": Case(wild={"v": 1e-40}),
+    **{f"rows: {n}": Case(rows=n, mask=(n, 19)) for n in (1, 3)},
+    "rows that lie apart": Case(rows=2, turned=True),
+    "a deep row": Case(rows=1, keys=35, depth=100, width=67, order=(0, 2, 1, 3)),
 }
 KEPT = {
-    "few rows": Case(rows=3),
     "few keys": Case(keys=7),
     "scores are read": Case(outputs=("s",)),
     "weights are read": Case(outputs=("p",)),
 }
 
 
-def attentions(case: Case) -> int:
-    graph = run_passes(compile_graph(case.model()), width=16)
+def attentions(case: Case, width: int = 16) -> int:
+    graph = run_passes(compile_graph(case.model()), width=width)
     return sum(isinstance(n.op, Attention) for n in graph.nodes)
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_the_pattern_becomes_one_node(name: str) -> None:
     assert attentions(FUSED[name]) == 1
+
+
+def test_few_rows_are_fused_where_vectors_compute() -> None:
+    assert attentions(Case(rows=3), width=1) == 0
+    assert attentions(Case(rows=3)) == 1
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -184,3 +196,53 @@ def test_masks_of_positions_and_single_queries_are_fused_for_a_gpu(name: str) ->
     for device in (True, False):
         nodes = run_passes(lowered, device=device).nodes
         assert any(isinstance(n.op, Attention) for n in nodes) == (fused and device)
+
+
+def decoded(heads: int, groups: int, queries: int, window: int) -> tuple[onnx.ModelProto, Any]:
+    """Return an attention over 16 keys of the past, the queries' own and a window, and operands."""
+    rng = np.random.default_rng(queries)
+    past = (1, groups, 16, 24)
+    shapes = {"q": (1, queries, heads * 24), "k": (1, queries, groups * 24),
+              "v": (1, queries, groups * 24), "past_key": past, "past_value": past}  # fmt: skip
+    arrays = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    known = [numpy_helper.from_array(np.array(v, np.int32), n)
+             for n, v in (("last", [15 + queries]), ("total", 16 + queries))]  # fmt: skip
+    node = helper.make_node(
+        "GroupQueryAttention", [*shapes, "last", "total"], ["y", "present_key", "present_value"],
+        domain="com.microsoft", num_heads=heads, kv_num_heads=groups, local_window_size=window,
+    )  # fmt: skip
+    given, made = (
+        [helper.make_tensor_value_info(n, F32, s) for n, s in named]
+        for named in (shapes.items(), [("y", shapes["q"]), *((n, None) for n in node.output[1:])])
+    )
+    graph = helper.make_graph([node], "decoded", given, made, known)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), arrays
+
+
+DECODED = [
+    decoded(heads, groups, queries, window)
+    for heads, groups in ((6, 2), (3, 3), (5, 1))
+    for queries, window in ((1, -1), (1, 3), (3, 5), (21, 9))
+]
+
+
+def test_positions_that_bound_keys_are_fused_where_vectors_compute() -> None:
+    for model, arrays in DECODED:
+        for width in (1, 16):
+            graph = run_passes(compile_graph(model), width=width)
+            found = [n.op.keys for n in graph.nodes if isinstance(n.op, Attention)]
+            assert found == [16 + arrays["q"].shape[1]] * (width > 1)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", TARGETS)
+def test_queries_see_the_keys_that_positions_show(target: str) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this machine can't run {target}")
+    models = [model for model, _ in DECODED]
+    for (model, arrays), run in zip(DECODED, compile_models(models, target), strict=True):
+        assert not isinstance(run, Exception), run
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        expected = session.run(None, arrays)
+        assert_close(run(list(arrays.values())), expected, rtol=1e-4, atol=1e-5)
