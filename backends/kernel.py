@@ -73,6 +73,9 @@ class Workload(Generic[OpT_co]):
     outputs: tuple[TensorType, ...]
     constant: tuple[bool, ...]
     """Which inputs are known when compiling (they may be packed)."""
+    narrow: bool = False
+    """Whether input 1 is known to be of signed bytes none of which is -128: two products of them
+    and signed bytes are 16 bits together."""
 
     def input(self, index: int) -> TensorType:
         """Return the type of an input that the op can't do without."""
@@ -87,7 +90,7 @@ class Workload(Generic[OpT_co]):
     @cached_property
     def _hash(self) -> int:
         """The hash of all fields: of an op with its expressions it takes a while."""
-        return hash((self.op, self.inputs, self.outputs, self.constant))
+        return hash((self.op, self.inputs, self.outputs, self.constant, self.narrow))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what another process may have: hashes are each process's own."""
@@ -98,7 +101,16 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     """Return the workload of a node."""
     outputs = tuple(graph.types[o] for o in node.outputs)
     known = tuple(i in constants for i in node.inputs)
-    return Workload(node.op, graph.types_of(node.inputs), outputs, known)
+    narrow = isinstance(node.op, ConvBlocked | MatMul) and _is_narrow(constants, node.inputs[1])
+    return Workload(node.op, graph.types_of(node.inputs), outputs, known, narrow)
+
+
+def _is_narrow(constants: Mapping[str, Array], name: str) -> bool:
+    """Return whether a value is known to be of signed bytes, none of them -128."""
+    values = constants.get(name)
+    if values is None or DType.from_numpy(values.dtype) is not DType.INT8:
+        return False
+    return values.size > 0 and int(values.min()) > -128
 
 
 def weight_type(w: Workload) -> TensorType | None:
