@@ -77,6 +77,9 @@ class Workload(Generic[OpT_co]):
     whole: bool = False
     """Whether a product's weights are whole numbers of 12 bits times a power of two, so that its
     sums of whole numbers are exact: masks, permutations, differences of neighbours."""
+    narrow: bool = False
+    """Whether input 1 is known to be of signed bytes none of which is -128: two products of them
+    and signed bytes are 16 bits together."""
 
     def input(self, index: int) -> TensorType:
         """Return the type of an input that the op can't do without."""
@@ -91,7 +94,8 @@ class Workload(Generic[OpT_co]):
     @cached_property
     def _hash(self) -> int:
         """The hash of all fields: of an op with its expressions it takes a while."""
-        return hash((self.op, self.inputs, self.outputs, self.constant, self.whole))
+        facts = (self.constant, self.whole, self.narrow)
+        return hash((self.op, self.inputs, self.outputs, facts))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what another process may have: hashes are each process's own."""
@@ -104,7 +108,8 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     known = tuple(i in constants for i in node.inputs)
     weights = constants.get(node.inputs[1]) if isinstance(node.op, PRODUCTS) else None
     whole = weights is not None and _is_whole(weights)
-    return Workload(node.op, graph.types_of(node.inputs), outputs, known, whole)
+    narrow = weights is not None and _is_narrow(weights)
+    return Workload(node.op, graph.types_of(node.inputs), outputs, known, whole, narrow)
 
 
 PRODUCTS = (Conv, ConvBlocked, MatMul)
@@ -121,6 +126,12 @@ def _has_12_bits(numbers: Array) -> bool:
     largest = np.abs(numbers).max(initial=0)
     scaled = np.ldexp(numbers, 12 - np.frexp(largest)[1])
     return bool(np.isfinite(largest) and (scaled == np.rint(scaled)).all())
+
+
+def _is_narrow(weights: Array) -> bool:
+    """Return whether weights are signed bytes, none of them -128."""
+    signed = DType.from_numpy(weights.dtype) is DType.INT8
+    return signed and weights.size > 0 and int(weights.min()) > -128
 
 
 def weight_type(w: Workload) -> TensorType | None:

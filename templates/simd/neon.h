@@ -349,6 +349,26 @@ static inline vi32 neon_dot4_high(vi32 acc, vi32 a, vi32 b) {
   return vpadalq_s16(acc, vmull_s8(vget_high_s8(s), vget_high_s8(t)));
 #endif
 }
+/* The same of two words, a times b and c times d, for bytes of b and d above -128: with these two
+ * products fit 16 bits. */
+static inline vi32 neon_dot8_low(vi32 acc, vi32 a, vi32 b, vi32 c, vi32 d) {
+  const int8x8_t s = vget_low_s8(vreinterpretq_s8_s32(a)), t = vget_low_s8(vreinterpretq_s8_s32(b));
+  const int8x8_t u = vget_low_s8(vreinterpretq_s8_s32(c)), v = vget_low_s8(vreinterpretq_s8_s32(d));
+  return vpadalq_s16(acc, vmlal_s8(vmull_s8(s, t), u, v));
+}
+static inline vi32 neon_dot8_high(vi32 acc, vi32 a, vi32 b, vi32 c, vi32 d) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+  const int8x16_t u = vreinterpretq_s8_s32(c), v = vreinterpretq_s8_s32(d);
+#if defined(__aarch64__)
+  return vpadalq_s16(acc, vmlal_high_s8(vmull_high_s8(s, t), u, v));
+#else
+  const int16x8_t first = vmull_s8(vget_high_s8(s), vget_high_s8(t));
+  return vpadalq_s16(acc, vmlal_s8(first, vget_high_s8(u), vget_high_s8(v)));
+#endif
+}
+/* The lower and the upper lanes of a, each beside a zero: sums of two lanes that the above add to. */
+static inline vi32 neon_apart_low(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[0]; }
+static inline vi32 neon_apart_high(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[1]; }
 /* acc + the sum of four products in each lane, as v_dot4, for signed bytes of a. */
 static inline vi32 neon_dot4(vi32 acc, vi32 a, vi32 b) {
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -373,6 +393,30 @@ static inline vi32 neon_words2(const void *p) {
   memcpy(&words, p, sizeof words);
   return vcombine_s32(words, vdup_n_s32(0));
 }
+/* Four words, or two, each to be spread over all lanes of a vector; `flip` changes bits of them. */
+#if defined(__aarch64__)
+typedef int32x4x4_t neon_words4_t;
+typedef int32x4x2_t neon_words2_t;
+static inline neon_words4_t neon_spread4(const void *p) { return vld4q_dup_s32(p); }
+static inline neon_words2_t neon_spread2(const void *p) { return vld2q_dup_s32(p); }
+static inline neon_words4_t neon_flipped4(neon_words4_t a, vi32 flip) {
+  for (int i = 0; i < 4; i++) a.val[i] = veorq_s32(a.val[i], flip);
+  return a;
+}
+static inline neon_words2_t neon_flipped2(neon_words2_t a, vi32 flip) {
+  for (int i = 0; i < 2; i++) a.val[i] = veorq_s32(a.val[i], flip);
+  return a;
+}
+#define neon_word_of(words, lane) ((words).val[lane])
+#else
+typedef vi32 neon_words4_t;
+typedef vi32 neon_words2_t;
+static inline vi32 neon_spread4(const void *p) { return v_i32_load(p); }
+static inline vi32 neon_spread2(const void *p) { return neon_words2(p); }
+static inline vi32 neon_flipped4(vi32 a, vi32 flip) { return veorq_s32(a, flip); }
+static inline vi32 neon_flipped2(vi32 a, vi32 flip) { return veorq_s32(a, flip); }
+#define neon_word_of(words, lane) neon_word(words, lane)
+#endif
 #if defined(__ARM_FEATURE_DOTPROD) /* signed bytes of a */
 #define neon_dot4_lane(acc, a, b, lane) \
   vdotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_s8_s32(a), lane)

@@ -1,7 +1,7 @@
 /* One layer by XNNPACK: its operator is run RUNS times, in rows of channels, on one thread.
  *
  * usage: xnnpack_layer RUNS KIND TYPE C H W M KERNEL STRIDE PAD_BEGIN PAD_END
- * KIND is conv, depthwise, dense (H rows), pool or softmax (H rows); TYPE is float32 or int8.
+ * KIND is conv, depthwise, dense (H rows), pool, mean or softmax (H rows); TYPE is float32 or int8.
  */
 #include <math.h>
 #include <stdio.h>
@@ -48,6 +48,9 @@ int main(int argc, char **argv)
     status = xnn_create_max_pooling2d_nhwc_f32(p, q, q, p, k, k, s, s, 1, 1, c, c, c, -INFINITY,
                                                INFINITY, 0, &op);
     status |= xnn_setup_max_pooling2d_nhwc_f32(op, 1, h, w, x, y, NULL);
+  } else if (strcmp(kind, "mean") == 0) {
+    status = xnn_create_average_pooling2d_nhwc_f32(p, q, q, p, k, k, s, s, c, c, c, -INFINITY, INFINITY, 0, &op);
+    status |= xnn_setup_average_pooling2d_nhwc_f32(op, 1, h, w, x, y, NULL);
   } else if (strcmp(kind, "dense") == 0 && !whole) {
     status = xnn_create_fully_connected_nc_f32(c, m, c, m, weights, bias, -INFINITY, INFINITY, 0, &op);
     status |= xnn_setup_fully_connected_nc_f32(op, h, x, y, NULL);

@@ -34,6 +34,8 @@ class Case:
     dilation: int = 1
     extreme: bool = field(default=False, repr=False)
     """Whether x and the weights are the greatest and the least numbers alone."""
+    narrow: bool = field(default=False, repr=False)
+    """Whether no weight is -128."""
 
 
 CASES = {
@@ -69,7 +71,7 @@ def drawn(seed: int) -> Case:
         kernel, stride, pad, group, int(rng.integers(11, 20)), x, rng.choice([np.uint8, np.int8]),
         least if pad else least + int(rng.integers(0, 256)), bool(rng.integers(2)),
         float(rng.choice([0.02, 0.5, 3.0])), False,
-        str(rng.choice(["integer", "float"])), int(rng.integers(1, 3)),
+        str(rng.choice(["integer", "float"])), int(rng.integers(1, 3)), narrow=seed % 2 == 1,
     )  # fmt: skip
 
 
@@ -87,6 +89,8 @@ def parts(case: Case) -> dict[str, Array]:
     if case.extreme:
         w = rng.choice(np.array([-128, 127], np.int8), shape)
         x = rng.choice([info.min, info.max], x.shape)
+    if case.narrow:
+        w = np.maximum(w, -127)
     depth = w[0].size
     y_scale = np.float32(2.0 ** np.round(np.log2(depth**0.5 * 64 * 74 / case.scale / 2500)))
     bias = rng.integers(-3000, 3000, case.filters).astype(np.int32)

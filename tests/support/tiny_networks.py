@@ -28,13 +28,15 @@ class Net:
     uneven: bool = False
     """Whether every result has a scale of its own, none of them another's simple multiple."""
 
-    def input(self, *shape: int, name: str = "x", scale: float = 0.02) -> str:
-        """Add an input, int8 where the network is quantized."""
+    def input(
+        self, *shape: int, name: str = "x", scale: float = 0.02, zero: int = -1
+    ) -> str:
+        """Add an input, int8 with a zero point where the network is quantized."""
         self.inputs.append(name)
         self.shapes[name] = shape
         if not self.quantized:
             return name
-        return self._dequantized(name, scale, -1)
+        return self._dequantized(name, scale, zero)
 
     def conv(
         self, x: str, filters: int, kernel: tuple[int, int] = (3, 3), stride: int = 1,
@@ -88,12 +90,12 @@ class Net:
         y = self.conv(y, filters, (1, 1), relu=False)
         return self.add(x, y, relu=False) if stride == 1 and channels == filters else y
 
-    def pool(self, x: str, kernel: int, stride: int) -> str:
-        """Add maximum pooling, of integers where the network is quantized."""
+    def pool(self, x: str, kernel: int, stride: int, operator: str = "MaxPool") -> str:
+        """Add pooling, of integers where the network is quantized."""
         y, last = self._name("pool"), self.nodes.pop() if self.quantized else None
         source = last.input[0] if last else x
         self.nodes.append(helper.make_node(
-            "MaxPool", [source], [y], kernel_shape=[kernel] * 2, strides=[stride] * 2
+            operator, [source], [y], kernel_shape=[kernel] * 2, strides=[stride] * 2
         ))  # fmt: skip
         size = [(n - kernel) // stride + 1 for n in self.shapes[x][2:]]
         self.shapes[y] = (*self.shapes[x][:2], *size)

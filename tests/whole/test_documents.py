@@ -355,9 +355,9 @@ SLOW = {
     "instructions": Script(
         ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py",
          "python tests/benchmarks/instructions.py --target=armv7-neon,riscv32-rvv,riscv64-rvv",
-         "python tests/benchmarks/xnnpack.py", "python tests/benchmarks/node.py"),
+         "python tests/benchmarks/arm.py", "python tests/benchmarks/node.py"),
         {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
-         "xnnpack.py": "xnnpack.py --help", "sizes.py": "sizes.py --help",
+         "benchmarks/arm.py": "benchmarks/arm.py --help", "sizes.py": "sizes.py --help",
          "node.py": "node.py --help"},
     ),
     "a contributor's set up": Script(

@@ -74,7 +74,7 @@ def pair_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[
         **words.values(), "element": "uint16_t", "weight": "uint16_t",
         "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
         "load": "v_load((const float *)(const void *)({}))", "flip": "",
-        "start": epilogue.start, "started": False, "starts": 0,
+        "start": lambda vector, tile, column: epilogue.start(vector), "started": False, "starts": 0,
         "packed": "(const uint16_t *)(const void *)x1", "epilogue": epilogue,
     }  # fmt: skip
 

@@ -46,6 +46,8 @@ class Words:
     per: int
     size: int = WORD
     """Bytes of a word of weights."""
+    joined: int = 1
+    """Blocks of input channels that a step reads, each of them a word."""
 
     @property
     def depth(self) -> int:
@@ -55,8 +57,8 @@ class Words:
 
     @property
     def iterations(self) -> int:
-        """The number of times that a tile meets a block of input channels under a tap."""
-        return self.g.icb * self.g.taps
+        """The number of steps of a tile: blocks of input channels, those joined as one, by taps."""
+        return -(-self.g.icb // self.joined) * self.g.taps
 
     @property
     def unit(self) -> int:
@@ -66,19 +68,23 @@ class Words:
     @property
     def lines(self) -> int:
         """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
-        size = self.nv * self.g.block * self.g.block // self.per * self.size
+        size = self.nv * self.g.block * self.g.block // self.per * self.size * self.joined
         share = size / LINE / tile_count(self.g, self.p)
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
         """Return the loops over input blocks: first, count, words in each, unrolled ones."""
-        whole, rest = divmod(self.g.ic, self.g.block)
-        cuts = [(0, whole, self.g.block // self.per)] if whole else []
-        if rest:
-            cuts.append((whole, 1, -(-rest // self.per)))
+        if self.joined > 1:
+            whole, rest = divmod(self.g.icb, self.joined)
+            last = (whole * self.joined, 1, rest)
+            cuts = [(0, whole, self.joined)] if whole else []
+        else:
+            whole, rest = divmod(self.g.ic, self.g.block)
+            last = (whole, 1, -(-rest // self.per))
+            cuts = [(0, whole, self.g.block // self.per)] if whole else []
         return [
-            {"first": first, "count": count, "steps": n, "u": unroll(n, UNROLLED)}
-            for first, count, n in cuts
+            {"first": first, "count": count, "steps": n, "u": unroll(n, max(UNROLLED, self.joined))}
+            for first, count, n in (*cuts, *[last] * (rest > 0))
         ]
 
     def values(self) -> dict[str, object]:
@@ -101,21 +107,23 @@ class Words:
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "step": 1 if g.plain else g.block,
             "as_int16": False, "bytewise": False, "paired": False, "in_lanes": False,
+            "halves": None, "joined": self.joined,
+            "apart": g.in_plane if self.joined > 1 else self.per,
             "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
         }  # fmt: skip
 
     def pack(self, dense: Array) -> Array:
         """Return weights [supers, blocks * block, ic, taps] in the order of use.
 
-        That is [supers][panel][input block][taps][word][vectors * block][per], zeros where nothing
-        is.
+        That is [supers][panel][input blocks of a step][taps][word][vectors * block][per], zeros
+        where nothing is.
         """
         g, parts = self.g, []
         for filters in dense:
             for m, n in zip(range(0, g.mb, self.nv), panels(g.mb, self.nv), strict=True):
                 panel = filters[m * g.block : (m + n) * g.block]
-                for c in range(0, g.ic, g.block):
-                    part = panel[:, c : c + g.block]
+                for c in range(0, g.ic, g.block * self.joined):
+                    part = panel[:, c : c + g.block * self.joined]
                     padded = np.pad(part, ((0, 0), (0, -part.shape[1] % self.per), (0, 0)))
                     words = padded.reshape(len(panel), -1, self.per, g.taps)
                     parts.append(words.transpose(3, 1, 0, 2).reshape(-1))

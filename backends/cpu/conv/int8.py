@@ -6,27 +6,38 @@ that and the zero point add to every sum is taken off where the sums start. NEON
 one of signed bytes: there unsigned ones are read as signed ones 128 smaller.
 
 Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
-word, then those of the odd ones, which meet the word's bytes, unpacked once for all vectors.
+word, then those of the odd ones, which meet the word's bytes, unpacked once for all vectors. NEON
+without dot products multiplies by halves of vectors instead, whose sums of two products lie apart
+until the end; two words at a time where no weight is -128, since two products fit 16 bits then.
 RISC-V multiplies a number that is no vector: there a word is four bytes one after the other, each
 times a vector of weights, and signed ones stay what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import PanelParams, Tile, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
-from atc.backends.cpu.matmul.int8 import DOT_FEATURES, Reading, bytewise, reading
+from atc.backends.cpu.matmul.int8 import (
+    DOT_FEATURES,
+    Reading,
+    bytewise,
+    in_lanes,
+    multiplies_signed,
+    reading,
+)
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue
-from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
+from atc.errors import InternalError
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -35,6 +46,13 @@ SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
 """Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
 BYTEWISE = ((7, 2), (6, 2), (4, 3), (3, 4), (4, 2), (2, 4), (14, 1), (6, 1), (4, 1))
 """Pixels and vectors of a tile whose bytes are read one by one, for 16 registers."""
+HALVES_WIDE = ((4, 2), (3, 3), (2, 4), (5, 2), (8, 1), (4, 1), (2, 2), (1, 4))
+HALVES_NARROW = ((4, 1), (2, 2), (3, 1), (1, 2), (2, 1))
+"""Those of sums by halves of vectors."""
+SPREAD, APART = 4, 1.1
+"""Pixels whose words one instruction spreads over vectors; what other numbers take longer."""
+JOINED = 4
+"""Blocks of input channels that a step of NEON reads."""
 
 
 def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
@@ -49,24 +67,86 @@ def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
     return read if kept else replace(read, signed=False)
 
 
-def shift(w: Workload[ConvBlocked], target: Target) -> int:
+def shift(w: Workload[ConvBlocked], target: Target, read: Reading | None = None) -> int:
     """Return how much larger than they are bytes of x are read.
 
     Signed ones one at a time are 128 larger where taps that meet padding are zero then.
     """
     if bytewise(target) and w.input(0).dtype is DType.INT8 and w.op.zero == -128 and _padded(w):
         return 128
-    return reading_of(w, target).shift(w.input(0).dtype)
+    return (read or reading_of(w, target)).shift(w.input(0).dtype)
 
 
-def zero_point(w: Workload[ConvBlocked], target: Target) -> int:
+def zero_point(w: Workload[ConvBlocked], target: Target, read: Reading | None = None) -> int:
     """Return the zero point of x as its bytes are read."""
-    return w.op.zero + shift(w, target)
+    return w.op.zero + shift(w, target, read)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What sums start with: minus the zero point times the weights of the taps inside the input.
+
+    A table has a row for each number of rows of taps from the first on, where rows may meet
+    padding, in it one for each set of columns that lie inside together, of a number per filter.
+    """
+
+    g: Geometry
+    zero: int
+
+    @cached_property
+    def columns(self) -> list[tuple[int, ...]]:
+        """The sets of columns of taps that lie inside the input, of all outputs."""
+        a = self.g.cols
+        if self.zero == 0:
+            return [()]
+        inside = (tuple(k for k in range(a.kernel) if a.valid(c, k)) for c in range(a.out))
+        return list(dict.fromkeys(inside))
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether rows of taps may meet padding."""
+        return self.zero != 0 and self.g.rows.interior != (0, self.g.rows.out)
+
+    @property
+    def row(self) -> int:
+        """The numbers of a row of the table."""
+        g = self.g
+        return len(self.columns) * g.supers * g.mb * g.block
+
+    @property
+    def size(self) -> int:
+        """The bytes of the table, which has a row even of zeros."""
+        return 4 * self.row * (self.g.rows.kernel + 1 if self.by_rows else 1)
+
+    def table(self, dense: Array) -> Array:
+        """Return the bytes of the table for weights [supers, filters, ic, taps]."""
+        rows, cols = self.g.rows.kernel, self.g.cols.kernel
+        sums = -self.zero * dense.astype(np.int64).sum(-2).reshape(-1, rows, cols)
+        each = np.stack([sums[:, :, list(k)].sum(-1) for k in self.columns])
+        found = each.sum(-1)[np.newaxis]
+        if self.by_rows:
+            found = np.pad(each.cumsum(-1), ((0, 0), (0, 0), (1, 0))).transpose(2, 0, 1)
+        table: Array = found.astype(np.int32).reshape(-1).view(np.int8)
+        return table
+
+    def place(self, vector: int, tile: Tile, column: int) -> str:
+        """Return the C expression of what a column of a tile starts with."""
+        inside = tuple(k for k, users in enumerate(tile.columns.taps) if column in users)
+        at = self.columns.index(inside) * (self.row // len(self.columns)) + vector * self.g.block
+        if not self.by_rows:
+            return f"v_i32_load(starts + {at})"
+        last, first = (f"v_i32_load(starts + ({k} * {self.row} + {at}))" for k in ("kh1", "kh0"))
+        return f"v_i32_sub({last}, {first})"
 
 
 def splits(target: Target) -> bool:
     """Return whether words are unpacked: where four products are many instructions."""
     return not target.features & DOT_FEATURES
+
+
+def by_halves(target: Target) -> bool:
+    """Return whether words are multiplied by halves of vectors: NEON without dot products."""
+    return in_lanes(target) and splits(target)
 
 
 def deinterleaved(target: Target) -> bool:
@@ -114,15 +194,6 @@ def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
 
 
-def pack_bytes(w: Array, words: Words, group: int, zero: int, target: Target) -> Array:
-    """Return weights [M, C / group, *kernel] as bytes in the order in which the tiles read them.
-
-    They are behind what each filter's sums start with.
-    """
-    dense = ungrouped(w, words.g, group)
-    return behind_starts(packed_int8x4(words, dense, target), dense, zero)
-
-
 def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
     """Return packed weights behind the INT32 that sums start with, for x with a zero point.
 
@@ -141,6 +212,29 @@ def in_whole_words(w: Workload[ConvBlocked], target: Target) -> bool:
     return wide and typed_epilogue(w.op.epilogue, w, 2)
 
 
+def direct_words(w: Workload[ConvBlocked], params: PanelParams, target: Target) -> Words:
+    """Return the words of a convolution that reads blocks of channels; NEON joins some."""
+    words = in_words(w, params, WORD)
+    if not in_lanes(target):
+        return in_int8x4(words, target)
+    return replace(words, joined=min(JOINED, words.g.icb))
+
+
+def direct_reading(w: Workload[ConvBlocked], target: Target) -> Reading:
+    """Return how such a convolution reads the bytes of x: as signed ones where only these are
+    multiplied, for sums know where they meet padding."""
+    return reading(target) if multiplies_signed(target) else reading_of(w, target)
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The beginnings of the names of functions that multiply by halves of vectors: of one word of
+    x, and of two, if any."""
+
+    one: str = "neon_dot4"
+    two: str = ""
+
+
 class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors."""
 
@@ -152,94 +246,131 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
-        if not in_whole_words(w, target) or is_depthwise(w):
+        """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0, or
+        sums that know where they do."""
+        if not in_whole_words(w, target) or is_depthwise(w) or geometry(w, 1).plain:
             return False
-        return not geometry(w, 1).plain and (not _padded(w) or zero_point(w, target) == 0)
+        return not _padded(w) or multiplies_signed(target) or zero_point(w, target) == 0
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
-        return cheapest(self, int8x4_sets(w, target), w, target, 5)
+        return cheapest(self, self.sets(w, target), w, target, 5)
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
         """Return all parameter sets."""
-        return int8x4_sets(w, target)
+        if not by_halves(target):
+            return int8x4_sets(w, target)
+        shapes = HALVES_WIDE if target.vector_registers >= 32 else HALVES_NARROW
+        return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
 
     def packs(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
-        op = w.op
-        words, zero = in_int8x4(in_words(w, params, WORD), target), zero_point(w, target)
-        return {1: lambda weights: pack_bytes(weights, words, op.group, zero, target)}
+        words, group = direct_words(w, params, target), w.op.group
+        starts = Starts(words.g, zero_point(w, target, direct_reading(w, target)))
+
+        def pack(weights: Array) -> Array:
+            if w.narrow and int(weights.min()) == -128:
+                raise InternalError("weights of -128 in a convolution of narrow ones")
+            dense = ungrouped(weights, words.g, group)
+            return np.concatenate([starts.table(dense), packed_int8x4(words, dense, target)])
+
+        return {1: pack}
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
-        return byte_values(w, in_int8x4(in_words(w, params, WORD), target), target)
+        words, read = direct_words(w, params, target), direct_reading(w, target)
+        values = byte_values(w, words, target, read)
+        if not by_halves(target):
+            return values
+        halves = Halves(two="neon_dot8" if w.narrow else "")
+        flip = "neon_flipped{0}({1}, flip)" if shift(w, target, read) else "{1}"
+        two, four = (flip.format(n, f"neon_spread{n}({{}})") for n in (2, 4))
+        reads = WordReads(word_of(w, target, "v_i32_broadcast({})", read), two, four, WORD)
+        return {**values, "halves": halves, "in_lanes": False, "reads": reads}
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
-        """Estimated cycles."""
-        return int8x4_cycles(target, in_int8x4(in_words(w, params, WORD), target))
+        """Estimated cycles; by halves a word and a vector take three instructions or four."""
+        words, machine = direct_words(w, params, target), target.machine
+        if not by_halves(target):
+            return int8x4_cycles(target, words)
+        cycles = words.cycles(replace(machine, fmas=machine.fmas / (3 if w.narrow else 4)))
+        return cycles * (1 if params.p % SPREAD == 0 else APART)
 
 
-def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:
+def byte_values(
+    w: Workload[ConvBlocked], words: Words, target: Target, read: Reading | None = None
+) -> dict[str, object]:
     """Return what the template wants to know of a convolution of bytes, cut into words."""
     op = w.op
     g, single = words.g, bytewise(target)
-    flipped = shift(w, target) != 0
+    read = read or reading_of(w, target)
+    flipped, zero = shift(w, target, read) != 0, zero_point(w, target, read)
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    started, as_int16 = zero_point(w, target) != 0, words.size > WORD
-    starts = g.supers * g.mb * g.block * 4
+    table = Starts(g, zero)
+    started, as_int16 = zero != 0, words.size > WORD
+    starts = table.size
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
-    by_lane = _lane_dot(w, words, target)
-    dot = by_lane or ("v_dot2" if as_int16 else reading_of(w, target).dot)
+    by_lane = _lane_dot(words, target, read)
+    dot = by_lane or ("v_dot2" if as_int16 else read.dot)
     load = "v_i32_load((const int32_t *)(const void *)({}))"
     return {
         **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,
         "bytewise": single, "weight": "int16_t" if as_int16 else "int8_t",
         "dot": "rvv_add_products" if single else dot, "in_lanes": by_lane != "",
         "result": w.outputs[0].dtype.c, "sums": "vi32",
-        "reads": _reads(w, target, by_lane != ""),
+        "reads": _reads(w, target, by_lane != "", read),
         "load": "rvv_load_i16({})" if single else load,
         "flip": "v_i32_set1((int32_t)0x80808080u)" if flipped and not single else "",
-        "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
+        "start": _starting(epilogue, table), "started": started,
         "starts": 0 if as_int16 else starts, "source": "x0", "packed": packed,
         "converted": False, "epilogue": epilogue,
     }  # fmt: skip
 
 
-def word_of(w: Workload[ConvBlocked], target: Target, read: str) -> str:
+def word_of(
+    w: Workload[ConvBlocked], target: Target, words: str, read: Reading | None = None
+) -> str:
     """Return the C expression of words of x as they are multiplied, from that which reads them."""
-    return f"v_i32_xor({read}, flip)" if shift(w, target) else read
+    return f"v_i32_xor({words}, flip)" if shift(w, target, read) else words
 
 
-def _reads(w: Workload[ConvBlocked], target: Target, in_lanes: bool) -> WordReads:
+def _reads(
+    w: Workload[ConvBlocked], target: Target, by_lane: bool, read: Reading
+) -> WordReads:
     if bytewise(target):
-        return WordReads("(int16_t)(a[{1}] + 128)" if shift(w, target) else "a[{1}]")
-    one = word_of(w, target, "v_i32_broadcast({})")
-    if not in_lanes:
-        return WordReads(one)
-    two, four = word_of(w, target, "neon_words2({})"), word_of(w, target, "neon_words4({})")
-    return WordReads(one, two, four, WORD)
+        return WordReads("(int16_t)(a[{1}] + 128)" if shift(w, target, read) else "a[{1}]")
+    one, two, four = (
+        word_of(w, target, f"{name}({{}})", read)
+        for name in ("v_i32_broadcast", "neon_words2", "neon_words4")
+    )
+    return WordReads(one, two, four, WORD) if by_lane else WordReads(one)
 
 
-def _lane_dot(w: Workload[ConvBlocked], words: Words, target: Target) -> str:
+def _lane_dot(words: Words, target: Target, read: Reading) -> str:
     """Return the function that multiplies by a lane of words of x; empty where none does."""
     if deinterleaved(target) and words.size > WORD:
         return "neon_dot2_lane"
-    if reading_of(w, target).signed:
+    if read.signed:
         return "neon_dot4_lane"
     return "neon_usdot4_lane" if "i8mm" in target.features else ""
 
 
-def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> str:
-    """Return the C expression that a vector of sums starts with."""
-    bias, least = epilogue.start(vector), f"v_i32_load(starts + {vector * block})"
-    if not started:
-        return bias
-    return least if epilogue.bias is None else f"v_i32_add({least}, {bias})"
+def _starting(epilogue: TileEpilogue, table: Starts) -> Callable[[int, Tile, int], str]:
+    """Return what gives the C expression that a vector of a tile's column starts with."""
+
+    def start(vector: int, tile: Tile, column: int) -> str:
+        if table.zero == 0:
+            return epilogue.start(vector)
+        least = table.place(vector, tile, column)
+        if epilogue.bias is None:
+            return least
+        return f"v_i32_add({least}, {epilogue.start(vector)})"
+
+    return start
 
 
 def _padded(w: Workload[ConvBlocked]) -> bool:

@@ -15,10 +15,12 @@ Pixels = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Read:
-    """A C expression of words, and the accumulators that meet them: (name, lane)."""
+    """A C expression of words, of one in every lane, and the accumulators that meet them: (name,
+    lane)."""
 
     words: str
     users: tuple[tuple[str, int], ...]
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class WordReads:
             users = tuple((name, lanes[at]) for name, at in left if at in lanes)
             left = [(name, at) for name, at in left if at not in lanes]
             form = {1: self.broadcast, 2: self.two, 4: self.four}[count]
-            found.append(Read(self._at(form, begin + more), users))
+            found.append(Read(self._at(form, begin + more), users, count))
         return found
 
     def _cover(self, left: Sequence[int], places: Iterable[int]) -> tuple[int, int]:

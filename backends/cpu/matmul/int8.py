@@ -11,14 +11,15 @@ so that sums start with what depends on the column and what depends on the row.
 
 NEON without I8MM multiplies signed bytes alone: there unsigned A is read as signed bytes 128 less.
 It reads four words of a row at once and multiplies by lanes; without dot products, by the lower and
-the upper half of a vector of B, with sums of their own.
+the upper half of a vector of B, with sums of their own: two words at a time where B is known to
+have no -128, since two products fit 16 bits then.
 On RISC-V a step broadcasts nothing: a byte of A, with its sign, multiplies vectors of B's bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -38,6 +39,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
+from atc.errors import InternalError
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
@@ -59,6 +61,8 @@ DEEPEST = 1 << 15
 """The depth up to which no sum of a row times a zero point leaves INT32."""
 SPARE, SPARE_SPLIT = 2, 5
 """Registers beside sums and B: a word and a mask, and those that a v_dot4 of more needs."""
+FEW = 2
+"""Rows up to which all words of a step are read before vectors of B, where pairs are summed."""
 UNROLLED = 4
 """Bytes of a row whose steps are unrolled where each is a step of its own."""
 
@@ -124,9 +128,26 @@ def lane_dot(target: Target) -> str:
     return "neon_usdot4_lane" if "i8mm" in target.features else "neon_dot4_lane"
 
 
-def _largest_tile(nv: int, target: Target) -> tuple[int, int]:
+def in_pairs(w: Workload[MatMul], target: Target) -> bool:
+    """Return whether pairs of products are summed in 16 bits."""
+    return w.narrow and in_lanes(target) and not target.features & DOT_FEATURES
+
+
+def _largest_pairs(nv: int, registers: int) -> int:
+    """Return how many rows of nv vectors the registers hold, whose sums are of halves.
+
+    Beside them there are four words of B's vectors and of a row or, of few rows, four words of each
+    and two of a vector.
+    """
+    few = [r for r in range(1, FEW + 1) if r * (2 * nv + WORD) + WORD <= registers]
+    return max((registers - 6 - WORD * nv) // (2 * nv), *few, 0)
+
+
+def _largest_tile(nv: int, target: Target, pairs: bool) -> tuple[int, int]:
     """Return how many rows of nv vectors the registers hold, and how many registers sums get."""
     registers = target.vector_registers
+    if pairs:
+        return _largest_pairs(nv, registers), registers
     if bytewise(target):  # vectors of B are half as long
         room = registers - (1 + -(-nv // 2))
         return room // nv, room
@@ -201,7 +222,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
         widths = LANE_WIDTHS if lane_dot(target) else WIDTHS
         for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
-            most, registers = _largest_tile(nv, target)
+            most, registers = _largest_tile(nv, target, in_pairs(w, target))
             high = min(most, op.m)
             if high < 1 or nv > -(-op.n // width):
                 continue
@@ -216,7 +237,13 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
     ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
         width, read = params.nv * lanes(target), reading(target)
-        return {1: lambda b: pack_int8x4(w, b, width, read)} if w.constant[1] else {}
+
+        def pack(b: Array) -> Array:
+            if w.narrow and int(b.min()) == -128:
+                raise InternalError("weights of -128 in a product of narrow ones")
+            return pack_int8x4(w, b, width, read)
+
+        return {1: pack} if w.constant[1] else {}
 
     def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
@@ -251,6 +278,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
             "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,
             "by_lane": lane_dot(target), "halves": in_lanes(target) and not lane_dot(target),
+            "pairs": in_pairs(w, target), "few": FEW,
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "b_base": self._b_base(w, outer, width, read),
@@ -277,7 +305,10 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)
         depth, width = -(-op.k // WORD), lanes(target)
-        machine, rate = target.machine, target.machine.fma_rate(width * 4)
+        machine, pairs = target.machine, in_pairs(w, target)
+        if pairs:  # three instructions
+            machine = replace(machine, fmas=machine.fmas / 3)
+        rate = machine.fma_rate(width * 4)
         far = 0 if op.m * op.k <= machine.l1_kept else 1
         panels = column_panels(op.n, nv, width)
         cycles = 0.0
@@ -287,7 +318,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
                     machine, t.rows, panel.vectors, width, depth, phases, far,
                     at_once=WORD if in_lanes(target) else 1,
                 )
-                if not native:
+                if not native and not pairs:
                     each += depth * t.rows * panel.vectors / rate * (SPLIT - 1)
                 each += t.rows * panel.vectors * 3.0  # bytes out take more than floats
                 cycles += panel.count * t.count * each

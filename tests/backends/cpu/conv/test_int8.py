@@ -128,6 +128,24 @@ def test_pairs_of_products_beyond_16_bits_give_the_exact_sums(name: str) -> None
     assert check(EXTREME, name, 1) == len(EXTREME)
 
 
+IN_PAIRS = {
+    f"{label}, narrow": replace(case, narrow=True) for label, case in EXTREME.items()
+} | {
+    "two rows of padding": Case(12, 20, 5, 2, 2, size=11, narrow=True),
+    "wide padding": Case(40, 16, 3, 1, 2, size=5, x=np.int8, zero=-128, narrow=True, dilation=2),
+    "one block": Case(4, 16, 3, pad=1, size=6, group=1, narrow=True),
+}  # fmt: skip
+"""Convolutions without weights of -128, of which two products fit 16 bits by a bit."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["aarch64-neon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("armv7-neon", ARM[0]))],
+)
+def test_signed_products_summed_two_by_two_give_the_exact_sums(name: str) -> None:
+    assert check(IN_PAIRS | EXTREME, name, 2) >= len(IN_PAIRS | EXTREME) - 1
+
+
 TILED = {
     "few channels": Case(16, 32, 3, pad=1, size=9),
     "odd blocks": Case(40, 48, 3, pad=1, size=10, scale=0.005, extreme=True),

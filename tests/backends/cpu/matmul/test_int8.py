@@ -26,7 +26,7 @@ I32, F32 = DType.INT32, DType.FLOAT
 @dataclass(frozen=True)
 class Case:
     """A product of bytes; `a_t` and `b_t`: stored transposed; `known`: B is a constant; `finish`:
-    what its epilogue does."""
+    what its epilogue does; `narrow`: all numbers are the greatest or the least, of B -127."""
 
     m: int
     n: int
@@ -40,6 +40,7 @@ class Case:
     b_t: bool = False
     shared: bool = False
     finish: str = "sums"
+    narrow: bool = False
 
 
 CASES = {
@@ -56,6 +57,9 @@ CASES = {
     "batches of one B": Case(4, 20, 12, a=np.int8, batch=(3,), shared=True, finish="floats"),
     "constant batches": Case(3, 17, 8, a=np.int8, batch=(2,), finish="dynamic"),
     "residual": Case(8, 48, 40, zeros=(9, 0), finish="residual"),
+    "narrow": Case(9, 37, 70, a=np.int8, narrow=True),
+    "a narrow row": Case(1, 70, 45, zeros=(3, 0), narrow=True),
+    "two narrow rows": Case(2, 33, 64, a=np.int8, zeros=(-128, 5), narrow=True, finish="floats"),
 }
 
 
@@ -102,6 +106,9 @@ def prepared(case: Case) -> tuple[Workload, list[Array]]:
         stored = (*batch, columns, rows) if transposed else (*batch, rows, columns)
         x = rng.integers(info.min, info.max + 1, stored).astype(dtype)
         x[..., 0, :], x[..., -1, :] = info.max, info.min
+        if case.narrow:
+            x = rng.choice(np.array([info.min + len(arrays), info.max], dtype), stored)
+            x[..., -1, :] = x[..., 0, :]
         strides = list(dense(stored).strides)
         if transposed:
             strides[-2:] = strides[:-3:-1]
@@ -114,7 +121,7 @@ def prepared(case: Case) -> tuple[Workload, list[Array]]:
     arrays += extra
     out = type_of(np.zeros(loops, expr.dtype.numpy))
     known = (False, case.known, *[True] * len(extra))
-    return Workload(op, tuple(type_of(a) for a in arrays), (out,), known), arrays
+    return Workload(op, tuple(type_of(a) for a in arrays), (out,), known, case.narrow), arrays
 
 
 def sums(w: Workload, arrays: list[Array]) -> Array:
