@@ -117,7 +117,7 @@ def geometry(
     block, window = y.shape[-1], op.window
     axes = _axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank])
     held = params.rows_held if params else ()
-    merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
+    merge = all(rows_merge(v, axes[-1].out) for v in op.epilogue.views)
     flat = recut and not held and _is_flat(axes) and merge
     rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes
     oc = weights.shape[0] // op.group
@@ -153,7 +153,8 @@ def _is_flat(axes: Sequence[Axis]) -> bool:
     return all((a.kernel, a.stride, a.pad) == (1, 1, 0) and a.out == a.size for a in axes)
 
 
-def _rows_merge(view: View, cols: int) -> bool:
+def rows_merge(view: View, cols: int) -> bool:
+    """Return whether an operand's rows of so many columns lie one behind the other."""
     return len(view.strides) < 5 or view.strides[2] == view.strides[3] * cols
 
 

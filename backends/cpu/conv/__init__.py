@@ -19,6 +19,7 @@ from atc.backends.cpu.conv import (
     int8,
     int8_pairs,
     nchw_rows,
+    pointwise_winograd,
     pool_int8,
     pool_places,
     pool_planes,
@@ -36,5 +37,5 @@ KERNELS: tuple[AnyKernel, ...] = (
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
     *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
     *pool_places.KERNELS, *pool_planes.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
-    *filter_gradient_depthwise.KERNELS,
+    *filter_gradient_depthwise.KERNELS, *pointwise_winograd.KERNELS,
 )  # fmt: skip

@@ -1,22 +1,25 @@
-"""Matrix products by Winograd's inner product: against float64, and against ordinary sums."""
+"""Winograd's inner product: against float64, and against ordinary sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from blocked_convs import Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 from matmul_workloads import TRUTH, operands, workload
 
 import atc
+from atc.backends.cpu.conv.pointwise_winograd import ConvPointwiseWinograd, RowParams
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.matmul.winograd import BlockParams, MatMulWinograd
-from atc.backends.kernel import Workload
+from atc.backends.kernel import Workload, workload_of
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target
 from atc.backends.targets import get_target
@@ -128,6 +131,40 @@ def test_zeros_denormals_and_nan_stay_in_their_rows_and_columns() -> None:
     assert np.allclose(got[finite], want, rtol=1e-4, atol=1e-4)
     row = a[5].astype(np.float64) @ b.astype(np.float64)
     assert np.abs(got[5] - row).max() <= 1e-5 * np.abs(row).max() + 2.0**-148
+
+
+POINTWISE = {
+    "whole": Case(48, 32, (8, 8), (1, 1), pad=0),
+    "short rows": Case(64, 40, (5, 5), (1, 1), pad=0, epilogue="residual"),
+    "17 pixels": Case(96, 16, (17, 1), (1, 1), pad=0, epilogue="swish"),
+    "gated": Case(112, 20, (6, 7), (1, 1), pad=0, epilogue="gated"),
+    "batch": Case(48, 33, (4, 5), (1, 1), pad=0, batch=3, epilogue="residual"),
+    "strided": Case(64, 20, (11, 16), (1, 1), stride=2, pad=0, epilogue="residual"),
+    "strided, even": Case(48, 16, (16, 15), (1, 1), stride=3, pad=0, batch=2),
+    "strided, one dimension": Case(48, 16, (41,), (1,), stride=2, pad=0),
+    "one dimension": Case(80, 16, (31,), (1,), pad=0, epilogue="none"),
+}
+
+
+def test_pointwise_convolutions() -> None:
+    target, kernel = machine("zen4"), ConvPointwiseWinograd()
+    calls, wanted = [], []
+    for case in POINTWISE.values():
+        graph, feeds, expected = build(case, 16)
+        node = graph.nodes[0]
+        w = workload_of(graph, node, graph.constants)
+        assert kernel.accepts(w, target), case
+        known = graph.constants | dict(zip(graph.inputs, feeds, strict=True))
+        arrays = [known[i] for i in node.inputs if i]
+        pixels = prod(case.out)
+        whole = pixels if case.stride == 1 else case.out[0] if len(case.out) == 2 else 1
+        for rows in {1, *(n for n in (2, 4) if whole % n == 0 and pixels // n >= 16)}:
+            calls.append(Call(kernel, RowParams(rows=rows), w, arrays))
+            wanted.append((case, expected))
+    assert len(calls) > len(POINTWISE)
+    for (case, expected), (got,) in zip(wanted, run_calls(calls, target), strict=True):
+        error = np.abs(from_blocks(got, case.filters) - expected).max()
+        assert error <= 3e-6 * max(np.abs(expected).max(), 1), case
 
 
 def test_only_cores_whose_additions_have_units_choose_it() -> None:

@@ -1,0 +1,118 @@
+"""Winograd's inner product, whose half as many products need additions in their place.
+
+x0 w0 + x1 w1 = (x0 + w1)(x1 + w0) - x0 x1 - w0 w1: what is subtracted is summed once for each row
+and, when compiling, for each column. A core whose additions have units of their own (AMD's Zen)
+keeps both kinds busy: of three products two are made so, the third by a multiply-add, in the time
+of two (S. Winograd, "A new algorithm for inner product", 1968).
+
+Numbers of both operands meet in one sum, so their magnitudes are made alike: rows and columns are
+scaled by powers of two until their root mean squares lie between 1 and 2 (R. P. Brent, "Error
+analysis of algorithms for matrix multiplication and triangular decomposition using Winograd's
+identity", 1970). Every other pair is subtracted, (w1 - x0)(x1 - w0), so that x0 x1 of numbers of
+one sign don't pile up. Errors are those of sums of products of the row's and the column's root mean
+squares.
+
+Tiles are of as many rows as a vector has lanes by one vector of columns: additions read a number of
+a row into all lanes themselves, which AVX-512 can, as a broadcast of its own would take one of
+their units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from atc.backends.render.vector_expr import lanes
+from atc.backends.target import Target
+from atc.ir.graph import Array
+
+PARTS = 3
+"""Parts of the depth: the two of the pairs, and that of plain products."""
+CALL = 12.0
+"""Cycles to enter and leave a tile."""
+WAIT = 1.1
+"""How much longer than the latency a sum waits for the one before."""
+BALANCING = 1.6
+"""Cycles to transpose, scale and sum a number of a row."""
+ENDING = 9.0
+"""Cycles to make a vector of results of its sum."""
+
+
+def pairs_pay(target: Target) -> bool:
+    """Return whether a core has the units, and the instructions to keep them busy."""
+    return target.simd == "avx512" and target.machine.separate_adds
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """Sums of `depth` products, in tiles of at most `lanes` rows."""
+
+    depth: int
+    lanes: int
+
+    @property
+    def third(self) -> int:
+        """Steps of which each takes a pair and one more number."""
+        return self.depth // (PARTS * self.lanes) * self.lanes
+
+    @property
+    def rest(self) -> int:
+        """Plain products behind them."""
+        return self.depth - PARTS * self.third
+
+    @property
+    def size(self) -> int:
+        """Floats of a tile of rows, and of a panel of columns: sums of pairs and scales, too."""
+        return self.lanes * (self.depth + 2)
+
+    def lines(self, tiles: int) -> int:
+        """Return the lines that two steps ask for, if so many tiles share a panel of columns."""
+        return -(-2 * PARTS // tiles)
+
+    def share(self, tiles: int) -> int:
+        """Return the floats that a tile then asks for."""
+        return self.third // 2 * self.lines(tiles) * self.lanes
+
+    def cycles(self, target: Target, tiles: Iterable[tuple[int, int]], panels: int) -> float:
+        """Return the cycles of (rows, count) tiles for all panels, and of balancing the rows."""
+        machine, size = target.machine, 4 * self.lanes
+        units, numbers = machine.fma_rate(size), machine.loads
+        vector, waiting = 1 / machine.load_rate(size), machine.fma_latency * WAIT
+        total = 0.0
+        for rows, count in tiles:
+            step = max(2 * rows / units, PARTS * (rows / numbers + vector), 2 * waiting)
+            plain = max(rows / units, rows / numbers + vector, waiting)
+            each = CALL + self.third * step + self.rest * plain + ENDING * rows
+            total += count * (panels * each + BALANCING * rows * self.depth)
+        return total
+
+
+def inner_product(depth: int, target: Target) -> InnerProduct | None:
+    """Return the parts of a depth; None if it is too short, or no vectors."""
+    width = lanes(target)
+    fits = depth >= PARTS * width and depth % width == 0
+    return InnerProduct(depth, width) if fits else None
+
+
+def balanced_columns(columns: Array) -> Array:
+    """Return columns [..., depth, lanes] scaled and in the order of use: [..., depth + 2, lanes].
+
+    Each step has the second number of a pair, the first one and a plain one; numbers without a pair
+    follow, then the columns' sums of pairs and what undoes their scales: 0 for zeros, whose results
+    are exact.
+    """
+    *batch, depth, width = columns.shape
+    third = InnerProduct(depth, width).third
+    wide = columns.astype(np.float64)
+    size = np.sqrt((wide**2).mean(-2))
+    exponent = np.clip(np.frexp(size)[1] - 1, -126, 126)
+    scaled = wide * np.ldexp(1.0, -exponent)[..., None, :]
+    first, second, plain = (scaled[..., n * third : (n + 1) * third, :] for n in range(PARTS))
+    signed = first * np.where(np.arange(third) % 2, -1.0, 1.0)[:, None]
+    steps = np.stack([second, signed, plain], -2).reshape(*batch, PARTS * third, width)
+    sums = (signed * second).sum(-2)
+    undo = np.where(size > 0, np.ldexp(1.0, exponent), 0.0)
+    ends = np.stack([sums, undo], -2)
+    return np.concatenate([steps, scaled[..., PARTS * third :, :], ends], -2).astype(np.float32)
