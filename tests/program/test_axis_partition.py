@@ -172,11 +172,7 @@ def test_models_of_many_shapes_give_the_same_bits(name: str, tmp_path: Path) -> 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("batch", ["-1", "1~9"])
-def test_listed_shapes_have_threads_beside_ranges_and_without(
-    batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
+def test_listed_shapes_have_threads_beside_ranges_and_without(batch: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     weights = rng.standard_normal((12, 8, 3, 3)).astype(np.float32)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
@@ -188,7 +184,8 @@ def test_listed_shapes_have_threads_beside_ranges_and_without(
     onnx.save(net, tmp_path / "net.onnx")
     atc.compile(
         tmp_path / "net.onnx", tmp_path / "net", target="c99", num_threads=2,
-        input_shape=f"x:{batch},8,9,7", dynamic_dims="1;4", build_config="cc -O0",
+        thread_tuning=False, input_shape=f"x:{batch},8,9,7", dynamic_dims="1;4",
+        build_config="cc -O0",
     )  # fmt: skip
     for profile in (0, 1):
         text = (tmp_path / "net" / "src" / f"net_shape{profile}.c").read_text()
