@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
-import numpy as np
 from typing_extensions import TypeVar
 
 from atc.backends.packed_layout import PackedLayout
@@ -21,6 +20,7 @@ from atc.errors import InternalError
 from atc.ir.expr import Call, functions_of
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType
 from atc.ir.ops import Conv, ConvBlocked, MatMul
+from atc.ir.weights import is_narrow, is_whole
 
 Params = Mapping[str, int | str | bool]
 Pack = Callable[[Array], Array]
@@ -107,31 +107,12 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     outputs = tuple(graph.types[o] for o in node.outputs)
     known = tuple(i in constants for i in node.inputs)
     weights = constants.get(node.inputs[1]) if isinstance(node.op, PRODUCTS) else None
-    whole = weights is not None and _is_whole(weights)
-    narrow = weights is not None and _is_narrow(weights)
+    whole = weights is not None and is_whole(weights)
+    narrow = weights is not None and is_narrow(weights)
     return Workload(node.op, graph.types_of(node.inputs), outputs, known, whole, narrow)
 
 
 PRODUCTS = (Conv, ConvBlocked, MatMul)
-
-
-def _is_whole(weights: Array) -> bool:
-    """Return whether floats are whole numbers of 12 bits times a power of two, and not all 0."""
-    flat = weights.reshape(-1)
-    trained = weights.dtype != np.float32 or not _has_12_bits(flat[:256])
-    return not trained and _has_12_bits(flat) and bool(flat.any())
-
-
-def _has_12_bits(numbers: Array) -> bool:
-    largest = np.abs(numbers).max(initial=0)
-    scaled = np.ldexp(numbers, 12 - np.frexp(largest)[1])
-    return bool(np.isfinite(largest) and (scaled == np.rint(scaled)).all())
-
-
-def _is_narrow(weights: Array) -> bool:
-    """Return whether weights are signed bytes, none of them -128."""
-    signed = DType.from_numpy(weights.dtype) is DType.INT8
-    return signed and weights.size > 0 and int(weights.min()) > -128
 
 
 def weight_type(w: Workload) -> TensorType | None:

@@ -77,9 +77,9 @@ def test_runs_in_the_arena_give_the_same_bits(model: Path | str, tmp_path: Path)
     audit_memory(program, places, arena.scratch, arena.plan.size)
     reader, read = next(
         (c.node.outputs[0], a) for c in calls(program.steps) for a in c.arguments
-        if a in program.inputs and program.home(c.node.outputs[0]) in places
+        if a in program.inputs and program.base(c.node.outputs[0]) in places
     )  # fmt: skip
-    wrong = {**places, read: places[program.home(reader)] + 4}
+    wrong = {**places, read: places[program.base(reader)] + 4}
     with pytest.raises(InternalError, match="memory plan"):
         audit_memory(program, wrong, arena.scratch, arena.plan.size)
 

@@ -80,7 +80,7 @@ class Across:
 
     @property
     def reads(self) -> dict[int, list[int]]:
-        """What is read, by its place in a row, and the columns of the window that it holds."""
+        """The columns of the window that each read holds, by the read's place in a row."""
         found: dict[int, list[int]] = {}
         for k in range(self.cols.kernel):
             at = k * self.cols.dilation

@@ -72,7 +72,7 @@ def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -
     graph = AtcBackendRep(model, TARGET.name).lower(feeds)
     program = program_of(graph)
     products = [c.node.outputs[0] for c in calls(program.steps) if c.node.op.kind == "MatMul"]
-    assert max(map(program.shift, products)) == inside
+    assert max(map(program.byte_offset, products)) == inside
     (network,) = compile_networks([graph], TARGET, "O0")
     right = dict(zip("yz", reference(model, *feeds.values()), strict=True))
     for name, found in network.run(feeds).items():

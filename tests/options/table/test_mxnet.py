@@ -258,7 +258,8 @@ def test_x_17_in_bulk_or_each_call_by_itself(tmp_path: Path) -> None:
     )
     for value, bulk in (("0", False), ("1", True)):
         environ = {"MXNET_EXEC_BULK_EXEC_INFERENCE": value}
-        steps = project_of(options(environ, model, target="x86-64-avx2")).program.steps
+        blocked = options(environ, model, target="x86-64-avx2", layout_transform="nchw8c")
+        steps = project_of(blocked).program.steps
         assert any(isinstance(step, CascadeLoop) for step in steps) == bulk
 
 
