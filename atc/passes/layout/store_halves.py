@@ -16,35 +16,60 @@ from atc.ir.expr import Call, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, captured, reads
 from atc.ir.ops import Conv, Map, MatMul, Reduce
 from atc.ir.view import dense
+from atc.passes.canonical.simplify_matmul import read_through
 from atc.passes.layout.store_bf16 import reading
 
 
 def store_halves(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Narrow results of one rounding, where all that reads them can take them so."""
+    """Narrow what is rounded, or moved and widened, where all that reads it can take it so."""
     rounded = _rounded(graph)
     if not rounded:
         return graph
+    makers = {name: node for node in graph.nodes for name in node.outputs}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(reads(node)):
             readers.setdefault(name, []).append(node)
     constants = {**outer, **graph.constants}
-    kept = {n for n in rounded if any(n in _multiplied(r) for r in readers.get(n, ()))}
-    while wrong := {
-        n for n in kept if not all(_takes(r, n, kept, rounded, constants) for r in readers[n])
-    }:
+
+    def is_read(node: Node, index: int, half: DType) -> bool:
+        """Whether a product reads an operand in 16 bits anyway."""
+        name = node.inputs[index]
+        maker = makers.get(name)
+        if maker is not None:
+            return _is_read_through(graph, node, index, maker, half)
+        return _is_exact(constants.get(name), half)
+
+    kept = {
+        name for name, expr in rounded.items() for node in readers.get(name, ())
+        if name in _multiplied(node)
+        and not is_read(node, node.inputs.index(name), expr.dtype)
+    }  # fmt: skip
+
+    def takes(node: Node, name: str) -> bool:
+        """Whether a node can read a value as it is stored then, with the others of a product."""
+        multiplied, half = _multiplied(node), rounded[name].dtype
+        expressions = [node.inputs[k] for k in _widened(node)] if _result(node.op) else []
+        if (*multiplied, *expressions).count(name) != [*reads(node)].count(name):
+            return False
+        return name not in multiplied or all(
+            (n in kept and rounded[n].dtype is half) or is_read(node, k, half)
+            for k, n in enumerate(multiplied)
+        )
+
+    while wrong := {n for n in kept if not all(takes(node, n) for node in readers[n])}:
         kept -= wrong
     return _stored(graph, {n: rounded[n] for n in kept})
 
 
 def _rounded(graph: Graph) -> dict[str, Expr]:
-    """Return the expressions of results that nodes round and then widen to floats."""
+    """Return the expressions in 16 bits of results that nodes widen to floats at last."""
     inside = {n for node in graph.nodes for g in node.op.subgraphs() for n in captured(g)}
     found = {}
     for node in graph.nodes:
         match _result(node.op):
-            case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", dtype=half) as expr,)):
-                if half.is_half and len(node.outputs) == 1:
+            case Call(dtype=DType.FLOAT, fn="Cast", args=(expr,)):
+                if expr.dtype.is_half and len(node.outputs) == 1:
                     found[node.outputs[0]] = expr
     inside |= {*graph.ends}
     return {n: e for n, e in found.items() if n not in inside and not is_dynamic(graph.types[n])}
@@ -76,20 +101,15 @@ def _widened(node: Node) -> range:
     return range(0 if isinstance(op, Reduce) else first, len(node.inputs))
 
 
-def _takes(
-    node: Node, name: str, kept: set[str], rounded: Mapping[str, Expr],
-    constants: Mapping[str, Array],
-) -> bool:  # fmt: skip
-    """Return whether a node can read a value as it is stored then, with these others."""
-    half, multiplied = rounded[name].dtype, _multiplied(node)
-    expressions = [node.inputs[k] for k in _widened(node)] if _result(node.op) else []
-    if (*multiplied, *expressions).count(name) != [*reads(node)].count(name):
+def _is_read_through(graph: Graph, node: Node, index: int, maker: Node, half: DType) -> bool:
+    """Return whether a product can read what its operand is only cast from."""
+    op = maker.op
+    if not isinstance(op, Map) or op.expr != cast(Input(half, 0), DType.FLOAT) or op.coordinates:
         return False
-    others = [n for n in multiplied if n != name] if name in multiplied else []
-    return all(
-        (n in kept and rounded[n].dtype is half) or _is_exact(constants.get(n), half)
-        for n in others
-    )
+    if isinstance(node.op, MatMul):
+        return read_through(node.op, index, op.shape, op.views) is not None
+    same = graph.types[maker.inputs[0]].shape == graph.types[maker.outputs[0]].shape
+    return same and op.views[0] == dense(op.shape)
 
 
 def _is_exact(constant: Array | None, half: DType) -> bool:

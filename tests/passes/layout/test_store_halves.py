@@ -47,6 +47,25 @@ def inverted(dtype: type) -> onnx.ModelProto:
     return model(nodes, (1, 24, 8, 8), dtype, {"f": rng.normal(size=(24, 24, 1, 1)) / 5})
 
 
+def heads(dtype: type) -> onnx.ModelProto:
+    """Return a model of attention whose heads are moved before products read them."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        *(N("MatMul", ["x", f"w{k}"], [f"{k}0"]) for k in "qkv"),
+        *(N("Reshape", [f"{k}0", "apart"], [f"{k}1"]) for k in "qkv"),
+        *(N("Transpose", [f"{k}1"], [k], perm=[0, 2, 3, 1] if k == "k" else [0, 2, 1, 3])
+          for k in "qkv"),
+        N("MatMul", ["q", "k"], ["a"]), N("Softmax", ["a"], ["p"]), N("MatMul", ["p", "v"], ["o"]),
+        N("Transpose", ["o"], ["o1"], perm=[0, 2, 1, 3]), N("Reshape", ["o1", "whole"], ["o2"]),
+        N("MatMul", ["o2", "wv"], ["y"]),
+    ]  # fmt: skip
+    constants = {f"w{k}": rng.normal(size=(48, 48)) / 12 for k in "qkv"}
+    made = model(nodes, (1, 24, 48), dtype, constants)
+    for name, shape in (("apart", (1, 24, 3, 16)), ("whole", (1, 24, 48))):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(shape), name))
+    return made
+
+
 def model(
     nodes: list[onnx.NodeProto], shape: tuple[int, ...], dtype: type,
     constants: dict[str, np.ndarray],
@@ -75,7 +94,7 @@ def factors(graph: Graph) -> set[str]:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("made", [transformer, inverted])
+@pytest.mark.parametrize("made", [transformer, inverted, heads])
 def test_products_read_what_is_rounded_as_it_is(
     made: Callable[[type], onnx.ModelProto], dtype: type
 ) -> None:
