@@ -37,6 +37,7 @@ from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.layout.store_f16 import store_f16
+from atc.passes.layout.store_halves import store_halves
 from atc.passes.layout.widen_f16 import widen_f16
 from atc.passes.quantized.fuse_requantize import fuse_requantize
 from atc.passes.quantized.lower_qdq import lower_qdq
@@ -166,6 +167,7 @@ DEVICE_PASSES: tuple[Pass, ...] = (
     _again("merge_padding", merge_padding),
     _again("fuse_attention", partial(fuse_attention, kernels=Kernels.DEVICE)),
     _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
+    Pass("store_halves", store_halves),
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )
 """What runs behind all other passes where a GPU computes."""

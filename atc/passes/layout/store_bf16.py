@@ -253,18 +253,18 @@ def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorTyp
         case Map() if op.is_movement:
             return replace(op, expr=Input(new[node.outputs[0]].dtype, 0))
         case ConvBlocked() | MatMul():
-            expr = _stored(_read(op.epilogue.expr, places(node.inputs[2:], 1)), stored)
+            expr = _stored(reading(op.epilogue.expr, places(node.inputs[2:], 1)), stored)
             return replace(op, epilogue=replace(op.epilogue, expr=expr))
         case Map():
-            return replace(op, expr=_stored(_read(op.expr, places(node.inputs, 0)), stored))
+            return replace(op, expr=_stored(reading(op.expr, places(node.inputs, 0)), stored))
         case Reduce():
             own = len(op.views)
-            return replace(op, expr=_read(op.expr, places(node.inputs[:own], 0)))
+            return replace(op, expr=reading(op.expr, places(node.inputs[:own], 0)))
         case _:
             return op
 
 
-def _read(expr: Expr, places: Mapping[int, DType]) -> Expr:
+def reading(expr: Expr, places: Mapping[int, DType]) -> Expr:
     """Return an expression of which these operands are in 16 bits."""
     types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
     return substitute(

@@ -16,10 +16,10 @@ import numpy as np
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import unravel
 from atc.backends.cuda.products.boxes import CHUNK, Matrix, Side, packed_matrix, plus
+from atc.backends.cuda.products.prepared import Prepared, scratch_argument
 from atc.backends.cuda.products.tiles import Operand, Product, index_type, windows_met
 from atc.backends.cuda.products.warpgroup import (
     LEAST,
-    Prepared,
     RoundedProduct,
     ShortenedProduct,
     SplitProduct,
@@ -27,7 +27,6 @@ from atc.backends.cuda.products.warpgroup import (
     WarpgroupParams,
     WarpgroupProduct,
     parts_size,
-    scratch_argument,
 )
 from atc.backends.kernel import Pack, TensorMap, Walk, Workload
 from atc.backends.render.expr import address

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, ElementKernel, grid, unravel
+from math import prod
+
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import (
+    MOST_BLOCKS,
+    DeviceKernel,
+    ElementKernel,
+    grid,
+    seconds,
+    unravel,
+)
 from atc.backends.cuda.products.tiles import (
+    RESIDENT,
     MatMulTiles,
     Product,
     epilogue_of,
@@ -14,12 +25,15 @@ from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
-from atc.dims import high
-from atc.ir.ops import MatMul
+from atc.dims import high, is_dynamic
+from atc.ir.ops import Conv, MatMul
 
 DEEP, FEW, SHARERS = 64, 1 << 15, 256
 """Fewest products of a sum that threads share, most results that don't fill a GPU, threads of a
 block."""
+
+JOINING = 400
+"""Clocks of a block in which its threads wait for memory, and for each other's shares."""
 
 
 class MatMulElements(ElementKernel):
@@ -47,25 +61,12 @@ class MatMulElements(ElementKernel):
         }  # fmt: skip
 
 
-class MatMulShared(DeviceKernel):
-    """A result with few rows or columns: threads share the depth of each element.
+class _Shared(DeviceKernel):
+    """Results too few for a thread each: threads share the depth of each; the order is fixed."""
 
-    A decoder's single token times a matrix has too few results for a thread each. The order of
-    sums is fixed.
-    """
-
-    name = "cuda_matmul_shared"
-    op = MatMul
     template = "cuda/products/matmul_shared.cu.j2"
     dynamic = True
     barriers = True
-    accepts_16_bit_weights = True
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """Slim results of long sums, and few of them."""
-        if MatMulTiles().accepts(w, target):
-            return False
-        return high(product_of(w).k) >= DEEP and high(w.outputs[0].size) <= FEW
 
     def _shape(self, product: Product) -> tuple[int, int, bool]:
         """Return the threads of a result, the results of a block, and whether lanes come first.
@@ -91,9 +92,46 @@ class MatMulShared(DeviceKernel):
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "count": count, "blocks": -(-count // columns), "lanes": lanes, "columns": columns,
             "lanes_first": lanes_first, "indices": unravel("number", loops),
+            "target": "number" if isinstance(w.op, MatMul) else product.target,
             "step": multiply_add(product.accumulator, "total", product.a.value, product.b.value),
             "join": accumulate("Sum", product.accumulator, "other"),
         }  # fmt: skip
 
 
-KERNELS = (MatMulElements(), MatMulShared())
+class MatMulShared(_Shared):
+    """A result with few rows or columns, such as a decoder's single token times a matrix."""
+
+    name = "cuda_matmul_shared"
+    op = MatMul
+    accepts_16_bit_weights = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Slim results of long sums, and few of them."""
+        if MatMulTiles().accepts(w, target):
+            return False
+        return high(product_of(w).k) >= DEEP and high(w.outputs[0].size) <= FEW
+
+
+class ConvShared(_Shared):
+    """A Conv of few results, one pixel of each image perhaps: threads share the depth of each."""
+
+    name = "cuda_conv_shared"
+    op = Conv
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Accept few results of long sums."""
+        few = high(w.outputs[0].size) <= FEW and not is_dynamic(w.input(1))
+        return few and product_of(w).k >= DEEP
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Return the seconds that blocks take to read both operands, and to join shares."""
+        product, gpu = product_of(w), gpu_of(target.device)
+        lanes, columns, _ = self._shape(product)
+        blocks = -(-w.outputs[0].size // columns)
+        assert isinstance(w.op, Conv)
+        step = 2 if prod(w.op.window.kernel) == 1 else 8  # where a tap is takes divisions
+        clocks = step * SHARERS // 32 * -(-product.k // lanes) + JOINING
+        return seconds(w, gpu.compute_ns(blocks, RESIDENT, clocks), gpu)
+
+
+KERNELS = (MatMulElements(), MatMulShared(), ConvShared())

@@ -17,7 +17,6 @@ from atc.backends.cuda.gpus import LAUNCH_NS, gpu_of
 from atc.backends.cuda.kernel import DeviceKernel, seconds, unravel
 from atc.backends.cuda.products.boxes import (
     ATOM,
-    CHUNK,
     ROUNDED,
     ROW,
     SHORTENED,
@@ -28,7 +27,6 @@ from atc.backends.cuda.products.boxes import (
     Side,
     matrix_of,
     pack,
-    packed_depth,
     packed_matrix,
     packed_operand,
     side_of,
@@ -40,8 +38,16 @@ from atc.backends.cuda.products.constants import (
     sum_of,
     with_sums,
 )
+from atc.backends.cuda.products.prepared import (
+    Prepared,
+    RowSums,
+    arrangement,
+    prepared,
+    row_sums,
+    scratch_argument,
+    size_of,
+)
 from atc.backends.cuda.products.tiles import (
-    Operand,
     Product,
     epilogue_of,
     multiply_add,
@@ -56,7 +62,7 @@ from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array, DType, Op, row_major
+from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
 
 ROOM = 227 << 10
@@ -97,33 +103,6 @@ class WarpgroupParams(KernelParams):
     shared: bool = False
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What a launch before the product's makes in scratch: bytes, and those that it reads.
-
-    `threads` are as many as can work at a time.
-    """
-
-    bytes: int
-    read: int
-    threads: int
-
-
-@dataclass(frozen=True)
-class RowSums:
-    """Sums over the depth of an operand's rows, in scratch: the C type is int32_t.
-
-    They are those of `count` rows, over the loops `indices`, from byte `begin` on behind the parts
-    of tiles; `row` is the C of a row's number.
-    """
-
-    operand: Operand
-    count: int
-    indices: tuple[tuple[str, int], ...]
-    row: str
-    begin: int
-
-
 class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     """Products of tiles by warpgroups, floats summed in float.
 
@@ -133,7 +112,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
     template = "cuda/products/warpgroup.cu.j2"
     barriers = True
     tensor_cores = True
-    operands = (0, 1)
+    operands: tuple[int, int] = (0, 1)
     """The indices of the inputs that are multiplied, that of the rows first."""
     along_rows = False
     """Whether neighbouring rows of results are contiguous in memory, not columns."""
@@ -183,53 +162,20 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             b = own if w.constant[second] else replace(own, argument=scratch_argument(w))
         return a, b
 
-    def _is_arranged(self, w: Workload) -> bool:
-        """Whether the second operand is arranged in scratch before the product."""
+    def _arranged(self, w: Workload) -> Matrix | None:
+        """Return the second operand, if it is arranged in scratch before the product."""
         found = self._matrices(w)
-        return found is not None and found[1].argument == scratch_argument(w)
+        own = found is not None and found[1].argument == scratch_argument(w)
+        return found[1] if found is not None and own else None
 
     def _row_sums(self, w: Workload) -> list[RowSums]:
-        """Return the sums of rows that zero points multiply: all but those of constants."""
-        op, product = self.matmul(w), self.product(w)
-        begin, found = self._arranged_bytes(w), list[RowSums]()
-        for operand, other, index, view, extent in (
-            (product.a, product.b, "i", op.a_view, op.m), (product.b, product.a, "j",
-             transposed(op.b_view), op.n),
-        ):  # fmt: skip
-            if not other.zero or (operand is product.b and w.constant[self.operands[1]]):
-                continue
-            kept = [(name, n) for (name, n), s in zip(product.batch, view.strides, strict=False)
-                    if s != 0]  # fmt: skip
-            loops = (*kept, (index, extent))
-            steps = row_major([n for _, n in loops])
-            row = " + ".join(f"{v} * {s}" if s != 1 else v
-                             for (v, _), s in zip(loops, steps, strict=True))  # fmt: skip
-            found.append(RowSums(operand, prod(n for _, n in loops), loops, row, begin))
-            begin += 4 * found[-1].count
-        return found
-
-    def _arranged_bytes(self, w: Workload) -> int:
-        found = self._matrices(w)
-        if found is None or not self._is_arranged(w):
-            return 0
-        return found[1].step * found[1].rows * prod(n for _, _, n in found[1].batch)
+        arranged = self._arranged(w)
+        begin = size_of(arranged) if arranged else 0
+        return row_sums(self.matmul(w), self.product(w), w.constant[self.operands[1]], begin)
 
     def prepared(self, w: Workload) -> Prepared | None:
         """Return what a launch before the product's makes in scratch; None: there is none."""
-        sums, arranged = self._row_sums(w), self._arranged_bytes(w)
-        if not sums and not arranged:
-            return None
-        made, own = arranged + 4 * sum(s.count for s in sums), self.operands[1]
-        read = sum(w.input(k).nbytes for k in self.operands
-                   if sums or (k == own and arranged))  # fmt: skip
-        each = self._arranging(w)[1]
-        return Prepared(made, read, max(arranged // each, 32 * sum(s.count for s in sums)))
-
-    def _arranging(self, w: Workload) -> tuple[int, int]:
-        """Return how many numbers of a row a thread arranges at a time, and as how many bytes."""
-        form = self._form(w)
-        count = 16 if form.planes else CHUNK // form.bytes
-        return count, count * form.bytes * max(1, form.planes)
+        return prepared(w, self.operands, self._form(w), self._arranged(w), self._row_sums(w))
 
     def packs(
         self, w: Workload, params: WarpgroupParams, target: Target
@@ -324,14 +270,17 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         assert found is not None
         product, matmul, own = self.product(w), self.matmul(w), found[1]
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
-        sums = {s.operand: s for s in self._row_sums(w)}
-        arranged = self._arrangement(w, params) if self._is_arranged(w) else None
-        of_a, of_b = (_sum_in_scratch(sums.get(o), params) for o in (product.a, product.b))
-        if own.packed and w.constant[self.operands[1]]:
+        begin, second = parts_size(params), self.operands[1]
+        sums = self._row_sums(w)
+        elements = {s.operand: s.element(begin) for s in sums}
+        of_a, of_b = (elements.get(o, "") for o in (product.a, product.b))
+        arranged = None
+        if self._arranged(w):
+            arranged = arrangement(w, second, matmul, form, product, own.step, begin)
+        if own.packed and w.constant[second]:
             product = replace(product, b=packed_operand(matmul, form, product))
             if product.a.zero:
-                rows = own.step * own.rows * prod(n for _, _, n in own.batch)
-                of_b = sum_of(rows, packed_row(matmul, product))
+                of_b = sum_of(size_of(own), packed_row(matmul, product))
         after = [*less_zeros(product, of_a, of_b), *after]
         a, b = product.a, product.b
         sides = self._sides(w, params)
@@ -345,34 +294,13 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
             "indices": unravel("at", tiles_of(product, params.m, params.n)),
             "steps": -(-product.k // form.depth), "share": params.shared,
             "prepared": self.prepared(w) is not None, "arranged": arranged,
-            "row_sums": [
-                {"element": s.operand.element, "text": s.operand.text, "count": s.count,
-                 "indices": unravel("row", s.indices), "begin": parts_size(params) + s.begin,
-                 "own": s.operand.indices}
-                for s in sums.values()
-            ],
+            "row_sums": [each.values(begin) for each in sums],
             "join": accumulate("Sum", product.accumulator, "other"),
             "after": after, "value": value, "sides": sides,
             "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
             "brought": " ".join(side.text for side in sides),
             "used": " ".join((*((a.text, b.text) if floats else ()), product.text, *after, value,
                               "tile_i", "tile_j")),
-        }  # fmt: skip
-
-    def _arrangement(self, w: Workload, params: WarpgroupParams) -> dict[str, object]:
-        """Return how the second operand is arranged: neighbouring threads read neighbours."""
-        op, form, product, found = self.matmul(w), self._form(w), self.product(w), self._matrices(w)
-        assert found is not None
-        count, size = self._arranging(w)
-        row, b = packed_depth(op, form) // max(1, form.planes), product.b
-        outer = [(product.batch[k][0], n) for k, n in packed_batch(op)]
-        inner = [("j", op.n), ("part", row // count)]
-        loops = [*outer, *(inner[::-1] if b.along_rows else inner)]
-        return {
-            "type": w.input(self.operands[1]).dtype.c, "numbers": count, "operand": b,
-            "indices": unravel("at", loops), "count": prod(n for _, n in loops),
-            "value": b.value if form.planes else b.element, "begin": parts_size(params),
-            "row": packed_row(op, product), "pitch": found[1].step,
         }  # fmt: skip
 
     def cost(self, w: Workload, params: WarpgroupParams, target: Target) -> float:
@@ -402,19 +330,6 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         waves = -(-tiles // (gpu.multiprocessors * resident))
         spread = min(resident, -(-tiles // gpu.multiprocessors))
         return seconds(w, (waves * spread * (steps * step + ends) + 1000) / gpu.clock, gpu)
-
-
-def scratch_argument(w: Workload) -> int:
-    """Return the index of scratch among a kernel's arguments: behind inputs and outputs."""
-    return sum(t is not None for t in (*w.inputs, *w.outputs))
-
-
-def _sum_in_scratch(sums: RowSums | None, params: WarpgroupParams) -> str:
-    """Return the C of the sum of a row in scratch; '' where it isn't there."""
-    if sums is None:
-        return ""
-    place = f"(const unsigned char *)scratch + {parts_size(params) + sums.begin}"
-    return f"((const int32_t *)(const void *)({place}))[{sums.row}]"
 
 
 def _tiles(product: Product, params: WarpgroupParams) -> int:

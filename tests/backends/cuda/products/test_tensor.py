@@ -209,10 +209,20 @@ CASES |= {
                                                    (S8, U8, S8, U8), ((70, 656), (656, 72), (), ()),
                                                    constant=(2, 3)),
 }  # fmt: skip
+CASES |= {
+    "few results": Case("cuda_conv_shared", "Conv", (F32, F32, F32),
+                        ((2, 16, 5, 5), (6, 8, 3, 3), (6,)), (*CONV, ("group", 2))),
+    "few results of a pixel": Case("cuda_conv_shared", "Conv", (F16, F16), ((3, 200, 1, 1),
+                                   (24, 200, 1, 1)), constant=(1,)),
+    "few results of bytes": Case("cuda_conv_shared", "ConvInteger", (U8, U8, U8, U8),
+                                 ((1, 16, 6, 7), (24, 8, 3, 3), (), (24,)),
+                                 (*CONV, ("group", 2)), constant=(1, 2)),
+}  # fmt: skip
 QUICK = (
     "float16", "uint8 and int8", "two zero points", "zero points of filters",
     "wgmma of bytes and a zero point", "wgmma of halves of the run",
-    "wgmma of two zero points of the run", "halves", "conv", "conv in floats", "attention", "short",
+    "wgmma of two zero points of the run", "few results", "halves", "conv", "conv in floats",
+    "attention", "short",
     "wgmma of float16", "wgmma of halves", "packed halves", "filters by taps",
 )  # fmt: skip
 
@@ -459,3 +469,16 @@ def test_warpgroups_that_share_steps_compile_without_spills(tmp_path: Path) -> N
 @pytest.mark.parametrize("device", ARCHITECTURES)
 def test_all_tiles_compile_without_spills(device: str, tmp_path: Path) -> None:
     check_code(device, sources(device, *CASES.values()), tmp_path)
+
+
+@pytest.mark.parametrize("device", ["sm_80", "sm_90"])
+def test_threads_share_the_few_results_of_a_gate(device: str) -> None:
+    """As squeeze-and-excitation has: 48 results of 1152 channels, of one pixel."""
+    for shapes, few in (
+        (((1, 1152, 1, 1), (48, 1152, 1, 1)), True), (((1, 512, 9, 9), (512, 512, 3, 3)), False)
+    ):  # fmt: skip
+        case = Case("", "Conv", (F32, F32), shapes, constant=(1,))
+        graph = run_passes(lowered_case(case).graph, width=1, device=True)
+        target = get_target(f"cuda-{device.replace('_', '')}")
+        chosen = {c.candidate.kernel.name for c in select(graph, target).values()}
+        assert ("cuda_conv_shared" in chosen) == few
