@@ -305,7 +305,10 @@ def shapes(value: object) -> Mapping[str, InputShape]:
 def value_ranges(value: object) -> Mapping[str, tuple[Range, ...]]:
     """Return ranges of integers by the name of a value, from `name:0~9;name2:1~8,1~64`."""
     if isinstance(value, Mapping):
-        items = [(str(name), tuple(map(str, given))) for name, given in value.items()]
+        items = [
+            (str(name), tuple(g.split(",") if isinstance(g, str) else map(str, _listed(g))))
+            for name, g in value.items()
+        ]
     else:
         pairs = [item.rpartition(":") for item in str(value).split(";")] if value else []
         items = [(name.strip(), tuple(given.split(","))) for name, _, given in pairs]
@@ -390,12 +393,19 @@ def _number(name: str, dim: object) -> int | Range:
     return first if first == last else Range(first, last)
 
 
+def _listed(value: object) -> list[object]:
+    """Return the items of a sequence, which text isn't here."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise OptionError(f"'{_shown(value)}' is no list", hint="give a list, or a shell's text")
+    return [*value]
+
+
 def profiles(value: object, lowest: int = 1) -> tuple[tuple[int, ...], ...]:
     """Return the rows of `d1,d2;d1,d2`, or of a sequence of sequences, of numbers from `lowest`."""
     if isinstance(value, str):
         rows: list[Sequence[object]] = [row.split(",") for row in value.split(";")] if value else []
     else:
-        rows = [*value]  # type: ignore[misc]
+        rows = [_listed(row) for row in _listed(value)]
     found = []
     for row in rows:
         numbers = tuple(_whole(n) for n in row)
@@ -412,12 +422,12 @@ def batches(value: object) -> tuple[tuple[int, ...], ...]:
     """Return the rows of one number each of `1,2,4`, or of a sequence of numbers."""
     if isinstance(value, str):
         return profiles(value.replace(",", ";"))
-    return profiles([(n,) for n in value])  # type: ignore[attr-defined]
+    return profiles([(n,) for n in _listed(value)])
 
 
 def names(value: object) -> tuple[str, ...]:
     """Return the names of `a;b;c`, or of a sequence; none may be empty or a duplicate."""
-    items = value.split(";") if isinstance(value, str) else [*value]  # type: ignore[misc]
+    items = value.split(";") if isinstance(value, str) else _listed(value)
     result = tuple(str(item).strip() for item in items)
     if result in ((), ("",)):
         return ()

@@ -6,6 +6,7 @@ import numpy as np
 
 from atc.backends.render.expr import literal
 from atc.ir.graph import DType
+from atc.ir.ops import ArgReduce
 
 _STEPS = {"Sum": "total += {0};", "Prod": "total *= {0};", "And": "total = total && {0};",
           "Or": "total = total || {0};"}  # fmt: skip
@@ -23,6 +24,14 @@ def neutral(how: str, dtype: DType) -> str:
     if how in ("And", "Or"):
         return "true" if how == "And" else "false"
     return literal(0 if how == "Sum" else 1, dtype)
+
+
+def better(op: ArgReduce, dtype: DType) -> str:
+    """Return the C condition of `value` to be taken for `best`; NaN wins, as in numpy."""
+    wins = f"value {'>' if op.how == 'Max' else '<'}{'=' if op.last else ''} best"
+    if not dtype.is_float:
+        return wins
+    return f"{wins} || isnan(value)" if op.last else f"{wins} || (isnan(value) && !isnan(best))"
 
 
 def accumulate(how: str, dtype: DType, value: str) -> str:

@@ -7,6 +7,8 @@ import pytest
 
 from atc.dims import Named, Range, Sum
 from atc.errors import OptionError
+from atc.options.table import SETTINGS
+from atc.options.table.setting import Setting
 from atc.options.values import choice, integer, names, path, positive, required_path, shapes, switch
 
 
@@ -151,6 +153,17 @@ def test_wrong_paths(given: str, code: str) -> None:
     with pytest.raises(OptionError) as caught:
         required_path(given)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.label)
+def test_what_python_may_give_is_taken_or_refused(setting: Setting) -> None:
+    """No keyword of `atc.compile` ends in a traceback of the parser."""
+    for given in (None, -1, 2.5, float("nan"), 10**30, True, b"x", object(), [None], [[1]], ["x"],
+                  [object()], {1: 2}, {"a": object()}, {"a": ["x", "y"]}):  # fmt: skip
+        try:
+            setting.value(given)
+        except OptionError as error:
+            assert "\n" not in str(error)
 
 
 def test_names() -> None:

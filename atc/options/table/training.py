@@ -50,7 +50,12 @@ def number(value: object) -> float:
 def labels(value: object) -> Labels:
     """Return the labels of `name:type[n,m];name2:type[]`, or of a mapping to type and shape."""
     if isinstance(value, Mapping):
-        return {str(n): (str(t), tuple(int(k) for k in shape)) for n, (t, shape) in value.items()}
+        try:
+            return {str(n): (str(t), tuple(map(int, shape))) for n, (t, shape) in value.items()}
+        except (TypeError, ValueError):
+            raise OptionError(f"'{one_line(str(value), 60)}' names no types and shapes",
+                              hint='the form is {"name": ("int64", (8,))}',
+                              code="E10003") from None  # fmt: skip
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for part in filter(None, (p.strip() for p in str(value or "").split(";"))):
         label = _LABEL.fullmatch(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address, load, render_expr, store, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
-from atc.backends.render.reduction import accumulate, neutral
+from atc.backends.render.reduction import accumulate, better, neutral
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
 from atc.ir.ops import ArgReduce, Map, Reduce
@@ -98,12 +98,8 @@ class ArgReduceLoops(Kernel[ArgReduce]):
     def values(self, w: Workload[ArgReduce], params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""
         op, x = w.op, w.input(0)
-        sign = ">" if op.how == "Max" else "<"
-        better = f"value {sign}{'=' if op.last else ''} best"
-        if x.dtype.is_float:
-            better = f"{better} || (isnan(value) && !isnan(best))"
         return {
-            "op": op, "better": better, "type": value_type(x.dtype),
+            "op": op, "better": better(op, x.dtype), "type": value_type(x.dtype),
             "first": load(x.dtype, "row[0]"),
             "value": load(x.dtype, f"row[{times('k', op.inner)}]"),
             "element": x.dtype.c,

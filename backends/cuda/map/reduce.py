@@ -8,7 +8,7 @@ from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import load, render_expr, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
-from atc.backends.render.reduction import accumulate, neutral
+from atc.backends.render.reduction import accumulate, better, neutral
 from atc.backends.target import Target
 from atc.dims import high
 from atc.ir.ops import ArgReduce, Reduce
@@ -94,11 +94,8 @@ class ArgReduceElements(ElementKernel[ArgReduce]):
     def values(self, w: Workload[ArgReduce], params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""
         op, x = w.op, w.input(0)
-        better = f"value {'>' if op.how == 'Max' else '<'}{'=' if op.last else ''} best"
-        if x.dtype.is_float:
-            better = f"{better} || (isnan(value) && !isnan(best))"
         return {
-            "op": op, "count": op.outer * op.inner, "indices": [], "better": better,
+            "op": op, "count": op.outer * op.inner, "indices": [], "better": better(op, x.dtype),
             "type": value_type(x.dtype), "element": x.dtype.c,
             "first": load(x.dtype, "row[0]"),
             "value": load(x.dtype, f"row[{times('k', op.inner)}]"),

@@ -17,6 +17,7 @@ from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue, Reduce, identity_epilogue
 from atc.ir.view import View, dense, gather_view
+from support import node_model, run_models
 
 F = DType.FLOAT
 X, Y = Input(F, 0), Input(F, 1)
@@ -169,6 +170,20 @@ def test_nan_and_infinity_are_kept(target: str) -> None:
     for each, (got,) in zip(calls, run_calls(calls, record), strict=True):
         want = expected(each.workload, [each.inputs[0]], lambda v: v)
         np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=str(each))
+
+
+def test_the_first_or_the_last_nan_is_the_extreme() -> None:
+    x = np.array([[1, 5, 3, 5], [np.nan, 7, np.nan, 2], [np.inf, -np.inf, 0, np.nan]], np.float32)
+    cases = [(how, last) for how in ("ArgMax", "ArgMin") for last in (0, 1)]
+    models = [
+        node_model(how, [x], 1, opset=13, axis=1, keepdims=0, select_last_index=last)
+        for how, last in cases
+    ]
+    for (how, last), found in zip(cases, run_models(models, [[x]] * 4), strict=True):
+        assert not isinstance(found, Exception), found
+        find = np.argmax if how == "ArgMax" else np.argmin
+        wanted = 3 - find(x[:, ::-1], axis=1) if last else find(x, axis=1)
+        np.testing.assert_array_equal(found[0], wanted, f"{how} {last}")
 
 
 def test_loops_merge_on_their_own_side_only() -> None:
