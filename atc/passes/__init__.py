@@ -166,7 +166,7 @@ VECTOR_PASSES: tuple[Pass, ...] = (
 DEVICE_PASSES: tuple[Pass, ...] = (
     _again("merge_padding", merge_padding),
     _again("fuse_attention", partial(fuse_attention, kernels=Kernels.DEVICE)),
-    _rule("mask_positions", mask_positions),  # no kernel of a CPU knows positions
+    _rule("mask_positions", mask_positions),  # kernels of CPUs that round know none
     Pass("store_halves", store_halves),
     _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
 )

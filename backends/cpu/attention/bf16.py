@@ -63,9 +63,10 @@ class AttentionBf16(AttentionTile):
     dynamic = False
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Accept the float kernel's workloads, of extents that are known."""
+        """Accept the float kernel's workloads, of extents that are known and without positions."""
         able = "avx512_bf16" in target.features and lanes(target) == 16
-        return able and not is_dynamic(w) and super().accepts(w, target)
+        known = None not in w.inputs and not is_dynamic(w)
+        return able and known and super().accepts(w, target)
 
     def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
         """Panels of keys and values, and the queries and scores of a tile."""

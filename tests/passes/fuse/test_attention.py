@@ -13,6 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from atc.backends.catalogue import kernels_for
+from atc.backends.kernel import workload_of
+from atc.backends.targets import get_target
 from atc.ir.ops import Attention
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
@@ -233,6 +236,17 @@ def test_positions_that_bound_keys_are_fused_where_vectors_compute() -> None:
             graph = run_passes(compile_graph(model), width=width)
             found = [n.op.keys for n in graph.nodes if isinstance(n.op, Attention)]
             assert found == [16 + arrays["q"].shape[1]] * (width > 1)
+
+
+def test_only_kernels_that_know_positions_take_them() -> None:
+    model, _ = DECODED[3]
+    graph = run_passes(compile_graph(model), width=16)
+    (node,) = (n for n in graph.nodes if isinstance(n.op, Attention))
+    w = workload_of(graph, node, {})
+    target = get_target("x86-64-amx")
+    taken = {k.name for k in kernels_for(target)
+             if k.op is Attention and k.accepts(w, target)}
+    assert taken == {"attention", "attention_tile"}
 
 
 @pytest.mark.few(1)
