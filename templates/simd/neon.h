@@ -349,23 +349,33 @@ static inline vi32 neon_dot4_high(vi32 acc, vi32 a, vi32 b) {
   return vpadalq_s16(acc, vmull_s8(vget_high_s8(s), vget_high_s8(t)));
 #endif
 }
-/* The same of two words, a times b and c times d, for bytes of b and d above -128: with these two
- * products fit 16 bits. */
-static inline vi32 neon_dot8_low(vi32 acc, vi32 a, vi32 b, vi32 c, vi32 d) {
-  const int8x8_t s = vget_low_s8(vreinterpretq_s8_s32(a)), t = vget_low_s8(vreinterpretq_s8_s32(b));
-  const int8x8_t u = vget_low_s8(vreinterpretq_s8_s32(c)), v = vget_low_s8(vreinterpretq_s8_s32(d));
-  return vpadalq_s16(acc, vmlal_s8(vmull_s8(s, t), u, v));
+/* The steps of these, for orders in which none waits for the one before: the products of signed bytes
+ * of the lower and the upper halves of a and b, those added to others' (if no byte of the b's is -128,
+ * two products fit 16 bits), and the sums of two neighbours added to those in acc. */
+static inline int16x8_t neon_mul_low(vi32 a, vi32 b) {
+  return vmull_s8(vget_low_s8(vreinterpretq_s8_s32(a)), vget_low_s8(vreinterpretq_s8_s32(b)));
 }
-static inline vi32 neon_dot8_high(vi32 acc, vi32 a, vi32 b, vi32 c, vi32 d) {
+static inline int16x8_t neon_add_low(int16x8_t first, vi32 a, vi32 b) {
   const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
-  const int8x16_t u = vreinterpretq_s8_s32(c), v = vreinterpretq_s8_s32(d);
-#if defined(__aarch64__)
-  return vpadalq_s16(acc, vmlal_high_s8(vmull_high_s8(s, t), u, v));
-#else
-  const int16x8_t first = vmull_s8(vget_high_s8(s), vget_high_s8(t));
-  return vpadalq_s16(acc, vmlal_s8(first, vget_high_s8(u), vget_high_s8(v)));
-#endif
+  return vmlal_s8(first, vget_low_s8(s), vget_low_s8(t));
 }
+#if defined(__aarch64__)
+static inline int16x8_t neon_mul_high(vi32 a, vi32 b) {
+  return vmull_high_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+}
+static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
+  return vmlal_high_s8(first, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+}
+#else
+static inline int16x8_t neon_mul_high(vi32 a, vi32 b) {
+  return vmull_s8(vget_high_s8(vreinterpretq_s8_s32(a)), vget_high_s8(vreinterpretq_s8_s32(b)));
+}
+static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
+  const int8x16_t s = vreinterpretq_s8_s32(a), t = vreinterpretq_s8_s32(b);
+  return vmlal_s8(first, vget_high_s8(s), vget_high_s8(t));
+}
+#endif
+static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) { return vpadalq_s16(acc, products); }
 /* The lower and the upper lanes of a, each beside a zero: sums of two lanes that the above add to. */
 static inline vi32 neon_apart_low(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[0]; }
 static inline vi32 neon_apart_high(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[1]; }

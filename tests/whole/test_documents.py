@@ -355,10 +355,11 @@ SLOW = {
     "instructions": Script(
         ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py",
          "python tests/benchmarks/instructions.py --target=armv7-neon,riscv32-rvv,riscv64-rvv",
-         "python tests/benchmarks/arm.py", "python tests/benchmarks/node.py"),
+         "python tests/benchmarks/arm.py", "python tests/benchmarks/node.py",
+         "python tests/benchmarks/inner_loops.py --type=int8"),
         {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
          "benchmarks/arm.py": "benchmarks/arm.py --help", "sizes.py": "sizes.py --help",
-         "node.py": "node.py --help"},
+         "inner_loops.py --type=int8": "inner_loops.py --help", "node.py": "node.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",

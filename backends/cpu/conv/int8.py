@@ -226,15 +226,6 @@ def direct_reading(w: Workload[ConvBlocked], target: Target) -> Reading:
     return reading(target) if multiplies_signed(target) else reading_of(w, target)
 
 
-@dataclass(frozen=True)
-class Halves:
-    """The beginnings of the names of functions that multiply by halves of vectors: of one word of
-    x, and of two, if any."""
-
-    one: str = "neon_dot4"
-    two: str = ""
-
-
 class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors."""
 
@@ -286,7 +277,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
         values = byte_values(w, words, target, read)
         if not by_halves(target):
             return values
-        halves = Halves(two="neon_dot8" if w.narrow else "")
+        halves = "pairs" if w.narrow else "singly"
         flip = "neon_flipped{0}({1}, flip)" if shift(w, target, read) else "{1}"
         two, four = (flip.format(n, f"neon_spread{n}({{}})") for n in (2, 4))
         reads = WordReads(word_of(w, target, "v_i32_broadcast({})", read), two, four, WORD)
