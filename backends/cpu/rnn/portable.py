@@ -228,7 +228,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         packed, cut = w.constant[1], cut_of(op, params, COLUMNS)
         weights = (shares(op, cut.block) if packed else op.gates * op.hidden) * op.hidden
         return {
-            **frame(w, cut, COLUMNS), "nb": COLUMNS, "packed": packed,
+            **frame(w, cut, COLUMNS), "nb": COLUMNS, "packed": packed, "alternates": False,
             "products": [
                 (p.operand, p.weights if packed else p.first * op.hidden,
                  p.gates * cut.block, p.result)

@@ -28,7 +28,7 @@ from atc.backends.machine import Machine
 from atc.backends.render.recurrent import places
 from atc.backends.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.target import Target
-from atc.dims import concrete
+from atc.dims import concrete, is_dynamic
 from atc.ir.expr import Expr
 from atc.ir.graph import Array, DType
 from atc.ir.ops import Cell, Recurrent
@@ -122,6 +122,7 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
                  p.result)
                 for p in products(op, cut.block, width)
             ],
+            "alternates": not op.scales and (is_dynamic(op.steps) or op.steps > 1),
             "words": words, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
             "whole": cut.block // lanes(target) * lanes(target), "rest": rest,
             "directions": [
