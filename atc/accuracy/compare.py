@@ -33,7 +33,7 @@ from atc.errors import (
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.options.values import InputShape
+from atc.options.shapes import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.layers import Layered
 from atc.runtime.load import open_network

@@ -16,7 +16,8 @@ from atc.cache.remote_url import RemoteUrl
 from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
 from atc.options.machine import chosen_machine
-from atc.options.values import EXPORT, Checks, InputShape
+from atc.options.shapes import InputShape
+from atc.options.values import EXPORT, Checks
 
 _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from atc.dims import Named, Range
 from atc.errors import OptionError
 from atc.options.options import Options
-from atc.options.values import InputShape
+from atc.options.shapes import InputShape
 
 MOST = 100
 _LISTS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")

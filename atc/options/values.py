@@ -8,24 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import Any
 
-from atc.dims import Extent, Named, Range, is_name, read_sum
 from atc.errors import OptionError, one_line
 
 Parse = Callable[[object], object]
 """Turns what the user gave into a checked value."""
-
-SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,1~8", for a scalar "name:"'
-NAMES_FORMAT = 'the form is "name:n,1~8,s=1~16;name2:n,s+1"'
-ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
-
-InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
-"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 OUTPUT_TYPES = (
     "FP32", "FP16", "BF16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32",
@@ -47,10 +39,10 @@ def path(value: object) -> Path | None:
     if not name:
         return None
     if "\0" in name:
-        raise OptionError(f"the path '{_shown(name)}' holds a NUL")
+        raise OptionError(f"the path '{shown(name)}' holds a NUL")
     raw = os.fsencode(name)
     if len(raw) >= _PATH_MAX or any(len(part) > _NAME_MAX for part in raw.split(b"/")):
-        raise OptionError(f"the path '{_shown(name)}' is too long", code="E10021")
+        raise OptionError(f"the path '{shown(name)}' is too long", code="E10021")
     return Path(name)
 
 
@@ -69,7 +61,7 @@ def switch(value: object) -> bool:
             return True
         case "0" | "false":
             return False
-    raise OptionError(f"invalid value '{_shown(value)}'", hint="use 1 or 0", code="E10006")
+    raise OptionError(f"invalid value '{shown(value)}'", hint="use 1 or 0", code="E10006")
 
 
 EXPORT = "export"
@@ -125,7 +117,7 @@ def checks(value: object) -> Checks | None:
                 found["limit"] = positive(limit)
             case _:
                 raise OptionError(
-                    f"invalid check '{_shown(word)}'", code="E10001",
+                    f"invalid check '{shown(word)}'", code="E10001",
                     hint="use memory, nan, inf, range:LIMIT, or 1 for the first three",
                 )  # fmt: skip
     return Checks(**found) if found else None
@@ -148,7 +140,7 @@ def choice(
         if later is not None and word in later:
             meaning = f" ({later[word]})" if later[word] else ""
             raise OptionError(f"'{word}'{meaning} is not supported yet", hint=hint, code=code)
-        raise OptionError(f"invalid value '{_shown(value)}'", hint=hint, code=code)
+        raise OptionError(f"invalid value '{shown(value)}'", hint=hint, code=code)
 
     return parse
 
@@ -160,7 +152,7 @@ def choices(*allowed: str) -> Parse:
         found = words(value)
         for word in found:
             if word not in allowed:
-                raise OptionError(f"invalid value '{_shown(word)}'",
+                raise OptionError(f"invalid value '{shown(word)}'",
                                   hint=f"use one or more of {', '.join(allowed)}",
                                   code="E10001")  # fmt: skip
         return found
@@ -172,9 +164,9 @@ def integer(low: int, high: int | None = None, later: Mapping[int, str] | None =
     """Return a parser of a whole number in a range; `later` as for `choice`."""
 
     def parse(value: object) -> int:
-        number = _whole(value)
+        number = whole(value)
         if number is None:
-            raise OptionError(f"'{_shown(value)}' is not a whole number", code="E10003")
+            raise OptionError(f"'{shown(value)}' is not a whole number", code="E10003")
         if number < low or (high is not None and number > high):
             bounds = f"{low} or more" if high is None else f"{low} to {high}"
             raise OptionError(f"{number} is out of range", hint=f"use {bounds}", code="E10013")
@@ -198,7 +190,7 @@ def size(value: object) -> int:
     found = re.fullmatch(r"(\d{1,15})\s*([kKmM]?)(?:i?[bB])?", str(value).strip())
     if found is None:
         raise OptionError(
-            f"'{_shown(value)}' is not a number of bytes", hint="write 65536, 64K or 2M",
+            f"'{shown(value)}' is not a number of bytes", hint="write 65536, 64K or 2M",
             code="E10003",
         )  # fmt: skip
     return int(found[1]) * _UNITS[found[2].lower()]
@@ -217,7 +209,7 @@ def truth(value: object) -> bool:
             return True
         case "false" | "":
             return False
-    raise OptionError(f"invalid value '{_shown(value)}'", hint="use true or false", code="E10005")
+    raise OptionError(f"invalid value '{shown(value)}'", hint="use true or false", code="E10005")
 
 
 def command(value: object) -> str:
@@ -228,7 +220,7 @@ def command(value: object) -> str:
         raise OptionError(f"can't be split into words: {error}", code="E10014") from None
     if words and words[0].startswith("-"):
         raise OptionError(
-            f"'{_shown(words[0])}' is not a program", hint="the form is: compiler flags...",
+            f"'{shown(words[0])}' is not a program", hint="the form is: compiler flags...",
             code="E10014",
         )  # fmt: skip
     return str(value)
@@ -241,7 +233,7 @@ def output_types(value: object) -> tuple[tuple[str, str], ...]:
         name, _, word = (part.strip() for part in item.rpartition(":"))
         if word.upper() not in OUTPUT_TYPES:
             raise OptionError(
-                f"'{_shown(word)}' is not a valid output type", code="E10014",
+                f"'{shown(word)}' is not a valid output type", code="E10014",
                 hint=f"use one of {', '.join(OUTPUT_TYPES)}",
             )  # fmt: skip
         pairs.append((name, word.upper()))
@@ -263,7 +255,7 @@ def positive(value: object) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise OptionError(f"'{_shown(value)}' is not a number above 0", code="E10003")
+        raise OptionError(f"'{shown(value)}' is not a number above 0", code="E10003")
     return number
 
 
@@ -277,168 +269,27 @@ def present(value: object) -> bool:
     return str(value).strip().lower() not in ("", "0", "false")
 
 
-def shapes(value: object) -> Mapping[str, InputShape]:
-    """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
-
-    A dim is a number, a range `1~8`, or -1 where other options list its values. `s=1~8` gives it a
-    name, `s+p`, `s-1` and `2*s` follow from names. The name of an input may hold
-    colons: the last one ends it. No dims are a scalar. `[2,3][4]` are the shapes of
-    a sequence's elements, `empty` is one of no elements, `none` an optional without a value; in a
-    mapping, a list of shapes and None.
-    """
-    if isinstance(value, Mapping):
-        return {str(name): _given(str(name), dims) for name, dims in value.items()}
-    result: dict[str, InputShape] = {}
-    for item in str(value).split(";") if value else ():
-        name, colon, dims = item.rpartition(":")
-        name = name.strip()
-        if not colon or not name:
-            raise OptionError(
-                f"'{_shown(item)}' is not a valid shape", hint=SHAPE_FORMAT, code="E10002"
-            )
-        if name in result:
-            raise OptionError(f"duplicate name '{_shown(name)}'", hint=SHAPE_FORMAT, code="E10002")
-        result[name] = _written(name, dims.strip())
-    return result
-
-
-def value_ranges(value: object) -> Mapping[str, tuple[Range, ...]]:
-    """Return ranges of integers by the name of a value, from `name:0~9;name2:1~8,1~64`."""
-    if isinstance(value, Mapping):
-        items = [
-            (str(name), tuple(g.split(",") if isinstance(g, str) else map(str, _listed(g))))
-            for name, g in value.items()
-        ]
-    else:
-        pairs = [item.rpartition(":") for item in str(value).split(";")] if value else []
-        items = [(name.strip(), tuple(given.split(","))) for name, _, given in pairs]
-    result: dict[str, tuple[Range, ...]] = {}
-    for name, given in items:
-        found = [re.fullmatch(r"\s*(-?\d{1,18})(?:~(-?\d{1,18}))?\s*", text) for text in given]
-        ends = [(int(m[1]), int(m[2] or m[1])) for m in found if m]
-        if not name or name in result or len(ends) < len(given) or any(a > b for a, b in ends):
-            raise OptionError(
-                f"'{_shown(name)}:{_shown(','.join(given))}' gives no ranges, or twice",
-                hint='write e.g. "count:0~100;sizes:1~8,1~64"', code="E10002",
-            )  # fmt: skip
-        result[name] = tuple(Range(*each) for each in ends)
-    return result
-
-
-def _given(name: str, dims: object) -> InputShape:
-    if dims is None or isinstance(dims, str):
-        return _written(name, dims or "none")
-    if not isinstance(dims, Iterable):
-        raise OptionError(
-            f"{_shown(name)}: {dims!r} is not a valid shape", hint=SHAPE_FORMAT, code="E10002"
-        )
-    items = [*dims]
-    if items and all(isinstance(item, tuple | list) for item in items):
-        return [_dims(name, item) for item in items]
-    return _dims(name, items)
-
-
-def _written(name: str, dims: str) -> InputShape:
-    if dims in ("none", "empty"):
-        return None if dims == "none" else []
-    if not dims.startswith("["):
-        return _dims(name, dims.split(",") if dims else [])
-    if not re.fullmatch(r"(\[[^\[\]]*\]\s*)+", dims):
-        raise OptionError(
-            f"'{_shown(dims)}' is not a sequence", hint=ELEMENTS_FORMAT, code="E10002"
-        )
-    parts = re.findall(r"\[([^\]]*)\]", dims)
-    return [_dims(name, part.split(",") if part.strip() else []) for part in parts]
-
-
-def _dims(name: str, dims: Sequence[object]) -> tuple[Extent, ...]:
-    return tuple(_dim(name, dim) for dim in dims)
-
-
-def _dim(name: str, dim: object) -> Extent:
-    word, equals, rest = str(dim).partition("=")
-    if equals:
-        if not is_name(word.strip()):
-            raise OptionError(
-                f"'{_shown(word)}' in dimension '{_shown(dim)}' of input '{_shown(name)}' is not "
-                "a name", hint=NAMES_FORMAT, code="E10002",
-            )  # fmt: skip
-        return Named(word.strip(), _number(name, rest))
-    total = read_sum(str(dim))
-    return total if total is not None and total.terms else _number(name, dim)
-
-
-def _number(name: str, dim: object) -> int | Range:
-    """Return a dim that is a number or a range of numbers."""
-    whose = f"of input '{_shown(name)}'"
-    if isinstance(dim, Range):
-        dim = str(dim)
-    ends = [_whole(end) for end in str(dim).split("~")] if "~" in str(dim) else [_whole(dim)]
-    first, last = ends[0], ends[-1]
-    if first is None or last is None or len(ends) > 2:
-        raise OptionError(
-            f"dimension '{_shown(dim)}' {whose} is not a number", hint=SHAPE_FORMAT, code="E10002"
-        )
-    if (first, len(ends)) == (-1, 1):
-        return -1
-    if last == -1:
-        raise OptionError(
-            f"dimension '{_shown(dim)}' {whose} has no upper end",
-            hint="memory is planned for the largest shape: name it", code="E10002",
-        )  # fmt: skip
-    if first < 0 or last < first:
-        what = f"dimension {_shown(dim)} {whose}"
-        problem = f"{what} is negative" if first < 0 else f"the range {what} is empty"
-        raise OptionError(problem, hint="use 0 or more", code="E10011")
-    return first if first == last else Range(first, last)
-
-
-def _listed(value: object) -> list[object]:
+def listed(value: object) -> list[object]:
     """Return the items of a sequence, which text isn't here."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise OptionError(f"'{_shown(value)}' is no list", hint="give a list, or a shell's text")
+        raise OptionError(f"'{shown(value)}' is no list", hint="give a list, or a shell's text")
     return [*value]
-
-
-def profiles(value: object, lowest: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Return the rows of `d1,d2;d1,d2`, or of a sequence of sequences, of numbers from `lowest`."""
-    if isinstance(value, str):
-        rows: list[Sequence[object]] = [row.split(",") for row in value.split(";")] if value else []
-    else:
-        rows = [_listed(row) for row in _listed(value)]
-    found = []
-    for row in rows:
-        numbers = tuple(_whole(n) for n in row)
-        if not numbers or any(n is None or n < lowest for n in numbers):
-            shown = ",".join(map(str, row))
-            raise OptionError(
-                f"'{_shown(shown)}' are not sizes", hint='the form is "d1,d2;d1,d2"', code="E10014"
-            )
-        found.append(tuple(n for n in numbers if n is not None))
-    return tuple(found)
-
-
-def batches(value: object) -> tuple[tuple[int, ...], ...]:
-    """Return the rows of one number each of `1,2,4`, or of a sequence of numbers."""
-    if isinstance(value, str):
-        return profiles(value.replace(",", ";"))
-    return profiles([(n,) for n in _listed(value)])
 
 
 def names(value: object) -> tuple[str, ...]:
     """Return the names of `a;b;c`, or of a sequence; none may be empty or a duplicate."""
-    items = value.split(";") if isinstance(value, str) else _listed(value)
+    items = value.split(";") if isinstance(value, str) else listed(value)
     result = tuple(str(item).strip() for item in items)
     if result in ((), ("",)):
         return ()
     for k, name in enumerate(result):
         if not name or name in result[:k]:
-            problem = f"duplicate name '{_shown(name)}'" if name else "a name is empty"
+            problem = f"duplicate name '{shown(name)}'" if name else "a name is empty"
             raise OptionError(problem, hint='the form is "name;name2"')
     return result
 
 
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
     """Return a whole number written in ASCII digits, or a Python one; None for anything else."""
     if isinstance(value, str):
         digits = re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", value)
@@ -449,5 +300,6 @@ def _whole(value: object) -> int | None:
         return None
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return what a message shows of a value."""
     return one_line(str(value), 60)

@@ -90,9 +90,8 @@ def build_program(
     return Program(
         graph.name, tuple(v for v in graph.inputs if v not in held),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
-        steps, writer.types, constants, writer.storage,
-        graph.composites, writer.byte_offsets, graph.dims, graph.guards, writer.aliases, states,
-        graph.lengths,
+        steps, writer.types, constants, writer.storage, graph.composites, writer.byte_offsets,
+        graph.dims, graph.guards, writer.aliases, states, graph.lengths,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 
 from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
-from atc.options.values import InputShape, shapes
+from atc.options.shapes import InputShape, shapes
 
 
 @dataclass(frozen=True)

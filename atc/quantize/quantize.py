@@ -28,7 +28,7 @@ from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
 from atc.lower.context import node_name
 from atc.options.options import Options
-from atc.options.values import InputShape
+from atc.options.shapes import InputShape
 from atc.pipeline.pipeline import Compile
 from atc.pipeline.request import resolve_request
 from atc.quantize.calibration import Feeds, Labelled, Types, read_labelled, read_samples

@@ -12,7 +12,7 @@ from networks import conv_net, training_net
 from stages import project_of
 
 from atc.options.options import Options
-from atc.options.values import shapes, value_ranges
+from atc.options.shapes import shapes, value_ranges
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 IDLE = re.compile(

@@ -11,7 +11,7 @@ from atc.errors import AtcError, ModelError
 from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Graph
 from atc.lower import lower_model
-from atc.options.values import shapes
+from atc.options.shapes import shapes
 
 
 def model(**inputs: list[str | int]) -> onnx_ir.Model:

@@ -22,7 +22,7 @@ from atc.lower import lower_model
 from atc.lower.builder import Builder
 from atc.lower.value_bounds import declare_ranges
 from atc.lower.value_ranges import interval_of
-from atc.options.values import shapes, value_ranges
+from atc.options.shapes import shapes, value_ranges
 from atc.runtime.network import Network
 
 SHAPE = "out of its range"

@@ -8,9 +8,10 @@ import pytest
 
 from atc.dims import Named, Range, Sum
 from atc.errors import OptionError
+from atc.options.shapes import shapes
 from atc.options.table import SETTINGS
 from atc.options.table.setting import Setting
-from atc.options.values import choice, integer, names, path, positive, required_path, shapes, switch
+from atc.options.values import choice, integer, names, path, positive, required_path, switch
 
 
 @pytest.mark.parametrize(

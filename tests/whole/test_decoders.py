@@ -15,7 +15,7 @@ from whole.test_dynamic_models import TARGETS, network_of
 from atc.importers.onnx import pin_inputs
 from atc.lower import lower_model
 from atc.lower.ranges import check_range
-from atc.options.values import shapes
+from atc.options.shapes import shapes
 from support import runnable
 
 QUICK = ("genai_llama",)

@@ -22,7 +22,7 @@ from atc.errors import AtcError, ModelError
 from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
-from atc.options.values import shapes
+from atc.options.shapes import shapes
 from atc.passes import run_passes
 from atc.runtime.network import Network
 from atc.select.select import select

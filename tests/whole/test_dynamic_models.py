@@ -15,7 +15,7 @@ from atc.backends.targets import get_target
 from atc.importers.onnx import pin_inputs
 from atc.lower import lower_model
 from atc.lower.value_bounds import declare_ranges
-from atc.options.values import shapes, value_ranges
+from atc.options.shapes import shapes, value_ranges
 from atc.runtime.network import Network
 from support import runnable
 

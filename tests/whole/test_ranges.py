@@ -23,7 +23,7 @@ from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
 from atc.memory.arena import plan_memory
-from atc.options.values import shapes
+from atc.options.shapes import shapes
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.runtime.network import Network

@@ -7,11 +7,11 @@ from functools import partial
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.cache.remote_url import ACCESSES, TRUSTS, parse_remote
 from atc.options.farm import parse_runner, parse_scheduler
+from atc.options.shapes import batches, profiles, shapes, value_ranges
 from atc.options.table.products import PRODUCTS
 from atc.options.table.setting import Setting
 from atc.options.values import (
     OUTPUT_TYPES,
-    batches,
     checks,
     choice,
     command,
@@ -22,13 +22,10 @@ from atc.options.values import (
     path,
     pool,
     positive,
-    profiles,
     required_path,
-    shapes,
     switch,
     switch_or_export,
     text,
-    value_ranges,
     word_or,
     words,
 )

@@ -30,7 +30,7 @@ from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Graph
 from atc.lower import lower_model
 from atc.onnx_backend import compile_networks
-from atc.options.values import shapes
+from atc.options.shapes import shapes
 from atc.program.steps import calls
 from atc.runtime.network import Network
 

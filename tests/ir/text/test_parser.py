@@ -24,7 +24,7 @@ from atc.ir.ops import Map
 from atc.ir.text import digest_of, dump, large_constants, parse
 from atc.ir.view import View
 from atc.options.options import Options
-from atc.options.values import shapes, value_ranges
+from atc.options.shapes import shapes, value_ranges
 from atc.passes import run_passes
 from support import compile_graph, node_cases, node_model, random_array, standard_nodes
 
