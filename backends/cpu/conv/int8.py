@@ -236,7 +236,8 @@ def _lane_dot(w: Workload[ConvBlocked], words: Words, target: Target) -> str:
 
 def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> str:
     """Return the C expression that a vector of sums starts with."""
-    bias, least = epilogue.start(vector), f"v_i32_load(starts + {vector * block})"
+    at = f" + {vector * block}" if vector else ""
+    bias, least = epilogue.start(vector), f"v_i32_load(starts{at})"
     if not started:
         return bias
     return least if epilogue.bias is None else f"v_i32_add({least}, {bias})"
