@@ -305,6 +305,16 @@ def test_docstrings_name_what_they_are_for() -> None:
     assert not found
 
 
+def test_packages_say_what_they_may_import() -> None:
+    docs = {
+        name: ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        for name, path in SOURCES.items()
+        if path.name == "__init__.py" and name != "atc/__init__.py"
+    }
+    said = re.compile(r"\b[Mm]ay\s+import\b|\b[Ii]mports nothing\b|\bA family imports\b")
+    assert not [name for name, doc in docs.items() if not said.search(doc)]
+
+
 def test_no_file_grows_out_of_hand() -> None:
     lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in SOURCES.items()}
     large = {name: count for name, count in lines.items() if count > 450}

@@ -1,4 +1,7 @@
-"""`atc.compile` and `atc.training_step`: of a model file, or of a PyTorch module."""
+"""`atc.compile` and `atc.training_step`: of a model file, or of a PyTorch module.
+
+A file or a module in, a compilation out. May import `tracing`, `pytorch` and what is below them.
+"""
 
 from __future__ import annotations
 

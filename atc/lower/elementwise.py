@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from atc.ir.expr import Expr, call, cast, const
+from atc.ir.expr import UNARY, Expr, call, cast, const
 from atc.ir.graph import DType
 from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
@@ -34,36 +34,9 @@ def like(x: Expr, value: float) -> Expr:
 
 # ---- one operand, no attributes -----------------------------------------------------------------
 
-SAME_NAME = [
-    "Abs",
-    "Neg",
-    "Sign",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sqrt",
-    "Reciprocal",
-    "Exp",
-    "Log",
-    "Sin",
-    "Cos",
-    "Tan",
-    "Asin",
-    "Acos",
-    "Atan",
-    "Sinh",
-    "Cosh",
-    "Tanh",
-    "Asinh",
-    "Acosh",
-    "Atanh",
-    "Erf",
-    "Sigmoid",
-    "Softplus",
-    "Not",
-    "IsNaN",
-    "BitwiseNot",
-]
+SAME_NAME = sorted(
+    UNARY - {"Bitcast", "Cast", "CastSaturate", "Expm1", "IsInf", "Log1p", "Trunc"}
+)
 """Operators that are scalar functions of the same name."""
 
 

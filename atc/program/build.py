@@ -307,9 +307,7 @@ class _Writer:
             for k, name in enumerate(node.inputs)
         )
         output = self._range(node.outputs[0], piece.result, number)
-        part = replace(
-            choice, workload=piece.workload(choice.workload), candidate=piece.candidate
-        )
+        part = replace(choice, workload=piece.workload(choice.workload), candidate=piece.candidate)
         call = self._call(Node(piece.op, inputs, (output,), node.origin), part)
         own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
         return replace(call, chosen=choice.candidate.label, share=own / whole)

@@ -1,7 +1,7 @@
 """PyTorch: modules become libraries, by PyTorch's own exporter to ONNX.
 
 `export` makes an ONNX model of a module or a graph, `dynamo` is what `torch.compile` calls. Needs
-`pip install '.[torch]'`; nothing else of ours imports it.
+`pip install '.[torch]'`; may import `api` and all below it; nothing of ours but `entry` imports it.
 """
 
 from atc.pytorch.dynamo import backend

@@ -5,7 +5,7 @@ nodes, `networks` the compiled libraries, `segments` those of a function that ru
 Python; `array_api` and `functional` are the functions, `gradient` and `optim` are for training,
 `traced` has the decorator, `exclude` leaves parts of a function to Python; `training` compiles a
 training step of an existing model, which `inline` records; `step` runs it, `step_files` writes
-its files. Nothing is computed in Python.
+its files. Nothing is computed in Python. May import `api` and all below it.
 """
 
 from atc.tracing import array_api, functional, optim

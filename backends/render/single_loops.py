@@ -81,6 +81,8 @@ def _single_loop(lines: Sequence[str], at: int) -> _Loop | None:
     body = [f"{head['indent']}  {rest}"] if last == at else [*lines[at + 1 : last + 1]]
     if rest == "{":
         body = body[:-1]
+        if any(line and not line.startswith(f"{head['indent']}  ") for line in body):
+            body = [f"  {line}" if line else "" for line in body]  # of a nest
     body = _without_continue(body, f"{head['indent']}  ")
     if not body or _is_left_early(body):
         return None
@@ -93,13 +95,23 @@ def _single_loop(lines: Sequence[str], at: int) -> _Loop | None:
 
 
 def _last_line(lines: Sequence[str], at: int, indent: str, braces: bool) -> int:
-    """Return where a loop ends, -1 where the text isn't as regular as templates write it."""
+    """Return where a loop ends, -1 where the text isn't as regular as templates write it.
+
+    Loops of a nest may stand below each other, without further indentation.
+    """
+    depth = 1
     for k in range(at + 1, len(lines)):
         line = lines[k]
         if line.startswith("#") or line.endswith("\\"):
             return -1
         if line and not line.startswith(f"{indent}  "):
+            if braces and line.startswith(f"{indent}for (") and line.endswith(" {"):
+                depth += 1
+                continue
             if braces:
+                depth -= 1
+                if depth and line == f"{indent}}}":
+                    continue
                 return k if line == f"{indent}}}" else -1
             return k if line == f"{indent}}}" and lines[at + 1].endswith("{") else k - 1
     return -1

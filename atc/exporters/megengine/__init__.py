@@ -5,7 +5,7 @@
 into the bytes of an FBS_V2 file.
 
 MegEngine has neither float64 nor integers of 64 bits nor tensors without axes: int64 becomes int32,
-and what is a single number a tensor of shape (1).
+and what is a single number a tensor of shape (1). May import what `exporters` may.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `reader` recognizes the containers and reads them into the plain values of `dump`; `translate`
 turns those into a model, one rule of `ops_*` per operator type, through `builder`, which infers
-shapes and folds shape arithmetic on the way.
+shapes and folds shape arithmetic on the way. May import the rest of `importers` and what they may.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Imports MXNet: symbol JSON and NDArray parameters (0.x to 1.9) become an ONNX model.
 
 Only a translation: MXNet's operators become ONNX's, by decomposition where none says the same;
-MXNet itself is not needed. A node keeps its MXNet name.
+MXNet itself is not needed. A node keeps its MXNet name. May import the rest of
+`importers` and what they may.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ warnings, constants, aliases and nodes, then what it returns; a node's graphs st
 views of its operands behind it; what is not f32 in an expression says its type: x0:i64. Attributes
 that have their defaults are left out, absent operands are `-`, names of other than plain letters
 are quoted as in JSON. Constants of more than `INLINE` elements are known by a digest: their data
-goes beside the text.
+goes beside the text. May import the rest of `ir`.
 """
 
 from atc.ir.text.data import INLINE, digest_of, large_constants

@@ -1,6 +1,6 @@
 """Lowerings of onnxruntime's own operators (com.microsoft).
 
-Need only be imported: they register themselves.
+May import `lower` and what it may; importing them registers them.
 """
 
 from atc.lower.contrib import (

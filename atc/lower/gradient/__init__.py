@@ -1,7 +1,7 @@
 """Gradients by reverse-mode differentiation of the nodes between xs and y.
 
-Need only be imported: they register themselves. `derivatives*` have a rule each, `expansions*` what
-operators without one are made of, `without` why some have none.
+May import `lower` and what it may; importing them registers them. `derivatives*` have a rule each,
+`expansions*` what operators without one are made of, `without` why some have none.
 """
 
 from atc.lower.gradient import (

@@ -1,6 +1,6 @@
 """Lowerings of ai.onnx.ml: preprocessing, linear models, trees, support vector machines, maps.
 
-Need only be imported: they register themselves.
+May import `lower` and what it may; importing them registers them.
 """
 
 from atc.lower.ml import features, maps, svm, trees

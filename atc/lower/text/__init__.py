@@ -1,6 +1,6 @@
 """Lowerings on strings: cells of a fixed size, n-grams, and regular expressions as automata.
 
-Need only be imported: they register themselves.
+May import `lower` and what it may; importing them registers them.
 """
 
 from atc.lower.text import ngrams, operators

@@ -1,7 +1,8 @@
 """Every option of the command lines and every variable, as one table.
 
 Parsing, validation, precedence, `--help`, `atc env`, shell completion, `Options`, the keywords of
-`atc.compile` and the documentation come from it.
+`atc.compile` and the documentation come from it. May import `options.values` and
+what `options` may.
 """
 
 from __future__ import annotations

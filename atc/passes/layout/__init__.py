@@ -2,7 +2,7 @@
 
 `forms.py` and its families have the forms that a node may take, `costs.py` their costs, `choice.py`
 builds a problem for `solver.py` from both, `apply.py` rewrites the graph by its solution, and
-`report.py` has the costs of the alternatives.
+`report.py` has the costs of the alternatives. A graph in, a graph out; may import the IR.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`atc report`: one self-contained page of HTML about a compiled network.
 
-Drawings are computed here; the page's script only moves, sorts and highlights.
+Drawings are computed here; the page's script only moves, sorts and highlights. May import
+what `tools` may.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class TileText:
         op = self.finish.w.op
         place = plus("y", row * op.n + column)
         store = self.finish.store(place, name, row, column, part)
-        start = f"v_i32_load(starts + {column})" if self.started else "v_i32_set1(0)"
+        start = f"v_i32_load({plus('starts', column)})" if self.started else "v_i32_set1(0)"
         own = f"v_i32_set1(rows[{row}])"
         if self.rows:
             start = f"v_i32_add({start}, {own})" if self.started else own

@@ -30,6 +30,11 @@ def function(body: str) -> str:
         ("  for (ptrdiff_t n = 0; n < 1; n++) {\n    y[n * 8 + 1] = x[1 + n * 4];\n  }\n",
          "  y[1] = x[1];\n"),
         ("  for (int k = 0; k < 1; k += 4) y[k] = x[k];\n", "  y[0] = x[0];\n"),
+        ("  for (ptrdiff_t n = 0; n < 1; n++) {\n  for (ptrdiff_t h = 0; h < 9; h++) {\n"
+         "    g(h);\n  for (ptrdiff_t q = 0; q < 7; q++) {\n    y[n * 63 + h * 7 + q] = 1;\n"
+         "  }\n  }\n  }\n",
+         "  for (ptrdiff_t h = 0; h < 9; h++) {\n    g(h);\n"
+         "  for (ptrdiff_t q = 0; q < 7; q++) {\n    y[h * 7 + q] = 1;\n  }\n  }\n"),
         ("  for (size_t k = 0; k < 3; k += 3)\n    y[2] = x[2];\n", "  y[2] = x[2];\n"),
         ("  for (ptrdiff_t b = 0; b < 1; b++, x += 64) { /* blocks */\n    y[b + 3] = 1;\n  }\n",
          "  /* blocks */\n  y[3] = 1;\n  x += 64;\n"),
