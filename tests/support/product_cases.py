@@ -201,6 +201,7 @@ def survives(
 OPCODES = {
     0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS", 0x9F0: "HGMMA", 0xDF0: "HGMMA",
     0x9F1: "IGMMA", 0x5B4: "UTMALDG", 0x3B4: "UTMALDG.IM2COL",
+    0x9C8: "USETMAXREG",
 }  # fmt: skip
 """Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
 
@@ -264,13 +265,16 @@ def check_code(device: str, kernels: Iterable[Source], folder: Path) -> None:
         form = candidate.kernel.values(  # what is multiplied
             workload, candidate.params, get_target("cuda-sm80")
         ).get("form")
+        by_groups = isinstance(candidate.kernel, WarpgroupProduct)
         if form is not None:
-            by_groups = isinstance(candidate.kernel, WarpgroupProduct)
             of_bytes = form.bytes == 1  # type: ignore[attr-defined]
             own = f"{'I' if of_bytes else 'H'}{'G' if by_groups else ''}MMA"
             assert found[own] > 0, (candidate.label, found)
             assert found["UTMALDG" if by_groups else "LDSM"] > 0, (candidate.label, found)
             assert not by_groups or not found["HMMA"] + found["IMMA"], (candidate.label, found)
+        if by_groups:  # given and taken, not left out as nvcc does where it sees no limit
+            handed = 2 * (candidate.params.m // ATOM in SHARES)
+            assert found["USETMAXREG"] == handed, (candidate.label, found)
         windows = isinstance(candidate.kernel, WindowProduct)
         assert (found["UTMALDG.IM2COL"] > 0) == windows, (candidate.label, found)
 
