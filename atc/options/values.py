@@ -396,7 +396,7 @@ def _number(name: str, dim: object) -> int | Range:
 def _listed(value: object) -> list[object]:
     """Return the items of a sequence, which text isn't here."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise OptionError(f"'{_shown(value)}' is no list", hint="give a list, or a shell's text")
+        raise OptionError(f"'{_shown(value)}' is no list", hint="give a list")
     return [*value]
 
 
