@@ -87,6 +87,18 @@ def output_extents(
     return out
 
 
+def convolved_extents(
+    ctx: LoweringContext, x: TensorType, window: Window, end: Sequence[int]
+) -> list[int]:
+    """Return the spatial output sizes of a convolution, whose window must fit the padded input."""
+    sizes = zip(
+        window.kernel, window.dilations, x.shape[2:], window.pads, end, strict=True
+    )  # fmt: skip
+    fits = all((k - 1) * d < n + p + q for k, d, n, p, q in sizes)
+    ctx.require(fits, f"the kernel {[*window.kernel]} is larger than the padded input {x}")
+    return output_extents(x.shape[2:], window, end)
+
+
 def _steps(room: int, stride: int, ceil: bool) -> int:
     """Return room / stride, towards zero or with `ceil` up."""
     if ceil or low(room) <= -stride:
@@ -107,14 +119,7 @@ def conv(ctx: LoweringContext) -> str:
         group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}"
     )
     ctx.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
-    spatial = output_extents(x.shape[2:], window, end)
-    fits = all(
-        (k - 1) * d < n + p + q
-        for k, d, n, p, q in zip(
-            kernel, window.dilations, x.shape[2:], window.pads, end, strict=True
-        )
-    )
-    ctx.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
+    spatial = convolved_extents(ctx, x, window, end)
     out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
     inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
     dtype = ctx.b.type(inputs[0]).dtype

@@ -12,7 +12,7 @@ from atc.ir.ops.sampling import GridSample
 from atc.ir.view import View
 from atc.lower.concat_pad import join
 from atc.lower.context import LoweringContext
-from atc.lower.conv import output_extents, widen, window_of
+from atc.lower.conv import convolved_extents, widen, window_of
 from atc.lower.matmul import product
 from atc.lower.registry import lowers
 
@@ -34,7 +34,7 @@ def deform_conv(ctx: LoweringContext) -> str:
     ctx.require(fits, f"group {group}: x is {x}, w is {w}")
     ctx.require(sets > 0 and x.shape[1] % sets == 0, f"offset_group {sets} for {x}")
     window, end = window_of(ctx, x.shape[2:], kernel)
-    out = output_extents(x.shape[2:], window, end)
+    out = convolved_extents(ctx, x, window, end)
     taps, points = prod(kernel), prod(out)
     ctx.require(min(out) > 0 and x.size > 0 and w.size > 0, f"x is {x}, w is {w}")
     _check(ctx, 2, "offset", (x.shape[0], sets * taps * rank, *out))

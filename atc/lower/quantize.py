@@ -14,7 +14,7 @@ from atc.ir.ops import Conv, identity_epilogue
 from atc.ir.view import View
 from atc.lower.concat_pad import pad
 from atc.lower.context import LoweringContext
-from atc.lower.conv import output_extents, window_of, with_bias
+from atc.lower.conv import convolved_extents, window_of, with_bias
 from atc.lower.indexed_access import take
 from atc.lower.matmul import product
 from atc.lower.reduce import reduce_axes, reduction
@@ -308,9 +308,7 @@ def integer_conv(ctx: LoweringContext, given: Filter) -> str:
     fits = group > 0 and x.shape[1] == w.shape[1] * group and w.shape[0] % group == 0
     ctx.require(fits, f"group {group}: x is {x}, w is {w}")
     window, end = window_of(ctx, x.shape[2:], kernel)
-    spatial = output_extents(x.shape[2:], window, end)
-    fits = all(n > 0 for n in spatial)
-    ctx.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
+    spatial = convolved_extents(ctx, x, window, end)
     out = TensorType(DType.INT32, (x.shape[0], w.shape[0], *spatial))
     w_name, w_zero = _centred_filters(ctx, given.w, given.w_zero)
     zeros = [_known_zero(ctx, given.x_zero), _known_zero(ctx, w_zero)]

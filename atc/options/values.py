@@ -272,7 +272,7 @@ def present(value: object) -> bool:
 def listed(value: object) -> list[object]:
     """Return the items of a sequence, which text isn't here."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise OptionError(f"'{shown(value)}' is no list", hint="give a list, or a shell's text")
+        raise OptionError(f"'{shown(value)}' is no list", hint="give a list")
     return [*value]
 
 

@@ -193,6 +193,22 @@ def test_integer_convolution_pads_with_the_zero_point(name: str) -> None:
     np.testing.assert_array_equal(y, expected.astype(np.int32))
 
 
+@pytest.mark.parametrize("op", ["Conv", "ConvInteger", "QLinearConv", "DeformConv"])
+def test_a_kernel_larger_than_the_padded_input_is_refused(op: str) -> None:
+    """Also where dividing what is missing by the strides would leave an output of 1."""
+    floats = "Integer" not in op and "QLinear" not in op
+    x = np.ones((2, 1, 7, 1), np.float32 if floats else np.uint8)
+    w = np.ones((4, 1, 3, 3), np.float32 if floats else np.int8)
+    scale, zeros = np.float32(0.5), [np.uint8(2), np.int8(0)]
+    inputs: list[Any] = {
+        "Conv": [x, w], "DeformConv": [x, w, np.zeros((2, 18, 3, 1), np.float32)],
+        "ConvInteger": [x, w, *zeros],
+        "QLinearConv": [x, scale, zeros[0], w, scale, zeros[1], scale, zeros[0]],
+    }[op]  # fmt: skip
+    with pytest.raises(AtcError, match=r"kernel \[3, 3\] is larger than the padded input"):
+        compile_graph(node_model(op, inputs, pads=[0, 0, 0, 1], strides=[2, 2]))
+
+
 # ---- requantized products -----------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import contextlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +162,7 @@ def test_what_python_may_give_is_taken_or_refused(setting: Setting) -> None:
     """No keyword of `atc.compile` ends in another error of the parser."""
     for given in (None, -1, 2.5, float("nan"), 10**30, True, b"x", object(), [None], [[1]], ["x"],
                   [object()], {1: 2}, {"a": object()}, {"a": ["x", "y"]}):  # fmt: skip
-        with contextlib.suppress(OptionError):
+        with suppress(OptionError):
             setting.value(given)
 
 
