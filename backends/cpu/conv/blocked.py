@@ -214,6 +214,11 @@ def is_depthwise(w: Workload[ConvBlocked]) -> bool:
     return weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
 
 
+def read_at_once(w: Workload[ConvBlocked], target: Target) -> int:
+    """Return how many channels of a pixel one load reads."""
+    return lanes(target) if by_lane(w, target) else 1
+
+
 def by_lane(w: Workload[ConvBlocked], target: Target) -> bool:
     """Return whether channels of a pixel are read as a vector, whose lanes are then factors."""
     neon = target.simd == "neon" and target.arch == "aarch64"
@@ -347,7 +352,8 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         """Estimated cycles."""
         p, nv = params.p, params.nv
         g = self.cut(w, params)
-        tiles = image_cycles(target.machine, g, p, nv, g.depth, stored_weights(w).widening(target))
+        widening, once = stored_weights(w).widening(target), read_at_once(w, target)
+        tiles = image_cycles(target.machine, g, p, nv, g.depth, widening, once)
         packing = PACKING * filter_scratch(w, g) / 4
         return packing + g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
 

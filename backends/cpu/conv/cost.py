@@ -21,17 +21,18 @@ NEAR, FAR = 7 / 8, 1 / 2
 
 def tile_cycles(
     machine: Machine, g: Geometry, rows: int, cols: int, vectors: int, depth: int,
-    rate: float = NEAR, widening: float = 0.0,
+    rate: float = NEAR, widening: float = 0.0, at_once: int = 1,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products per output.
 
     `rate` is the part of the L2 cache's rate at which weights arrive, `widening` the cycles to make
-    floats of a vector of weights of 16 bits.
+    floats of a vector of weights of 16 bits; `at_once` numbers of a pixel are read by one load.
     """
     pixels = rows * cols
     size = g.block * 4
     arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
-    loads = pixels / machine.broadcast_rate(size) + vectors / machine.load_rate(size)
+    read = pixels / at_once / machine.broadcast_rate(size)
+    loads = read + vectors / machine.load_rate(size)
     if not widening:  # where they hinder products anyway, see below
         loads *= MISSING
     weights = vectors * size / (machine.l2.rate * rate)
@@ -43,14 +44,15 @@ def tile_cycles(
 
 
 def image_cycles(
-    machine: Machine, g: Geometry, pixels: int, vectors: int, depth: int, widening: float = 0.0
+    machine: Machine, g: Geometry, pixels: int, vectors: int, depth: int, widening: float = 0.0,
+    at_once: int = 1,
 ) -> float:
     """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle."""
     columns, rows = cut_columns(g.cols, pixels), tile_row_counts(g, pixels)
     widths = panels(g.mb, vectors)
     tiles = {
         n: [
-            c.count * tile_cycles(machine, g, r, c.width, n, depth, NEAR, widening) * k
+            c.count * tile_cycles(machine, g, r, c.width, n, depth, NEAR, widening, at_once) * k
             for c in columns
             for r, k in rows
         ]

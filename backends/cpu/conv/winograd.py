@@ -15,13 +15,16 @@ from itertools import groupby
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import (
+    BY_LANE,
     LINE,
     PART,
     PanelParams,
     Run,
+    by_lane,
     cheapest,
     name_of_panels,
     packed_panels,
+    read_at_once,
 )
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.dynamic_shape import rests
@@ -179,7 +182,8 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         Filters of 16 bits are transformed in the run: transformed, 16 bits no longer hold them.
         """
         g = geometry(w, 1)
-        wide = WIDE if target.vector_registers >= 32 else NARROW
+        wide: Sequence[tuple[int, int]] = WIDE if target.vector_registers >= 32 else NARROW
+        wide = BY_LANE if by_lane(w, target) else wide
         shapes = [(p, nv) for p, nv in wide if nv <= g.mb]
         found: list[WinogradParams] = []
         if is_open(g):
@@ -266,7 +270,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w), "element": w.input(0).dtype.c,
-            "load": LOADS[w.input(0).dtype],
+            "load": LOADS[w.input(0).dtype], "by_lane": by_lane(w, target),
         }  # fmt: skip
 
     def precise_params(
@@ -278,7 +282,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
 
     def cost(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> float:
         """Estimated cycles."""
-        return winograd_cycles(target.machine, w, params)
+        return winograd_cycles(target.machine, w, params, read_at_once(w, target))
 
 
 def grid(g: Geometry, params: WinogradParams) -> Grid:
@@ -363,7 +367,9 @@ WAITING = 0.5
 """Part of the shorter of products and that way by which it prolongs the longer one."""
 
 
-def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: WinogradParams) -> float:
+def winograd_cycles(
+    machine: Machine, w: Workload[ConvBlocked], params: WinogradParams, at_once: int = 1
+) -> float:
     """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
     g, m, p, nv = geometry(w, 1), params.m, params.p, params.nv
     tiles = grid(g, params)
@@ -377,7 +383,9 @@ def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: Winograd
     streaming = (1 / machine.memory + (blocks - 1) / machine.far_rate) / (STREAM * blocks)
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
-        products = n * _product_cycles(machine, g.block, g.ic, g.mb, count, p, nv, rate)
+        products = n * _product_cycles(
+            machine, g.block, g.ic, g.mb, count, p, nv, rate, at_once
+        )
         less, more = sorted((products, reread * streaming))
         of_blocks[count] = more + (WAITING * less if filters > machine.l2.size else 0.0)
     narrow = max(1.0, 4 * g.block / machine.datapath)
@@ -400,7 +408,8 @@ KERNELS = (ConvWinograd(),)
 
 @lru_cache(1 << 12)  # tiles of any size, of filters transformed by anybody, ask for the same
 def _product_cycles(
-    machine: Machine, block: int, ic: int, mb: int, count: int, p: int, nv: int, rate: float
+    machine: Machine, block: int, ic: int, mb: int, count: int, p: int, nv: int, rate: float,
+    at_once: int,
 ) -> float:
     """Estimate the cycles of the products of one component for so many tiles."""
     one = Axis(1, 1)
@@ -408,7 +417,8 @@ def _product_cycles(
     widths = panels(mb, nv)
     tiles_of = [
         {
-            vectors: c.count * tile_cycles(machine, flat, 1, c.width, vectors, ic, rate)
+            vectors: c.count
+            * tile_cycles(machine, flat, 1, c.width, vectors, ic, rate, at_once=at_once)
             for vectors in dict.fromkeys(widths)
         }
         for c in cut_columns(Axis(count, count), p)
