@@ -23,8 +23,10 @@ from atc.backends.kernel import Workload, workload_of
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, gather_view
+from atc.passes.layout.store_bf16 import typed
 from atc.select.select import Limits, candidates
 from support import node_model
 
@@ -165,6 +167,26 @@ def test_pointwise_convolutions() -> None:
     for (case, expected), (got,) in zip(wanted, run_calls(calls, target), strict=True):
         error = np.abs(from_blocks(got, case.filters) - expected).max()
         assert error <= 3e-6 * max(np.abs(expected).max(), 1), case
+
+
+def test_pointwise_convolutions_store_float16() -> None:
+    target, kernel, calls = machine("zen4"), ConvPointwiseWinograd(), []
+    for case in POINTWISE.values():
+        graph, feeds, _ = build(case, 16)
+        half = {k: TensorType(DType.FLOAT16, graph.types[k].shape) for k in ("other", "y")}
+        types = {**graph.types, **half}
+        node = replace(graph.nodes[0], op=typed(graph.nodes[0], graph.types, types))
+        known = graph.constants | dict(zip(graph.inputs, feeds, strict=True))
+        known |= {"other": known["other"].astype(np.float16)} if "other" in known else {}
+        same = {k: known[k].astype(np.float32) for k in known}
+        for each, feed, kinds in ((graph.nodes[0], same, graph.types), (node, known, types)):
+            w = workload_of(replace(graph, types=kinds), each, graph.constants)
+            assert kernel.accepts(w, target), case
+            params = kernel.parameters(w, target)[0]
+            calls.append(Call(kernel, params, w, [feed[i] for i in each.inputs if i]))
+    results = [got for (got,) in run_calls(calls, target)]
+    for floats, halves in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(halves.view(np.float16), floats.astype(np.float16))
 
 
 def test_only_cores_whose_additions_have_units_choose_it() -> None:
