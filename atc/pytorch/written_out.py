@@ -18,6 +18,7 @@ from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from atc.errors import UnsupportedError
+from atc.pytorch.backward import BACKWARD
 
 _ATEN = torch.ops.aten
 Arguments = Mapping[str, Any]
@@ -81,9 +82,11 @@ def _replace(
     ]  # fmt: skip
     for old, new in pairs:
         name = old.name
-        old.replace_all_uses_with(new)
+        if new is not None:  # else nobody reads it
+            old.replace_all_uses_with(new)
         module.graph.erase_node(old)
-        new._rename(name)
+        if new is not None:
+            new._rename(name)
     if not isinstance(made, torch.fx.Node):
         module.graph.erase_node(node)
 
@@ -205,7 +208,8 @@ _FAULTS: Mapping[Any, _Fault] = {
         _ATEN.lstm.input,
     ),
     _ATEN.scaled_dot_product_attention.default: _Fault(
-        lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None,
+        lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None
+        or _value(a["query"]).dim() != 4,
         _attention,
     ),
     **{
@@ -218,5 +222,6 @@ _FAULTS: Mapping[Any, _Fault] = {
     _ATEN.logaddexp.default: _Fault(lambda _: True, _log_of_sum),
     _ATEN.logcumsumexp.default: _Fault(lambda _: True, _log_of_sums),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
+    **{op: _Fault(lambda _: True, function) for op, function in BACKWARD.items()},
 }  # fmt: skip
 """The operators of which some arguments, or some numbers, become others."""
