@@ -175,6 +175,18 @@ def _scattered_mean(
     return torch.where(count > 0, torch.div(total, count.clamp(min=1), rounding_mode=whole), x)
 
 
+def _product(add: str) -> Callable[..., torch.Tensor]:
+    """Return what a function that adds to a product computes if it takes nothing of the sum."""
+
+    def alone(
+        x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> torch.Tensor:
+        made = torch.outer(a, b) if add == "addr" else a @ b
+        return alpha * (made.sum(0) if add == "addbmm" else made)
+
+    return alone
+
+
 def _other_ratio(a: Arguments) -> bool:
     """Return whether a resized image's sizes have another ratio than the scale that was given."""
     sizes = a["output_size"]
@@ -218,6 +230,10 @@ _FAULTS: Mapping[Any, _Fault] = {
         for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
         for op in (getattr(_ATEN, name).default, getattr(_ATEN, name).vec)
     },
+    **{
+        getattr(_ATEN, add).default: _Fault(lambda a: a["beta"] == 0, _product(add))
+        for add in ("addbmm", "addmm", "addmv", "addr", "baddbmm")
+    },  # what is multiplied by 0 may be NaN
     _ATEN.scatter_reduce.two: _Fault(lambda a: a["reduce"] == "mean", _scattered_mean),
     _ATEN.logaddexp.default: _Fault(lambda _: True, _log_of_sum),
     _ATEN.logcumsumexp.default: _Fault(lambda _: True, _log_of_sums),

@@ -153,6 +153,11 @@ DROPPED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "log of sigmoid": (F.logsigmoid, (EDGES,)),
     "logits": (F.binary_cross_entropy_with_logits, (EDGES, torch.tensor([[0.3, 1, 0], [1, 0, 1]]))),
     "logs of sums": (lambda x: torch.logaddexp(x, x.flip(1)), (EDGES,)),
+    "products alone": (lambda x, y: torch.addmm(x, y, y, beta=0, alpha=0.5)
+                       + torch.baddbmm(x[None], y[None], y[None], beta=0)[0]
+                       + torch.addmv(x[0], y, y[0], beta=0) + torch.addr(x, y[0], y[1], beta=0)
+                       + torch.addbmm(x, y[None], y[None], beta=0),
+                       (torch.full((4, 4), torch.nan), torch.tensor(X[0, 0]))),
     "means": (lambda x: x.scatter_reduce(1, (x > 0).long(), x, "mean", include_self=False),
               (EDGES,)),
     "means of integers": (lambda x: x.scatter_reduce(0, x % 2, x, "mean"),
