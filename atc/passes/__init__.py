@@ -26,7 +26,7 @@ from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import Kernels, fuse_attention
-from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap
+from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap, inline_conditions
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
@@ -83,6 +83,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("tabulate", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     _rule("cancel_movement", fold_views),  # before fusion, which then sees arithmetic only
+    _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
     _rule("fuse_elementwise", fuse_maps),

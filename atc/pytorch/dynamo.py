@@ -9,18 +9,22 @@ why.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
 from atc.api import compile as compile_file
 from atc.errors import AtcError, one_line
 from atc.files.temporary import temporary_folder
-from atc.pytorch.export import export
-from atc.pytorch.graphs import Bound, Run, results_of, runner, unsupported
+from atc.pytorch.autograd import of_operators
+from atc.pytorch.export import export, reason
+from atc.pytorch.graphs import Bound, Computed, ImpureError, Run, results_of, runner, unsupported
 from atc.pytorch.open_shapes import (
     NOTHING_OPEN,
     Limits,
@@ -39,6 +43,8 @@ _TYPES = frozenset(
                                  "float16", "float32", "float64")
 )  # fmt: skip
 
+_EAGERLY = "atc runs a graph eagerly"
+
 LARGEST = 16
 """Libraries that are kept of one graph, and shapes whose library is known at once."""
 
@@ -55,7 +61,26 @@ def backend(
     """
     keywords = {"op_compiler_cache_mode": "enable", **(options or {})}
     limits = limits_of(keywords.pop("dynamic", "input_shape" not in keywords))
-    return _Graph(graph, bool(keywords.pop("freeze", False)), limits, keywords)
+    freeze = bool(keywords.pop("freeze", False))
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    if freeze or not _are_recorded(tensors):
+        return _Graph(graph, freeze, limits, keywords)
+    try:
+        return of_operators(
+            graph, example_inputs, lambda part: _Graph(part, False, limits, keywords, True)
+        )
+    except TensorifyScalarRestartAnalysis:
+        raise  # Dynamo traces again
+    except Exception as error:  # AOTAutograd raises whatever its parts do
+        why = f"its gradients can't be traced: {reason(error)}"
+        warnings.warn(one_line(f"{_EAGERLY}: {why}"), stacklevel=2)
+        eager: Run = graph.forward
+        return eager
+
+
+def _are_recorded(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether gradients are recorded of what is computed of tensors."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 @dataclass(frozen=True)
@@ -78,9 +103,9 @@ class _Graph:
 
     def __init__(
         self, graph: torch.fx.GraphModule, freeze: bool, limits: Limits | None,
-        options: Mapping[str, Any],
+        options: Mapping[str, Any], of_operators: bool = False,
     ) -> None:  # fmt: skip
-        self._graph, self._freeze = graph, freeze
+        self._graph, self._freeze, self._of_operators = graph, freeze, of_operators
         self._limits, self._options = limits, dict(options)
         self._runs: dict[Any, Run] = {}
         self._libraries: list[_Library] = []
@@ -100,25 +125,43 @@ class _Graph:
         """Return the graph's outputs."""
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         weights = [*self._graph.parameters(), *self._graph.buffers()]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *weights)):
+        if _are_recorded((*tensors, *weights)):
             return self._eager(
-                "gradients are recorded; call it under torch.no_grad(), train it by "
-                "atc.training_step", inputs,
+                "gradients are recorded, and parameters are constants: call it under "
+                "torch.no_grad(), or without freeze", *inputs,
             )  # fmt: skip
         key = tuple(self._kind(k, x) for k, x in enumerate(inputs))
         run = self._runs.get(key)
         if run is None:
-            try:
-                run = self._found(inputs)
-            except AtcError as error:
-                return self._eager(str(error), inputs)
+            run = self._made(inputs)
             while len(self._runs) >= LARGEST:
                 self._runs.pop(next(iter(self._runs)))
             self._runs[key] = run
         return run(*inputs)
 
-    def _eager(self, why: str, inputs: Sequence[Any]) -> Any:
-        self._warn("atc runs a graph eagerly", why)
+    def _made(self, inputs: Sequence[Any]) -> Run:
+        """Return what runs the graph on inputs of these kinds, eagerly if nothing else does."""
+        try:
+            with ThreadPoolExecutor(1) as clean:  # derivatives run in a state without export
+                return clean.submit(self._found, inputs).result()
+        except ImpureError as error:
+            if self._of_operators:
+                return partial(self._eager, str(error))
+            return self._functional(inputs, str(error))
+        except AtcError as error:
+            return partial(self._eager, str(error))
+
+    def _functional(self, inputs: Sequence[Any], why: str) -> Run:
+        """Return what runs a graph without what it does beside computing, which is done behind."""
+        try:
+            return of_operators(
+                self._graph, inputs, lambda part: _Graph(part, False, None, self._options, True)
+            )
+        except Exception as error:  # AOTAutograd raises whatever its parts do
+            return partial(self._eager, f"{why}: {reason(error)}")
+
+    def _eager(self, why: str, *inputs: Any) -> Any:
+        self._warn(_EAGERLY, why)
         return self._graph(*inputs)
 
     def _warn(self, what: str, why: str) -> None:
@@ -198,12 +241,16 @@ class _Graph:
         if not self._freeze and any(True for _ in self._graph.parameters()):
             raise unsupported("the graph owns parameters, which may change; use freeze")
         results = results_of(self._graph, inputs, shapes)
+        chosen = [r for r in results if not isinstance(r, Computed)]
+        if len(chosen) == len(results):
+            return lambda *again: tuple(r(again) for r in chosen), ranges
         module = Bound(self._graph, inputs, given, self._read.items, shapes, results)
         options = dict(self._options)
         with temporary_folder("dynamo") as folder:
             path, output = Path(folder, "graph.onnx"), Path(folder, "graph")
             dims = dims_of(shapes, given, ranges) if ranges else None
-            axes = export(module, [inputs[k] for k in given], path, dims)
+            tensors = [inputs[k] for k in given]
+            axes = export(module, tensors, path, dims, of_operators=self._of_operators)
             if ranges:
                 ranges = narrowed(axes, shapes, given, ranges)
                 options["input_shape"] = input_shape_of(axes, ranges)

@@ -19,6 +19,7 @@ from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
 from atc.pytorch.training import captured, complete
+from atc.pytorch.translations import TRANSLATIONS
 from atc.pytorch.written_out import write_out
 
 OPSET = 20
@@ -28,11 +29,13 @@ Step = TypeVar("Step")
 def export(
     module: torch.nn.Module, inputs: Sequence[Any], path: Path,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, to_train: bool = False,
+    of_operators: bool = False,
 ) -> Axes:  # fmt: skip
     """Write a module as ONNX, for inputs like these, as it is: in training or not.
 
-    `to_train` keeps its weights as they are, and says where gradients stop. Returns the inputs'
-    axes: the exporter narrows open ones to what the module does the same for.
+    `to_train` keeps its weights as they are, and says where gradients stop. A module `of_operators`
+    is a graph of ATen's, of derivatives too. Returns the inputs' axes: the exporter narrows open
+    ones to what the module does the same for.
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
@@ -41,9 +44,17 @@ def export(
         program = torch.onnx.export(
             what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
             dynamic_shapes=dynamic_shapes, optimize=not to_train,
+            custom_translation_table=TRANSLATIONS,
         )  # fmt: skip
         assert program is not None
         return program
+
+    def written_out() -> torch.export.ExportedProgram:
+        graph = torch.export.export(
+            module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False
+        )
+        write_out(graph)
+        return graph
 
     try:
         with _quiet(), torch.no_grad():
@@ -51,11 +62,16 @@ def export(
                 step = captured(module, inputs)
                 write_out(step)
                 program = translated(step)
+            elif of_operators:
+                program = translated(written_out())
             else:
-                program = translated(module)
-                assert program.exported_program is not None
-                if write_out(program.exported_program):
-                    program = translated(program.exported_program)
+                try:
+                    program = translated(module)
+                    assert program.exported_program is not None
+                    if write_out(program.exported_program):
+                        program = translated(program.exported_program)
+                except torch.onnx.OnnxExporterError:  # what it can't take may be written out, too
+                    program = translated(written_out())
             if to_train:
                 complete(program, module)
             program.save(path)
@@ -65,7 +81,7 @@ def export(
     except Exception as error:  # the exporter raises whatever its parts do
         odd = module.training and not to_train
         raise UnsupportedError(
-            f"torch.onnx can't export it: {_reason(error)}", where=type(module).__name__,
+            f"torch.onnx can't export it: {reason(error)}", where=type(module).__name__,
             hint="it is in training: call eval() before" if odd else "",
         ) from error
 
@@ -86,7 +102,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """Return the first line of what was raised first."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -17,8 +18,24 @@ from atc.runtime.network import Network
 
 Run = Callable[..., Any]
 
-Result = Callable[[Sequence[Any]], Any] | None
-"""What gives a result from a call's inputs; None for a tensor that is computed."""
+
+@dataclass(frozen=True)
+class Computed:
+    """A tensor that the library computes."""
+
+    order: tuple[int, ...] = ()
+    """Its axes as they lie in memory, where PyTorch has them in another order."""
+
+    def laid(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor as it lies in eager PyTorch."""
+        if not self.order:
+            return tensor
+        back = [self.order.index(axis) for axis in range(tensor.dim())]
+        return tensor.permute(self.order).contiguous().permute(back)
+
+
+Result = Callable[[Sequence[Any]], Any] | Computed
+"""What gives a result from a call's inputs, or what is known of one that is computed."""
 
 
 class _Item:
@@ -40,8 +57,9 @@ class Bound(torch.nn.Module):  # type: ignore[misc]
         items: Collection[int], shapes: OpenShapes, results: Sequence[Result],
     ) -> None:  # fmt: skip
         super().__init__()
+        self.training = False
         self.graph_module = graph
-        self._computed = [k for k, result in enumerate(results) if result is None]
+        self._computed = [k for k, r in enumerate(results) if isinstance(r, Computed)]
         self._given = [*given]
         self._fixed = {
             k: _Item(x.item()) if k in items else x for k, x in enumerate(inputs) if k not in given
@@ -70,7 +88,8 @@ def results_of(
 ) -> list[Result]:
     """Return what gives a graph's results.
 
-    Raises AtcError for a graph that does more than compute: it is run once, on copies.
+    It is run once, on copies. Raises ImpureError for a graph that does more than compute, AtcError
+    for numbers that can't be told.
     """
     copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
     whole = copy.deepcopy(graph)
@@ -80,9 +99,9 @@ def results_of(
     results = whole(*copies)
     if not torch.equal(state, torch.random.get_rng_state()):
         torch.random.set_rng_state(state)
-        raise unsupported("the graph draws random numbers")
+        raise ImpureError("the graph draws random numbers", code="E10055")
     if not all(torch.equal(_bits(x), _bits(y)) for x, y in pairs):
-        raise unsupported("the graph changes tensors in place")
+        raise ImpureError("the graph changes tensors in place", code="E10055")
     given = {id(copy): k for k, copy in enumerate(copies) if isinstance(copy, torch.Tensor)}
     return [
         itemgetter(given[id(result)]) if id(result) in given else _result(result, symbol, shapes)
@@ -92,12 +111,18 @@ def results_of(
 
 def _result(result: Any, symbol: Any, shapes: OpenShapes) -> Result:
     if isinstance(result, torch.Tensor):
-        return None
+        order = sorted(range(result.dim()), key=result.stride, reverse=True)
+        lies_so = result.is_contiguous() or not result.permute(order).is_contiguous()
+        return Computed(() if lies_so else tuple(order))
     return number_of(symbol, shapes) if symbol is not None and shapes.axes else lambda _: result
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+class ImpureError(AtcError):
+    """A graph does more than compute: it draws random numbers, or changes what it is given."""
 
 
 def unsupported(why: str) -> AtcError:
@@ -107,7 +132,7 @@ def unsupported(why: str) -> AtcError:
 
 def runner(network: Network, given: Sequence[int], results: Sequence[Result]) -> Run:
     """Return the call of a network on tensors, which are read where they lie."""
-    count = sum(r is None for r in results)
+    count = sum(isinstance(r, Computed) for r in results)
     try:
         places = [int(t.name.removeprefix("tensors_")) for t in network.inputs]
         read = [given[k] for k in places]
@@ -119,7 +144,10 @@ def runner(network: Network, given: Sequence[int], results: Sequence[Result]) ->
     def run(*inputs: Any) -> Any:
         found = network(*[_array(inputs[k]) for k in read])
         tensors = iter(found if isinstance(found, tuple) else (found,))
-        return tuple(_tensor(next(tensors)) if r is None else r(inputs) for r in results)
+        return tuple(
+            r.laid(_tensor(next(tensors))) if isinstance(r, Computed) else r(inputs)
+            for r in results
+        )
 
     return run
 

@@ -95,7 +95,7 @@ def open_shapes(graph: torch.fx.GraphModule) -> OpenShapes:
     """
     axes: dict[Place, str] = {}
     limits: dict[str, Limits] = {}
-    inputs = [node.meta.get("example_value") for node in _nodes(graph, "placeholder")]
+    inputs = [_value(node) for node in _nodes(graph, "placeholder")]
     for k, value in enumerate(inputs):
         for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if not isinstance(extent, torch.SymInt):
@@ -126,7 +126,7 @@ class NumbersRead:
 def numbers_read(graph: torch.fx.GraphModule) -> NumbersRead:
     """Return which inputs of a graph of Dynamo's are Python's numbers."""
     nodes = _nodes(graph, "placeholder")
-    values = [node.meta.get("example_value") for node in nodes]
+    values = [_value(node) for node in nodes]
     shapes = [extent for v in values if isinstance(v, torch.Tensor) for extent in v.shape]
     extents = {str(e.node.expr) for e in shapes if isinstance(e, torch.SymInt)}
     items = frozenset(
@@ -148,7 +148,7 @@ def numbers_made(graph: torch.fx.GraphModule) -> list[Any]:
     """
     (output,) = _nodes(graph, "output")
     values = [
-        result.meta.get("example_value") if isinstance(result, torch.fx.Node) else result
+        _value(result) if isinstance(result, torch.fx.Node) else result
         for result in output.args[0]
     ]
     symbols = [
@@ -217,6 +217,11 @@ def input_shape_of(axes: Axes, ranges: Mapping[str, Range]) -> dict[str, list[in
 
 def _nodes(graph: torch.fx.GraphModule, op: str) -> list[torch.fx.Node]:
     return [node for node in graph.graph.nodes if node.op == op]
+
+
+def _value(node: torch.fx.Node) -> Any:
+    """Return what Dynamo or AOTAutograd knows of a node's value."""
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def _limits(extent: torch.SymInt) -> Limits:

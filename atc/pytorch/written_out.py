@@ -18,6 +18,7 @@ from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from atc.errors import UnsupportedError
+from atc.pytorch.backward import BACKWARD
 
 _ATEN = torch.ops.aten
 Arguments = Mapping[str, Any]
@@ -81,9 +82,11 @@ def _replace(
     ]  # fmt: skip
     for old, new in pairs:
         name = old.name
-        old.replace_all_uses_with(new)
+        if new is not None:  # else nobody reads it
+            old.replace_all_uses_with(new)
         module.graph.erase_node(old)
-        new._rename(name)
+        if new is not None:
+            new._rename(name)
     if not isinstance(made, torch.fx.Node):
         module.graph.erase_node(node)
 
@@ -172,6 +175,18 @@ def _scattered_mean(
     return torch.where(count > 0, torch.div(total, count.clamp(min=1), rounding_mode=whole), x)
 
 
+def _product(add: str) -> Callable[..., torch.Tensor]:
+    """Return what a function that adds to a product computes if it takes nothing of the sum."""
+
+    def alone(
+        x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> torch.Tensor:
+        made = torch.outer(a, b) if add == "addr" else a @ b
+        return alpha * (made.sum(0) if add == "addbmm" else made)
+
+    return alone
+
+
 def _other_ratio(a: Arguments) -> bool:
     """Return whether a resized image's sizes have another ratio than the scale that was given."""
     sizes = a["output_size"]
@@ -205,7 +220,8 @@ _FAULTS: Mapping[Any, _Fault] = {
         _ATEN.lstm.input,
     ),
     _ATEN.scaled_dot_product_attention.default: _Fault(
-        lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None,
+        lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None
+        or _value(a["query"]).dim() != 4,
         _attention,
     ),
     **{
@@ -214,9 +230,14 @@ _FAULTS: Mapping[Any, _Fault] = {
         for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
         for op in (getattr(_ATEN, name).default, getattr(_ATEN, name).vec)
     },
+    **{
+        getattr(_ATEN, add).default: _Fault(lambda a: a["beta"] == 0, _product(add))
+        for add in ("addbmm", "addmm", "addmv", "addr", "baddbmm")
+    },  # what is multiplied by 0 may be NaN
     _ATEN.scatter_reduce.two: _Fault(lambda a: a["reduce"] == "mean", _scattered_mean),
     _ATEN.logaddexp.default: _Fault(lambda _: True, _log_of_sum),
     _ATEN.logcumsumexp.default: _Fault(lambda _: True, _log_of_sums),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
+    **{op: _Fault(lambda _: True, function) for op, function in BACKWARD.items()},
 }  # fmt: skip
 """The operators of which some arguments, or some numbers, become others."""

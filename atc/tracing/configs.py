@@ -11,6 +11,8 @@ from atc.tracing.errors import ArgumentError
 
 def _at_least(least: int, **values: int) -> None:
     for name, value in values.items():
+        if not isinstance(value, int):
+            raise ArgumentError(f"{name} is {value!r}, not a whole number", where=name)
         if value < least:
             raise ArgumentError(f"{name} is {value}, below {least}", where=name)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from pathlib import Path
 
 from atc.errors import AtcError, OptionError
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class TracingError(AtcError, RuntimeError):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir
@@ -37,13 +38,15 @@ class Model:
     """A model to train: in the opset of traces, with inputs of fixed shapes.
 
     `weights` are its initializers, `inputs` the inputs that aren't any of these, `trainable` the
-    names of the weights that can have a gradient.
+    names of the weights that can have a gradient, `halves` of those that are too short to be
+    updated by small steps.
     """
 
     proto: onnx.ModelProto
     weights: Mapping[str, Array]
     inputs: tuple[onnx.ValueInfoProto, ...]
     trainable: tuple[str, ...]
+    halves: tuple[str, ...]
 
 
 def read_for_training(options: Options) -> Model:
@@ -79,7 +82,9 @@ def read_for_training(options: Options) -> Model:
     foreign = sorted({n.domain for n in model.graph.node} - {"", "ai.onnx", OWN})
     if foreign:
         raise UnsupportedError(f"operators of {', '.join(foreign)} aren't trained", where=where)
-    return Model(model, weights, inputs, _trainable(model, weights))
+    floats = _floats(model, weights)
+    halves = tuple(n for n in floats if weights[n].dtype.itemsize == 2)
+    return Model(model, weights, inputs, tuple(n for n in floats if n not in halves), halves)
 
 
 def _without_stops(model: onnx.ModelProto) -> set[str]:
@@ -99,14 +104,16 @@ def _without_stops(model: onnx.ModelProto) -> set[str]:
     return found
 
 
-def _trainable(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[str, ...]:
+def _floats(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[str, ...]:
+    """Return the names of the weights that gradients go to."""
+    kinds = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
     settings = {
         name for n in model.graph.node for k, name in enumerate(n.input)
         if k in _SETTINGS.get(n.op_type, ())
     }  # fmt: skip
     return tuple(
         n for n, a in weights.items()
-        if a.dtype in (np.float32, np.float64) and a.size and n not in settings
+        if a.dtype in kinds and a.size and n not in settings
     )  # fmt: skip
 
 

@@ -416,7 +416,12 @@ def trace(
     if opt_level not in range(4):
         raise ArgumentError(f"opt_level is {opt_level}", where="opt_level", hint="give 0 to 3")
     more: dict[str, Any] = {}
-    for config in (sublinear_memory_config, dtr_config):
+    configs = {"sublinear_memory_config": (sublinear_memory_config, SublinearMemoryConfig),
+               "dtr_config": (dtr_config, DTRConfig)}  # fmt: skip
+    for name, (config, kind) in configs.items():
+        if config is not None and not isinstance(config, kind):
+            raise ArgumentError(f"{name} is of the type {type(config).__name__}", where=name,
+                                hint=f"give atc.{kind.__name__}(...)")  # fmt: skip
         more |= {} if config is None else config.options()
     resolved = options_for(opt_level, {**more, **options})
 

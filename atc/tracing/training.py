@@ -175,9 +175,19 @@ def _zeros(info: onnx.ValueInfoProto) -> Array:
 
 
 def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Parameter]:
-    """Return the parameters that match patterns. Raises ArgumentError for one without a match."""
+    """Return the parameters that match patterns.
+
+    Raises ArgumentError for a pattern without a match, or for one of weights in 16 bits.
+    """
     found: set[str] = set()
     for pattern in patterns:
+        halves = [n for n in read.halves if _names(pattern, n, read.weights[n])]
+        if halves:
+            raise ArgumentError(
+                f"weights of {read.weights[halves[0]].dtype} aren't trained: "
+                f"{one_line(', '.join(halves), 100)}", where=where,
+                hint="keep them in float32 and cast them in the model, or name others in trainable",
+            )  # fmt: skip
         named = {n for n in read.trainable if _names(pattern, n, read.weights[n])}
         if not named:
             there = one_line(", ".join(read.trainable), 200)

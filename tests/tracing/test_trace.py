@@ -310,6 +310,19 @@ def test_wrong_configurations_are_refused(wrong: Any) -> None:
         wrong()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: trace(sublinear_memory_config=3), "is of the type int .*give atc.SublinearMemory"),
+        (lambda: trace(dtr_config=SublinearMemoryConfig()), "is of the type SublinearMemoryConfig"),
+        (lambda: DTRConfig("5GB"), "eviction_threshold is '5GB', not a whole number"),
+    ],
+)  # fmt: skip
+def test_configurations_of_another_kind_are_refused(wrong: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        wrong()
+
+
 def deep(x: Tensor, weights: list[Parameter]) -> Tensor:
     xp = x.__array_namespace__()
     for weight in weights:

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from importers.mxnet_files import node, symbol, variable, write
 from networks import content
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from projects import STRICT
 
 import atc
@@ -301,6 +301,25 @@ def test_what_makes_no_sense_is_told(
         atc.training_step(net, tmp_path / "out", **keywords)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_weights_of_16_bits_are_not_left_untrained_without_a_word(
+    kind: int, tmp_path: Path
+) -> None:
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        n (float[2,3] x) => (float[2,2] y) {
+            h = MatMul(x, w) g = CastLike(h, v) p = MatMul(g, v) y = CastLike(p, x) }""")
+    first = numpy_helper.from_array(np.ones((3, 2), np.float32), "w")
+    second = helper.make_tensor("v", kind, (2, 2), [1.0] * 4)
+    model.graph.initializer.extend([first, second])
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(AtcError, match="weights of b?float16 aren't trained: v"):
+        atc.training_step(tmp_path / "net.onnx", tmp_path / "out", loss="square_loss")
+    if kind == TensorProto.FLOAT16:
+        step = atc.training_step(tmp_path / "net.onnx", tmp_path / "out", loss="square_loss",
+                                 target="c99", trainable="w")  # fmt: skip
+        assert step.names() == ["w"]
 
 
 def test_the_keywords_are_the_options() -> None:

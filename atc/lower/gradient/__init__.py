@@ -5,6 +5,7 @@ May import `lower` and what it may; importing them registers them. `derivatives*
 """
 
 from atc.lower.gradient import (
+    backward,
     derivatives_layers,
     derivatives_tensor,
     derivatives_transforms,
@@ -17,6 +18,7 @@ from atc.lower.gradient import (
 )
 
 __all__ = [
+    "backward",
     "derivatives_layers", "derivatives_tensor", "derivatives_transforms", "expansions",
     "expansions_control", "expansions_rnn", "expansions_sampling",
     "expansions_sequence", "reverse",

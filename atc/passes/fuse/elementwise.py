@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Expr, Input, cost, inputs_of, operands_of, renumber, substitute
-from atc.ir.graph import Array, Graph, Node, reads
+from atc.ir.graph import Array, DType, Graph, Node, reads
 from atc.ir.ops import Map, Reduce
 from atc.ir.view import View
 from atc.passes.canonical.fold_views import refine, tidy
@@ -33,7 +33,23 @@ def fuse_elementwise(state: Rewriting, node: Node) -> Node:
     return _fused(state, node)
 
 
-def _fused(state: Rewriting, node: Node, wanted: Set[str] = frozenset()) -> Node:
+def inline_conditions(state: Rewriting, node: Node) -> Node:
+    """Inline comparisons of floats into the Maps that choose by them, before epilogues take these.
+
+    An epilogue in vectors reads floats, no booleans.
+    """
+    return _fused(state, node, takes=_compares_floats) if isinstance(node.op, Map) else node
+
+
+def _compares_floats(op: Map) -> bool:
+    read = operands_of(op.expr)
+    return op.expr.dtype is DType.BOOL and all(i.dtype is DType.FLOAT for i in read)
+
+
+def _fused(
+    state: Rewriting, node: Node, wanted: Set[str] = frozenset(),
+    takes: Callable[[Map], bool] = lambda _: True,
+) -> Node:  # fmt: skip
     if not isinstance(node.op, Map | Reduce):
         return node
     index = 0
@@ -44,7 +60,7 @@ def _fused(state: Rewriting, node: Node, wanted: Set[str] = frozenset()) -> Node
             return node
         source = state.producers.get(node.inputs[index])
         fused = None
-        if source is not None and isinstance(source.op, Map):
+        if source is not None and isinstance(source.op, Map) and takes(source.op):
             fused = _inline(state, node, op, index, source, wanted)
         if fused is None:
             index += 1

@@ -1,0 +1,154 @@
+"""Graphs whose gradients are recorded: AOTAutograd makes a forward and a backward graph of each.
+
+Both are graphs of ATen's operators that change nothing in place. Random numbers are drawn by
+PyTorch before a graph runs, from the generator and in the order of eager PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import default_partition
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from atc.errors import UnsupportedError
+from atc.pytorch.graphs import Run
+from atc.pytorch.open_shapes import NOTHING_OPEN, OpenShapes, number_of, open_shapes
+
+_ATEN = torch.ops.aten
+
+
+def of_operators(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], compiled: Callable[[Any], Run]
+) -> Run:
+    """Return what runs a graph in graphs of operators, with its gradients if they are recorded.
+
+    Tensors that it changes in place are changed behind them. `compiled` makes what runs such a
+    graph. Raises what AOTAutograd raises.
+    """
+
+    def compiler(part: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+        draws = _hoist_random_numbers(part)
+        run = compiled(part)
+        return make_boxed_func(lambda *given: run(*given, *(draw(given) for draw in draws)))
+
+    traced = aot_autograd(
+        fw_compiler=compiler, bw_compiler=compiler, decompositions=_decompositions(),
+        partition_fn=default_partition,
+    )  # fmt: skip
+    with sdpa_kernel(SDPBackend.MATH):  # the other ways of attention have derivatives of their own
+        run: Run = traced(graph, inputs)
+    return run
+
+
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    return {
+        **core_aten_decompositions(),
+        **get_decompositions([
+            _ATEN._native_batch_norm_legit, _ATEN._native_batch_norm_legit_functional,
+            _ATEN._native_batch_norm_legit_no_training,
+        ]),
+        _ATEN.native_dropout.default: _dropout,
+    }  # fmt: skip
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a mask as eager PyTorch does."""
+    if train is False:
+        return x, torch.ones_like(x, dtype=torch.bool)
+    kept = _ATEN.bernoulli.p(torch.empty_like(x), 1 - p)
+    return x * (kept * (0.0 if p == 1 else 1 / (1 - p))), kept.to(torch.bool)
+
+
+# ---- random numbers -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """A call that draws random numbers for tensors of given types and shapes."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    shapes: OpenShapes
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        def made(node: torch.fx.Node) -> torch.Tensor:
+            value = node.meta["val"]
+            how = {"dtype": value.dtype, "device": value.device}
+            if _is_closed(value):
+                return torch.empty_strided(value.shape, value.stride(), **how)
+            extents = (n if type(n) is int else number_of(n, self.shapes)(inputs)
+                       for n in value.shape)  # fmt: skip
+            return torch.empty([*extents], **how)
+
+        return self.function(*torch.fx.map_arg(self.args, made), **self.kwargs)
+
+
+_BY_SHAPE = frozenset((
+    _ATEN.bernoulli.p, _ATEN.rand_like.default, _ATEN.randn_like.default,
+    _ATEN.randint_like.default, _ATEN.randint_like.low_dtype, _ATEN.uniform.default,
+    _ATEN.normal_functional.default, _ATEN.exponential.default,
+))  # fmt: skip
+"""Operators of one tensor, that draw as many numbers as it has, whatever these are."""
+
+_IN_PLACE = {_ATEN.bernoulli.p: _ATEN.bernoulli_.float}
+"""What eager PyTorch calls: it draws in the order of a tensor's memory."""
+
+
+def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
+    """Make inputs of the random numbers that a graph draws; return what draws them.
+
+    What depends on other values than extents stays.
+    """
+    draws = []
+    nodes = [*graph.graph.nodes]
+    last = [n for n in nodes if n.op == "placeholder"][-1:]
+    try:
+        shapes = open_shapes(graph)
+    except UnsupportedError:
+        shapes = NOTHING_OPEN
+    for node in nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or not _is_drawn(node, shapes):
+            continue
+        function = _IN_PLACE.get(node.target, node.target)
+        draws.append(_Draw(function, node.args, node.kwargs, shapes))
+        with graph.graph.inserting_after(last[0]) if last else graph.graph.inserting_before():
+            drawn = graph.graph.placeholder(f"drawn_{len(draws)}")
+        drawn.meta = dict(node.meta)
+        node.replace_all_uses_with(drawn)
+        graph.graph.erase_node(node)
+        last = [drawn]
+    if draws:
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+    return draws
+
+
+def _is_drawn(node: torch.fx.Node, shapes: OpenShapes) -> bool:
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    values = [n.meta["val"] for n in node.all_input_nodes]
+    if not values:
+        return _is_closed(node.meta["val"])
+    (value, *others) = values
+    if others or node.target not in _BY_SHAPE or not isinstance(value, torch.Tensor):
+        return False
+    try:
+        for extent in value.shape:
+            if type(extent) is not int:
+                number_of(extent, shapes)
+    except UnsupportedError:
+        return False
+    return _is_closed(value) or value.is_contiguous()
+
+
+def _is_closed(value: Any) -> bool:
+    """Return whether a tensor has the same shape in all calls."""
+    return isinstance(value, torch.Tensor) and all(type(n) is int for n in value.shape)
