@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -133,8 +134,8 @@ def _stored(graph: Graph, kept: Mapping[str, Expr]) -> Graph:
         )
         nodes.append(replace(node, op=_typed(node, kept), inputs=inputs))
         for name in kept.keys() & {*node.outputs}:
-            shape, half = types[name].shape, types[name].dtype
-            wide = Map(shape, cast(Input(half, 0), DType.FLOAT), (dense(shape),))
+            half, flat = types[name].dtype, (prod(types[name].shape),)  # any view reads through
+            wide = Map(flat, cast(Input(half, 0), DType.FLOAT), (dense(flat),))
             nodes.append(Node(wide, (name,), (f"{name}.wide",), node.origin))
     return replace(graph, nodes=tuple(nodes), types=types)
 
