@@ -139,7 +139,6 @@ class MatMulRoundingTile(PackedTiles):
         return {
             **self.tile_values(w, params, target, parameters), "zeros": zeros,
             "depth": op.blocks * op.block, "parts": scratch_parts(op),
-            "lean": bool(LEAN_FEATURES & target.features),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:

@@ -36,12 +36,10 @@ from atc.ir.ops.quantize import MatMulPacked
 
 @dataclass(frozen=True)
 class Ahead:
-    """Requests for a line every `step` bytes, `distance` bytes before it is read, and in each block
-    for one of scales, so many before."""
+    """Requests for a line every `step` bytes, `distance` bytes before it is read."""
 
     distance: int
     step: int
-    scales: int
 
 
 WIDTHS = (2, 4, 1, 3)
@@ -54,7 +52,7 @@ UNPACKING, LOOKED_UP = 2.2, 1.0
 """Cycles to make floats of a vector of weights, and of 4 bits where one permutation does."""
 LOOKUP_FEATURES = frozenset({"avx512f"})
 """Instruction sets with a permutation of 16 floats."""
-AHEAD = Ahead(distance=8192, step=1024, scales=1024)
+AHEAD = Ahead(distance=8192, step=1024)
 """What one row, which waits for memory, asks for; its other requests would wait behind more."""
 SCATTERED = 2.0
 """How much longer than the L2 cache's rate says rows of x take that the L1 cache doesn't hold: a
