@@ -2,8 +2,8 @@
 
 A graph is compiled for the shapes that it is called with; where Dynamo leaves extents open, one
 library takes ranges of them. Parameters are read anew by each call; with the option `freeze` they
-are packed into the library as constants. What can't be compiled runs eagerly, and a warning says
-why.
+are packed into the library as constants. Where gradients are recorded, forward and backward are
+graphs of their own (`autograd.py`). What can't be compiled runs eagerly, and a warning says why.
 """
 
 from __future__ import annotations
