@@ -305,10 +305,7 @@ def shapes(value: object) -> Mapping[str, InputShape]:
 def value_ranges(value: object) -> Mapping[str, tuple[Range, ...]]:
     """Return ranges of integers by the name of a value, from `name:0~9;name2:1~8,1~64`."""
     if isinstance(value, Mapping):
-        items = [
-            (str(name), tuple(g.split(",") if isinstance(g, str) else map(str, _listed(g))))
-            for name, g in value.items()
-        ]
+        items = [(str(name), tuple(map(str, _listed(given)))) for name, given in value.items()]
     else:
         pairs = [item.rpartition(":") for item in str(value).split(";")] if value else []
         items = [(name.strip(), tuple(given.split(","))) for name, _, given in pairs]
