@@ -362,7 +362,7 @@ SLOW = {
          "inner_loops.py --type=int8": "inner_loops.py --help", "node.py": "node.py --help"},
     ),
     "a contributor's set up": Script(
-        ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
+        ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev,docs]'",
          "pre-commit install"),
         {"pip install -e": "pip install -q uv; uv pip install -q --dry-run -e",
          "pre-commit install": "uv pip install -q pre-commit; git init -q; pre-commit install"},

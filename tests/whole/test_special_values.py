@@ -142,6 +142,10 @@ WINOGRAD = (
     "A convolution spreads NaN and infinities over the windows that hold them; Winograd kernels, "
     "which subtract inputs, make NaN of whole tiles, up to 7 elements away."
 )
+TRANSPOSED = (
+    "A transposed convolution with strides, which multiplies by zeros where the filter has no tap, "
+    "makes NaN of results up to a stride away."
+)
 INNER_PRODUCT = (
     "Winograd's inner product makes NaN of all results of a row with an infinity, and loses digits "
     "of rows below 2^-126."
@@ -208,6 +212,26 @@ def test_what_a_convolution_makes_of_infinities(kernels: str, tmp_path: Path) ->
     assert np.isfinite(y[:, distance > reach]).all()
     if reach == 1:
         assert (y[:, distance <= 1] == INF).all()
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kernel", [2, 3, 5])
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_a_transposed_convolution_makes_of_infinities(tier: str, kernel: int) -> None:
+    """The sentence TRANSPOSED."""
+    if not get_target(tier).features <= host_features():
+        pytest.skip(f"this CPU can't run {tier}")
+    x, stride = np.ones((1, 4, 12, 12), np.float32), 2
+    w = np.random.default_rng(kernel).uniform(0.1, 1, (4, 8, kernel, kernel)).astype(np.float32)
+    x[0, 1, 5, 6] = INF
+    model = node_model("ConvTranspose", [x, w], constant=[1], strides=[stride, stride])
+    (run,) = compile_models([model], tier)
+    (y,) = run([x])
+    at = np.arange(11 * stride + kernel)
+    away = [np.maximum(first - at, at - (first + kernel - 1)) for first in (5 * stride, 6 * stride)]
+    distance = np.maximum(away[0][:, None], away[1][None, :])
+    assert (y[0][:, distance <= 0] == INF).all()
+    assert np.isfinite(y[0][:, distance > stride]).all()
 
 
 def test_what_an_inner_product_makes_of_infinities() -> None:
@@ -298,5 +322,5 @@ def test_the_page_says_just_that() -> None:
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
-        *FACTS, WINOGRAD, INNER_PRODUCT, MODES, *PRODUCTS.values(),
+        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, MODES, *PRODUCTS.values(),
     }  # fmt: skip
