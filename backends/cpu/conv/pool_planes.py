@@ -80,7 +80,7 @@ class Across:
 
     @property
     def reads(self) -> dict[int, list[int]]:
-        """What is read, by its place in a row, and the columns of the window that it holds."""
+        """The places in a row that loads begin at, and those of the window that each holds."""
         found: dict[int, list[int]] = {}
         for k in range(self.cols.kernel):
             at = k * self.cols.dilation
