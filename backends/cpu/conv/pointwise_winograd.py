@@ -62,14 +62,14 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         fits = g.block == lanes(target) and inner_product(g.ic, target) is not None
         enough = g.rows.out * g.cols.out >= lanes(target) and g.batch > 0
         plain = TileEpilogue(op.epilogue, w, g, target).deferred is None
-        return inside and fits and enough and plain
+        return inside and fits and enough and plain and bool(self.parameters(w, target))
 
     def exact(self, params: RowParams) -> bool:
         """Numbers far below the root mean square of their pixel or channel lose digits."""
         return False
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[RowParams]:
-        """Return the fewest rows that half the L2 cache holds one of, of a tile at least."""
+        """Return the fewest rows, of a tile at least, of which half the L2 cache holds one."""
         g, width = geometry(w, 1, recut=False), lanes(target)
         pixels, room = g.rows.out * g.cols.out, target.machine.l2.size // 2
         whole = g.rows.out if _strided(g) else pixels

@@ -169,6 +169,16 @@ def test_pointwise_convolutions() -> None:
         assert error <= 3e-6 * max(np.abs(expected).max(), 1), case
 
 
+def test_images_that_cut_into_no_rows_are_left_to_others() -> None:
+    target, kernel = machine("zen4"), ConvPointwiseWinograd()
+    for height, able in ((100, True), (101, False)):  # 101 x 13 pixels: rows of 13 or 101
+        case = Case(2048, 16, (height, 13), (1, 1), pad=0)
+        graph, _, _ = build(case, 16)
+        w = workload_of(graph, graph.nodes[0], graph.constants)
+        assert kernel.accepts(w, target) == able
+        assert bool(kernel.parameters(w, target)) == able
+
+
 def test_pointwise_convolutions_store_float16() -> None:
     target, kernel, calls = machine("zen4"), ConvPointwiseWinograd(), []
     for case in POINTWISE.values():
