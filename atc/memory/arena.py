@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from atc.dims import is_data_dependent, most
@@ -96,7 +96,8 @@ def plan_memory(
 ) -> Arena:
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
-    With `in_place`, results may take over the storage of operands that die at their call. `guard`
+    With `in_place`, results may take over the storage of operands that die at their call, and those
+    of cascades overlap it. `guard`
     bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries
     `tries` packings. Every value lies at a multiple of `alignment` bytes, at most ALIGNMENT. With
     `io` there is room for inputs until they are last read, for outputs from their first write on.
@@ -130,6 +131,8 @@ def plan_memory(
         placed.append((Buffer(name, size, first, last, alignment, of), lane))
     shared = _io_buffers(program, events, alignment) if io else []
     placed += [(buffer, None) for buffer in shared]
+    if reuse and in_place and not guard and not program.dims:
+        placed = _with_overlaps(program, placed, place)
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
@@ -167,6 +170,46 @@ def plan_memory(
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _with_overlaps(
+    program: Program, placed: Sequence[tuple[Buffer, _Lane | None]], place: Callable[[str], str]
+) -> list[tuple[Buffer, _Lane | None]]:
+    """Return the buffers, those of cascades' results allowed to overlap operands that die there."""
+    known = {b.name: b for b, lane in placed if lane is None}
+
+    def whole(value: str) -> Buffer | None:
+        """Return the buffer that is a value and no more."""
+        found = known.get(place(value), known.get(program.home(value)))
+        same = found is not None and found.size == program.types[value].nbytes
+        return found if same and not program.shift(value) else None
+
+    over: dict[str, tuple[str, int]] = {}
+    for loop in _cascades(program.steps):
+        first, *others = (a for call in loop.calls for a in call.arguments)
+        x, y = whole(first), whole(loop.node.outputs[0])
+        if loop.lead is None or x is None or y is None or x.last != y.first or x is y:
+            continue
+        if all(place(a) != place(first) for a in others):
+            over[y.name] = x.name, loop.lead
+    return [
+        (replace(b, over=over[b.name][0], lead=over[b.name][1]) if b.name in over else b, lane)
+        for b, lane in placed
+    ]
+
+
+def _cascades(steps: Iterable[Step]) -> Iterator[CascadeLoop]:
+    """Yield the cascades of steps that one thread runs, in branches and loops, too."""
+    for step in steps:
+        match step:
+            case CascadeLoop():
+                yield step
+            case Branch():
+                yield from _cascades((*step.then, *step.otherwise))
+            case Repeat():
+                yield from _cascades(step.body)
+            case _:
+                pass
 
 
 def _io_buffers(

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 
 from atc.dims import most
 from atc.errors import InternalError
-from atc.ir.ops import Conv, ConvBlocked, Pool
+from atc.ir.ops import Block, Conv, ConvBlocked, Pool
 from atc.program.cascade import Stripe
 from atc.program.steps import (
     Branch,
@@ -45,8 +46,10 @@ class _Span:
 def _rows_read(call: Call, stripe: Stripe) -> tuple[int, int]:
     """Return the rows of its first operand that a call reads for those of a stripe."""
     op, x = call.choice.workload.op, call.choice.workload.inputs[0]
-    assert isinstance(op, Conv | ConvBlocked | Pool)
     assert x is not None
+    if isinstance(op, Block):
+        return stripe.begin, stripe.end
+    assert isinstance(op, Conv | ConvBlocked | Pool)
     window = op.window
     reach = (window.kernel[0] - 1) * window.dilations[0] + 1
     begin = stripe.begin * window.strides[0] - window.pads[0]
@@ -185,9 +188,9 @@ class _Auditor:
                 case Repeat():
                     intact = self._loop(step, intact)
                 case CascadeLoop():
-                    self._check_stripes(step)
+                    overwritten = self._check_stripes(step)
                     for call in step.calls:
-                        self._call(call, intact)
+                        self._call(call, intact, overwritten)
                 case Parallel():
                     self._check_races(step)
                     intact = self.run(step.pieces, intact)
@@ -197,8 +200,12 @@ class _Auditor:
                         intact = self.run(branch, intact)
         return intact
 
-    def _check_stripes(self, step: CascadeLoop) -> None:
-        """Raise unless the storages of a cascade's calls are disjoint, and each has its rows."""
+    def _check_stripes(self, step: CascadeLoop) -> str:
+        """Raise unless the storages of a cascade's calls are disjoint, and each has its rows.
+
+        The result may lie over rows of the first operand that were read; returns that then.
+        """
+        overwritten = ""
         where = f"memory plan: the chain to '{step.node.outputs[0]}'"
         values = dict.fromkeys(a for call in step.calls for a in call.arguments)
         spans = [(v, s) for v in values if (s := self._span(v)) is not None]
@@ -212,7 +219,10 @@ class _Auditor:
         for k, (value, span) in enumerate(spans):
             for other, place in spans[:k]:
                 if span.meets(place) and not written.isdisjoint((value, other)):
-                    raise InternalError(f"{where} holds '{value}' and '{other}' in one place")
+                    first = step.calls[0].arguments[0]
+                    if {value, other} != {first, step.node.outputs[0]} or self._spoils(step):
+                        raise InternalError(f"{where} holds '{value}' and '{other}' in one place")
+                    overwritten = first
         for call, stripes in zip(step.calls, zip(*step.stripes, strict=True), strict=True):
             rows = self.program.types[call.node.outputs[0]].shape[2]
             goes_on = all(
@@ -226,6 +236,35 @@ class _Auditor:
                 inside = before.y_first <= begin and end <= before.end
                 if own.begin < own.end and not (inside and own.x_first == before.y_first):
                     raise InternalError(f"{where} reads rows of '{call.arguments[0]}' too early")
+        return overwritten
+
+    def _spoils(self, step: CascadeLoop) -> bool:
+        """Return whether rows of a cascade's result are written over rows that are yet read.
+
+        A call's own rows must not meet at all.
+        """
+        source, result = step.calls[0].arguments[0], step.node.outputs[0]
+        others = (a for call in step.calls[1:] for a in call.arguments)
+        if source in others or step.calls[0].arguments.count(source) > 1:
+            return True
+        alone = len(step.calls) == 1
+        reads = [_rows_read(step.calls[0], stripe[0]) for stripe in step.stripes]
+        for k, stripe in enumerate(step.stripes):
+            written = self._row_spans(result, stripe[-1].begin, stripe[-1].end)
+            for begin, end in reads[k if alone else k + 1 :]:
+                read = self._row_spans(source, begin, end)
+                if any(one.meets(other) for one in written for other in read):
+                    return True
+        return False
+
+    def _row_spans(self, value: str, begin: int, end: int) -> list[_Span]:
+        """Return the bytes of some rows of a value, in each of its planes."""
+        type_, whole = self.program.types[value], self._span(value)
+        assert whole is not None
+        planes, rows = prod(map(most, type_.shape[:2])), most(type_.shape[2])
+        row = most(type_.nbytes) // (planes * rows)
+        starts = (whole.begin + plane * rows * row for plane in range(planes))
+        return [_Span(at + begin * row, at + end * row) for at in starts if begin < end]
 
     def _check_races(self, step: Parallel) -> None:
         """Raise unless each piece writes only what no other of them reads or writes.
@@ -328,7 +367,8 @@ class _Auditor:
         if not any(s.covers(span) for s in intact.spans.get(base, ())):
             raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
 
-    def _call(self, call: Call, intact: Intact) -> None:
+    def _call(self, call: Call, intact: Intact, overwritten: str = "") -> None:
+        """Let a call read and write; `overwritten` is what a cascade's may lie over."""
         where = f"{call.node.op.kind} '{call.node.outputs[0]}'"
         outputs = call.node.outputs
         operands = [a for a in call.arguments if a not in outputs]
@@ -345,7 +385,8 @@ class _Auditor:
             spoiled.append(area)
         for index, (output, span) in enumerate(written):
             others = [o for o, _ in written[:index]]
-            self._check_disjoint(span, [*operands, *others], where, call, output)
+            apart = [o for o in operands if o != overwritten]
+            self._check_disjoint(span, [*apart, *others], where, call, output)
         for span in spoiled:
             intact.spoil(span)
         for output, span in written:

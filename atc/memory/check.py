@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from atc.errors import InternalError
@@ -15,7 +16,7 @@ def check_plan(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
 
     Checked: one offset for every buffer and for nothing else, alignment, the bounds of the arena,
     its size (a multiple of 64, not under the bound that the plan claims), and that no two buffers
-    live at one step overlap. The message names the buffers at fault.
+    live at one step overlap, but for pairs that may. The message names the buffers at fault.
     """
     _check_names(buffers, plan)
     if plan.size % 64 or plan.size < plan.lower_bound:
@@ -32,7 +33,37 @@ def check_plan(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
             raise InternalError(
                 f"buffer {b.name!r} of {b.size} bytes at {offset} leaves the arena of {plan.size}"
             )
-    _check_overlaps([b for b in buffers if b.size], plan)
+    sized = [b for b in buffers if b.size]
+    _check_overlaps(_without_common_steps(sized, plan), plan)
+
+
+def _without_common_steps(buffers: Sequence[Buffer], plan: MemoryPlan) -> Iterator[Buffer]:
+    """Yield the buffers, those that others may and do overlap without the step of both.
+
+    At that step each is checked against all other buffers.
+    """
+    over = {b.over: b for b in buffers if b.over}
+    for b in buffers:
+        by = over.get(b.name)
+        if by is None or _apart(b, by, plan):
+            yield b
+            continue
+        ahead = plan.offsets[b.name] - plan.offsets[by.name]
+        if b.last != by.first or ahead < by.lead:
+            raise InternalError(f"buffer {by.name!r} overlaps {b.name!r}, only {ahead} bytes ahead")
+        for other in buffers:
+            lives = other.first <= b.last <= other.last
+            if lives and other.name not in (b.name, by.name) and not _apart(b, other, plan):
+                raise InternalError(
+                    f"buffers {b.name!r} and {other.name!r} overlap at step {b.last}"
+                )
+        if b.first < b.last:
+            yield replace(b, last=b.last - 1)
+
+
+def _apart(one: Buffer, other: Buffer, plan: MemoryPlan) -> bool:
+    begin, start = plan.offsets[one.name], plan.offsets[other.name]
+    return begin + one.size <= start or start + other.size <= begin
 
 
 def _check_names(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
@@ -46,15 +77,15 @@ def _check_names(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
         raise InternalError(f"{name!r} {what}")
 
 
-def _check_overlaps(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
+def _check_overlaps(buffers: Iterable[Buffer], plan: MemoryPlan) -> None:
     """Sweep over the steps with the live buffers in order of offset.
 
     They are disjoint before a birth, so a new buffer that overlaps any overlaps a neighbour.
     """
-    births = [(b.first, 1, plan.offsets[b.name], b) for b in buffers]
-    deaths = [(b.last + 1, 0, plan.offsets[b.name], b) for b in buffers]
-    live: list[tuple[int, str]] = []
     by_name = {b.name: b for b in buffers}
+    births = [(b.first, 1, plan.offsets[b.name], b) for b in by_name.values()]
+    deaths = [(b.last + 1, 0, plan.offsets[b.name], b) for b in by_name.values()]
+    live: list[tuple[int, str]] = []
     events = sorted(births + deaths, key=lambda event: event[:3])  # deaths come first at a step
     for step, born, offset, b in events:
         at = bisect_left(live, (offset, b.name))

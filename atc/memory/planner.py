@@ -48,6 +48,9 @@ class Buffer:
     `name` is the tensor's, or identifies a buffer without a tensor: `scratch_of` is the first
     result of the call whose scratch it is. `size` is in bytes and may be 0. The offset is a
     multiple of `alignment`, a power of two.
+
+    `over` is a buffer that dies at the step at which this one is born, and that it may overlap
+    if it begins at least `lead` bytes before: what is written there was read.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Buffer:
     last: int
     alignment: int = ARENA_ALIGNMENT
     scratch_of: str = ""
+    over: str = ""
+    lead: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,14 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
     unit = min([ARENA_ALIGNMENT, *(b.alignment for b in buffers if b.size)])
     begins = [(b.first, 0, _align_up(b.size, unit)) for b in buffers]
     ends = [(b.last, 1, -_align_up(b.size, unit)) for b in buffers]
+    sizes = {b.name: b.size for b in buffers}
+    for b in buffers:
+        if b.over in sizes:  # a pair that may overlap needs less at the step that has both
+            under = sizes[b.over]
+            least = max(b.size, _align_up(b.lead, unit) + under)
+            less = _align_up(b.size, unit) + _align_up(under, unit) - _align_up(least, unit)
+            begins.append((b.first, 0, -max(less, 0)))
+            ends.append((b.first, 1, max(less, 0)))
     live = most = 0
     for _, _, change in sorted(begins + ends):  # at one step, begin before any ends
         live += change
@@ -154,6 +167,39 @@ class _Conflicts:
         self.pairs = int(begun.sum()) - len(items) * (len(items) + 1) // 2
         self._indices = np.arange(len(items)).astype(object)  # lists made of it share their ints
         self._kept: dict[int, list[int]] = {}
+        self._items = items
+        number = {b.name: i for i, b in enumerate(items)}
+        pairs = [(i, number[b.over]) for i, b in enumerate(items) if b.over in number]
+        self._over = dict(pairs)
+        self.overlapping: dict[int, set[int]] = {}
+        """For a buffer, those that it may overlap, or that may overlap it."""
+        for i, j in pairs:
+            self.overlapping.setdefault(i, set()).add(j)
+            self.overlapping.setdefault(j, set()).add(i)
+
+    def span(self, i: int, j: int, offset: int) -> tuple[int, int]:
+        """Return the bytes that buffer i must stay clear of where buffer j has this offset."""
+        one, other = self._items[i], self._items[j]
+        end = offset + other.size
+        if self._over.get(i) == j:
+            return min(offset - one.lead + one.size, end), end
+        if self._over.get(j) == i:
+            return offset, min(offset + other.lead, end)
+        return offset, end
+
+    def overlapped_last(self, sequence: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield the order, and one where buffers come right after those that may overlap them."""
+        yield sequence
+        if not self._over:
+            return
+        above = {j: i for i, j in self._over.items()}
+        placed: dict[int, None] = {}
+        for i in sequence:
+            chain = [i]
+            while (by := above.get(chain[-1])) is not None:
+                chain.append(by)
+            placed.update(dict.fromkeys(reversed(chain)))
+        yield list(placed)
 
     def __getitem__(self, i: int) -> list[int]:
         if i in self._kept:
@@ -212,7 +258,7 @@ def _best_fit(spans: _Spans, buffer: Buffer, _ceiling: int) -> int:
 def _two_ends(spans: _Spans, buffer: Buffer, ceiling: int) -> int:
     """Take the bottom if it is free, else the top below the ceiling; solves a plain chain."""
     top = (ceiling - buffer.size) // buffer.alignment * buffer.alignment
-    bottom_taken = bool(spans) and spans[0][0] < buffer.size
+    bottom_taken = any(start < buffer.size and end > 0 for start, end in spans)
     if bottom_taken and max(end for _, end in spans) <= top:
         return top
     return _first_fit(spans, buffer, ceiling)
@@ -277,11 +323,13 @@ def _best_greedy(
     visits = 0
     for order, rule in _GREEDY[:orders]:
         sequence = sorted(range(len(items)), key=lambda i: _priority(order, items[i], peaks[i]))
-        offsets = _place_in_order(items, conflicts, sequence, rule, bound)
-        packing = _packing(items, offsets, f"{order} order,{rule.__name__.replace('_', ' ')}")
-        if best is None or packing.size < best.size:
-            best = packing
+        for each in conflicts.overlapped_last(sequence):
+            offsets = _place_in_order(items, conflicts, each, rule, bound)
+            packing = _packing(items, offsets, f"{order} order,{rule.__name__.replace('_', ' ')}")
+            if best is None or packing.size < best.size:
+                best = packing
         visits += 2 * conflicts.pairs
+        assert best is not None
         if best.size == bound or visits > _GREEDY_VISITS:
             break
     assert best is not None
@@ -317,7 +365,11 @@ def _place_in_order(
     offsets = [_UNPLACED] * len(items)
     ends = [0] * len(items)
     for i in order:
-        spans = sorted([(o, ends[j]) for j in conflicts[i] if (o := offsets[j]) != _UNPLACED])
+        near = conflicts.overlapping.get(i, ())
+        spans = sorted([
+            conflicts.span(i, j, o) if j in near else (o, ends[j])
+            for j in conflicts[i] if (o := offsets[j]) != _UNPLACED
+        ])  # fmt: skip
         offsets[i] = rule(spans, items[i], ceiling)
         ends[i] = offsets[i] + items[i].size
     return offsets
@@ -363,6 +415,8 @@ def _repack(
         visits -= 200 + len(near)  # a step costs as much as 200 visits by itself
         near = near[placed[near]]
         begin, end = start[near], start[near] + size[near]
+        for j in conflicts.overlapping.get(i, ()):
+            begin[near == j], end[near == j] = conflicts.span(i, j, int(start[j]))
         start[i] = _cheapest(begin, end, weight[near], items[i], ceiling)
         placed[i] = True
         evicted = near[(begin < start[i] + size[i]) & (end > start[i])]

@@ -199,7 +199,7 @@ class _Writer:
             call = self._call(node, replace(stage.choice, candidate=candidate))
             own = sum(stripe[k].end - stripe[k].begin for stripe in cascade.parts[number])
             made.append(with_rows(call, stage.choice, own))
-        return CascadeLoop(last, tuple(made), cascade.parts[number])
+        return CascadeLoop(last, tuple(made), cascade.parts[number], cascade.lead)
 
     def _same(self, value: str) -> str:
         """Return the value that this one is a reshape of."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
+from math import prod
 
 from atc.backends.kernel import Candidate, Stripable, StripedParams
 from atc.backends.target import Target
@@ -103,6 +105,26 @@ class Cascade:
             max(t[k].end - t[k].y_first for t in stripes) for k in range(len(self.stages) - 1)
         )
 
+    @cached_property
+    def lead(self) -> int | None:
+        """Bytes that the result has to begin before the operand so that it may overwrite it.
+
+        Then rows are only written where no row is that is still read; None: for no such distance.
+        """
+        if len(self.parts) > 1:
+            return None
+        operand = self.stages[0].choice.workload.inputs[0]
+        assert operand is not None
+        result = self.stages[-1].result
+        row, line = _row_bytes(operand), _row_bytes(result)
+        before_last = result.nbytes - result.shape[2] * line  # in planes before the last
+        begins = [self.stages[0].first(stripe[0].begin) * row for stripe in self.parts[0]]
+        if len(self.stages) > 1:  # the last call of a stripe writes after the first has read
+            begins = [*begins[1:], operand.nbytes + result.nbytes]
+        ends = [before_last + stripe[-1].end * line for stripe in self.parts[0]]
+        lead = max(0, *(end - begin for begin, end in zip(begins, ends, strict=True)))
+        return lead if lead < result.nbytes else None
+
     def candidates(self) -> Iterator[Candidate]:
         """Yield each stage's kernel for the memory that it reads and writes."""
         rows = (0, *self.buffer_rows, 0)
@@ -116,6 +138,11 @@ class Cascade:
             yield TensorType(stage.result.dtype, (*shape[:2], rows, *shape[3:]))
 
 
+def _row_bytes(type_: TensorType) -> int:
+    """Return the bytes of a row in one plane."""
+    return type_.nbytes // prod(type_.shape[:3])
+
+
 def find_cascades(
     graph: Graph, selection: Selection, target: Target, threads: int
 ) -> list[Cascade]:
@@ -127,9 +154,9 @@ def find_cascades(
 
 
 def find_paths(
-    graph: Graph, selection: Selection, target: Target, *, alone: bool = False
+    graph: Graph, selection: Selection, target: Target, *, alone: bool = False, least: int = 2
 ) -> Iterator[list[CascadeStage]]:
-    """Yield the longest paths of stages, each the only reader of the one before.
+    """Yield the longest paths of at least so many stages, each the only reader of the one before.
 
     With `alone` they are of kernels without scratch, of which several threads would need several.
     """
@@ -144,7 +171,7 @@ def find_paths(
         if source in ends and counts[source] == 1:
             ends[value] = ends.pop(source)
             ends[value].append(stage)
-    yield from (path for path in ends.values() if len(path) > 1)
+    yield from (path for path in ends.values() if len(path) >= least)
 
 
 def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | None:

@@ -3,13 +3,14 @@
 The memory that each call needs is known before anything is placed: the values live at it, and its
 scratch. As long as a cascade lowers the peak, the one that lowers it most is chosen; nothing is
 computed twice, so that it only costs more calls and moved rows. Then stripes are made as high as
-that memory allows.
+that memory allows. Where a cascade's operand dies, its rows are written over those that were read,
+and so are those of a single call, such as a depthwise convolution in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from atc.backends.target import Target
@@ -42,11 +43,23 @@ def least_memory_cascades(
     memory = _Memory(graph, selection, target, io)
     segments = [
         path[begin:end]
-        for path in find_paths(graph, selection, target)
+        for path in find_paths(graph, selection, target, least=1)
         for begin in range(len(path))
-        for end in range(begin + 2, min(begin + LONGEST, len(path)) + 1)
+        for end in range(begin + 1, min(begin + LONGEST, len(path)) + 1)
     ]
-    found: list[Cascade] = []
+    alone = [segment for segment in segments if len(segment) == 1]
+    in_place = _descended(memory, alone, [])
+    ways = [_descended(memory, segments, found) for found in (in_place, [])]
+    ways.append(_descended(replace(memory, overlaps=False), segments, []))
+    best = min(ways, key=lambda found: (memory.most(found).bytes, _calls(found)))
+    least = memory.most(best).bytes
+    return memory.heightened(_needed(memory, best, least), least)
+
+
+def _descended(
+    memory: _Memory, segments: Sequence[Sequence[CascadeStage]], found: list[Cascade]
+) -> list[Cascade]:
+    """Return cascades, of what is given and those of segments, that lower the peak step by step."""
     need = memory.most(found)
     kept, least = found, need.bytes
     while segments:
@@ -65,7 +78,21 @@ def least_memory_cascades(
         need = memory.most(found)
         if need.bytes < least:  # else it only made way for the next one
             kept, least = found, need.bytes
-    return memory.heightened(kept, least)
+    return kept
+
+
+def _needed(memory: _Memory, cascades: Sequence[Cascade], most: int) -> list[Cascade]:
+    """Return the cascades less those without which the memory isn't more."""
+    found = list(cascades)
+    for cascade in sorted(cascades, key=lambda c: -len(c.stages)):
+        others = [c for c in found if c is not cascade]
+        if memory.most(others).bytes <= most:
+            found = others
+    return found
+
+
+def _calls(cascades: Sequence[Cascade]) -> int:
+    return sum(len(cascade.stages) for cascade in cascades)
 
 
 @dataclass(frozen=True)
@@ -95,10 +122,18 @@ class _Memory:
     selection: Selection
     target: Target
     io: bool
+    overlaps: bool = True
+    """Whether results may lie over what cascades have read."""
 
     def shortens(self, segment: Sequence[CascadeStage], need: _Need) -> bool:
-        """Return whether the cascade removes a value that is live at the peak."""
-        return any(stage.node.outputs[0] in need.living for stage in segment[:-1])
+        """Return whether the cascade removes a value that is live at the peak.
+
+        A single call has its operand and its result at the same place.
+        """
+        if len(segment) > 1:
+            return any(stage.node.outputs[0] in need.living for stage in segment[:-1])
+        (node,) = (stage.node for stage in segment)
+        return {self._base(node.inputs[0]), node.outputs[0]} <= need.living
 
     def most(self, cascades: Sequence[Cascade]) -> _Need:
         """Return the peak; a cascade runs at the place of its last call."""
@@ -117,7 +152,7 @@ class _Memory:
         for node in self._nodes:
             at = place[node.outputs[0]]
             for value in node.inputs:
-                if (base := self._bases.get(value, value)) in lives:
+                if (base := self._base(value)) in lives:
                     lives[base][1] = max(lives[base][1], at)
                     lives[base][0] = min(lives[base][0], at)
             for value in node.outputs:
@@ -125,7 +160,7 @@ class _Memory:
                     lives.setdefault(value, [at, at])
         end = len(self._nodes) - 1
         for output in self.graph.outputs:
-            if (base := self._bases.get(output, output)) in lives:
+            if (base := self._base(output)) in lives:
                 lives[base][1] = end
         for name in self.graph.inputs:
             if name in lives:
@@ -136,6 +171,13 @@ class _Memory:
             size = self.graph.types[name].nbytes
             change[first] += size
             change[last + (name not in overwritten)] -= size
+        over: dict[str, tuple[str, int]] = {}
+        for cascade in cascades:
+            operand, result = self._ends(cascade)
+            less = self._overlap(cascade, lives)
+            own[place[result]] -= less
+            if less and cascade.lead is not None:
+                over[result] = operand, cascade.lead
         need, living = [], 0
         for step in range(end + 1):
             living += change[step]
@@ -143,7 +185,41 @@ class _Memory:
         most = max(need, default=0)
         at = need.index(most) if need else 0
         names = frozenset(n for n, (first, last) in lives.items() if first <= at <= last)
-        return _Need(most, need.count(most), names)
+        return _Need(max(most, self._drift(over)), need.count(most), names)
+
+    def _overlap(self, cascade: Cascade, lives: dict[str, list[int]]) -> int:
+        """Return the bytes that a cascade's result shares with its operand, which dies there."""
+        operand, result = self._ends(cascade)
+        first, *rest = (stage.node for stage in cascade.stages)
+        others = [*first.inputs[1:], *(v for node in rest for v in node.inputs)]
+        if not self.overlaps or cascade.lead is None or operand not in lives or result not in lives:
+            return 0
+        if lives[operand][1] != lives[result][0] or operand in map(self._home, others):
+            return 0
+        size, under = (self.graph.types[v].nbytes for v in (result, operand))
+        return max(0, size + under - max(size, cascade.lead + under))
+
+    def _ends(self, cascade: Cascade) -> tuple[str, str]:
+        """Return a cascade's operand and its result."""
+        first, last = cascade.stages[0].node, cascade.stages[-1].node
+        return self._base(first.inputs[0]), last.outputs[0]
+
+    def _drift(self, over: Mapping[str, tuple[str, int]]) -> int:
+        """Return the bytes of the longest chain of results that each begin before their operand."""
+        begins: dict[str, int] = {}
+        most = 0
+        tops: dict[str, int] = {}
+        for node in self._nodes:
+            result = node.outputs[0]
+            if result not in over:
+                continue
+            operand, lead = over[result]
+            at = begins.get(operand, 0)
+            top = tops.get(operand, at + self.graph.types[operand].nbytes)
+            begins[result] = (at - lead) // self.target.alignment * self.target.alignment
+            tops[result] = max(top, begins[result] + self.graph.types[result].nbytes)
+            most = max(most, tops[result] - begins[result])
+        return most
 
     def heightened(self, cascades: Sequence[Cascade], most: int) -> list[Cascade]:
         """Return the cascades with stripes as high as `most` bytes of memory allow."""
@@ -161,6 +237,10 @@ class _Memory:
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.graph.nodes if n.outputs and not isinstance(n.op, Reshape))
+
+    def _base(self, value: str) -> str:
+        """Return the value that one is a reshape of, or that itself."""
+        return self._bases.get(value, value)
 
     @cached_property
     def _bases(self) -> dict[str, str]:
@@ -190,7 +270,7 @@ class _Memory:
 
     def _counts(self, value: str) -> bool:
         """Return whether the arena holds a value that is computed here."""
-        bases = (self._bases.get(o, o) for o in self.graph.outputs)
+        bases = (self._base(o) for o in self.graph.outputs)
         return self.io or value not in bases
 
     def _overwritten(self, lives: dict[str, list[int]], inner: set[str]) -> set[str]:
@@ -201,7 +281,7 @@ class _Memory:
             if choice is None or result in inner or result not in lives:
                 continue
             for index in choice.candidate.kernel.in_place(choice.workload):
-                base = self._bases.get(node.inputs[index], node.inputs[index])
+                base = self._base(node.inputs[index])
                 same = base in lives and self.graph.types[base].nbytes
                 if same == self.graph.types[result].nbytes and lives[base][1] == k:
                     found.add(base)

@@ -131,6 +131,9 @@ class CascadeLoop:
     node: Node
     calls: tuple[Call, ...]
     stripes: tuple[tuple[Stripe, ...], ...]
+    lead: int | None = None
+    """Bytes that its result has to begin before the first call's first argument, if it may
+    overwrite that; see `Cascade.lead`."""
 
 
 @dataclass(frozen=True)

@@ -426,6 +426,60 @@ def test_planners_refuse_sizes_beyond_any_machine() -> None:
         plan_arena([Buffer("x", 2**60, 0, 0)])
 
 
+def overlapping_buffers(seed: int) -> list[Buffer]:
+    """Return buffers of random sizes, chains among them whose next one may overlap the last."""
+    rng = random.Random(seed)
+    buffers, step = [], 0
+    for chain in range(3):
+        size, over = 8 * rng.randrange(1, 400), ""
+        for k in range(rng.randrange(2, 7)):
+            last = step + rng.randrange(1, 3)
+            lead = 8 * rng.randrange(0, 40)
+            name = f"chain{chain}.{k}"
+            buffers.append(Buffer(name, size, step, last, 8, over=over, lead=lead if over else 0))
+            step, over, size = last, name, 8 * rng.randrange(1, 400)
+    for k in range(12):
+        first = rng.randrange(step)
+        buffers.append(Buffer(f"b{k}", 8 * rng.randrange(1, 200), first, first + k % 3, 8))
+    return buffers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pairs_overlap_only_as_they_may(seed: int) -> None:
+    buffers = overlapping_buffers(seed)
+    plan = plan_arena(buffers)
+    check_plan(buffers, plan)
+    for one, other in itertools.combinations(buffers, 2):
+        if one.over == other.name:
+            one, other = other, one
+        ahead = plan.offsets[one.name] - plan.offsets[other.name]
+        allowed = other.over == one.name and ahead >= other.lead
+        assert allowed or not overlap(one, other, plan), (one, other)
+    apart = [replace(b, over="", lead=0) for b in buffers]
+    assert lower_bound(buffers) <= plan.size <= plan_arena(apart).size
+
+
+def test_a_chain_of_results_over_their_operands_takes_little_more_than_one() -> None:
+    chain = [Buffer("x", 800, 0, 1, 8)]
+    for k in range(6):
+        chain.append(Buffer(f"y{k}", 800, k + 1, k + 2, 8, over=chain[-1].name, lead=16))
+    assert plan_arena(chain).size == 64 * -(-(800 + 6 * 16) // 64)
+    assert lower_bound(chain) == 64 * -(-(800 + 16) // 64)
+
+
+def test_the_checker_refuses_a_result_that_begins_too_late() -> None:
+    over = Buffer("y", 100, 3, 4, 8, over="x", lead=24)
+    buffers = [Buffer("x", 100, 0, 3, 8), over, Buffer("row", 20, 3, 3, 8)]
+    check_plan(buffers, MemoryPlan({"x": 24, "y": 0, "row": 128}, 192, 128, "by hand"))
+    with pytest.raises(InternalError, match="'y' overlaps 'x', only 16 bytes ahead"):
+        check_plan(buffers, MemoryPlan({"x": 16, "y": 0, "row": 128}, 192, 128, "by hand"))
+    with pytest.raises(InternalError, match="'x' and 'row' overlap at step 3"):
+        check_plan(buffers, MemoryPlan({"x": 24, "y": 0, "row": 104}, 192, 128, "by hand"))
+    late = [replace(buffers[0], last=4), *buffers[1:]]
+    with pytest.raises(InternalError, match="'y' overlaps 'x'"):
+        check_plan(late, MemoryPlan({"x": 24, "y": 0, "row": 128}, 192, 128, "by hand"))
+
+
 PAIR = (Buffer("conv", 100, 0, 2), Buffer("relu", 60, 2, 3), Buffer("none", 0, 0, 9))
 
 
