@@ -180,9 +180,9 @@ def _with_overlaps(
 
     def whole(value: str) -> Buffer | None:
         """Return the buffer that is a value and no more."""
-        found = known.get(place(value), known.get(program.home(value)))
+        found = known.get(place(value), known.get(program.base(value)))
         same = found is not None and found.size == program.types[value].nbytes
-        return found if same and not program.shift(value) else None
+        return found if same and not program.byte_offset(value) else None
 
     over: dict[str, tuple[str, int]] = {}
     for loop in _cascades(program.steps):

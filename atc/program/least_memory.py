@@ -194,7 +194,7 @@ class _Memory:
         others = [*first.inputs[1:], *(v for node in rest for v in node.inputs)]
         if not self.overlaps or cascade.lead is None or operand not in lives or result not in lives:
             return 0
-        if lives[operand][1] != lives[result][0] or operand in map(self._home, others):
+        if lives[operand][1] != lives[result][0] or operand in map(self._base, others):
             return 0
         size, under = (self.graph.types[v].nbytes for v in (result, operand))
         return max(0, size + under - max(size, cascade.lead + under))
