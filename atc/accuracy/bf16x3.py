@@ -24,7 +24,7 @@ from atc.backends.target import Target
 from atc.build.compilers import check_compilers
 from atc.cache import ERRORS, ContentStore
 from atc.diagnostics import Diagnostics
-from atc.dims import low, most
+from atc.dims import lower_bound, max_value
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.lower.context import node_name
@@ -183,7 +183,7 @@ def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _P
 
 def _type(graph: Graph, name: str) -> tuple[tuple[int, ...], np.dtype]:
     type_ = graph.types[name]
-    shape = tuple(min(most(n), max(low(n), MIDDLE)) for n in type_.shape)
+    shape = tuple(min(max_value(n), max(lower_bound(n), MIDDLE)) for n in type_.shape)
     return shape, np.dtype(type_.dtype.numpy)
 
 

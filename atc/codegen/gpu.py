@@ -12,7 +12,7 @@ from atc.codegen.copies import Copies, copies_of
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
 from atc.codegen.uses import Uses, extent_text, plus
-from atc.dims import Dim, most
+from atc.dims import Dim, max_value
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
@@ -165,7 +165,7 @@ def _make_run(
         function, schedule, 1 + max((s.index for s in program.dims), default=-1),
         tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena or guarded,
         max((min(copied, copy_streams), 1, *(len(s.branches) for s in forks))) - 1,
-        copies_of([most(program.types[i].nbytes) for i in program.inputs]),
+        copies_of([max_value(program.types[i].nbytes) for i in program.inputs]),
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ class _GpuWriter(StepWriter):
         self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {
-            program.base(v): at - most(program.byte_offset(v)) for v, at in offsets
+            program.base(v): at - max_value(program.byte_offset(v)) for v, at in offsets
         }
         self.buffers = {program.base(v): k for v, k in arena.number.items()}
         self.outputs = {base: k for k, base in enumerate(program.output_bases)}
@@ -330,7 +330,7 @@ class _GpuWriter(StepWriter):
         """Yield a call's lines between two looks of the observer, or of the checks."""
         types = [self.program.types[name] for name in call.arguments]
         types[len(types) - len(call.node.outputs) :] = call.choice.workload.outputs
-        copies = copies_of([most(t.nbytes) for t in types])
+        copies = copies_of([max_value(t.nbytes) for t in types])
         values = ", ".join(
             f"{{{where}, {self._within(t.nbytes)}, {begin}}}"
             for where, t, begin in zip(at, types, copies.begins, strict=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import Dim, high, is_data_dependent, low, plain
+from atc.dims import Dim, is_data_dependent, lower_bound, plain, upper_bound
 from atc.ir.graph import DType, TensorType
 from atc.names import c_string, comment
 
@@ -37,7 +37,7 @@ class Port:
     def text(self) -> str:
         """Element type and shape for people, e.g. `float32 [1, 10]`."""
         name = "string" if self.is_string else self.type.dtype.numpy.name
-        ends = self.ends or tuple((low(n), high(n)) for n in self.extents)
+        ends = self.ends or tuple((lower_bound(n), upper_bound(n)) for n in self.extents)
         dims = [str(a) if a == b else f"{a}~{b}" for a, b in ends]
         return f"{name} [{', '.join(dims)}]"
 
@@ -59,7 +59,7 @@ class Port:
     @property
     def has_elements(self) -> str:
         """The C of whether a run's shape has elements, over a context; "" if it always has."""
-        may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
+        may_be_zero = (n for n in self.extents if isinstance(n, Dim) and lower_bound(n) <= 0)
         given = (plain(n) for n in may_be_zero if not is_data_dependent(n) and not self.ends)
         return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
 

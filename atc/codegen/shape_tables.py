@@ -21,11 +21,11 @@ from atc.dims import (
     dim,
     evaluate,
     functions_in,
-    high,
     is_data_dependent,
-    low,
+    lower_bound,
     plain,
     symbols_of,
+    upper_bound,
 )
 from atc.ir.graph import TensorType
 from atc.memory.arena import ALIGNMENT, Arena
@@ -150,9 +150,9 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
     bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     symbols = {s.index: s for s in program.dims}
     held = {k for k, _ in program.lengths}
-    start = {s: 0 if s.index in held else high(s.high) for s in program.dims}
+    start = {s: 0 if s.index in held else upper_bound(s.high) for s in program.dims}
     lengths = tuple(
-        Length(k, plain(symbols[k].high), plain(following), high(following))
+        Length(k, plain(symbols[k].high), plain(following), upper_bound(following))
         for k, following in program.lengths
     )
     ends = (text for length in lengths for text in (length.most, length.next))
@@ -163,7 +163,7 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
         tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
         bounds,
-        tuple(tuple(low(n) for n in t.shape) for t in types[0]),
+        tuple(tuple(lower_bound(n) for n in t.shape) for t in types[0]),
         not any(s.given and s.index not in held for s in program.dims), lengths,
         any(s.index in held for t in types[0] for s in symbols_of(t.shape)),
         tuple(tuple(evaluate(n, start) for n in t.shape) for t in types[0]) if held else (),

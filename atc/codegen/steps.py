@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.tasks import Table, Task
 from atc.codegen.uses import Uses, extent_text, plus
-from atc.dims import Dim, Symbol, low, symbols_of
+from atc.dims import Dim, Symbol, lower_bound, symbols_of
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment
@@ -193,7 +193,7 @@ class StepWriter:
         if pays := self._pays(call):
             share = f"{pays} ? {share} : {count}"
         values = [*arguments, "axis", *["d"] * in_table]
-        some = "if (axis[0] > 0) " * (low(cut.extent) <= 0)
+        some = "if (axis[0] > 0) " * (lower_bound(cut.extent) <= 0)
         return [
             "{",
             f"  const int64_t axis[] = {{{count}, {share}}};",
@@ -204,7 +204,7 @@ class StepWriter:
 
     def _pays(self, call: Call) -> str:
         """Return the C condition for several threads; '' where they pay in every run."""
-        if not isinstance(call.gain, Dim) or low(call.gain) > 0:
+        if not isinstance(call.gain, Dim) or lower_bound(call.gain) > 0:
             return ""
         return f"{self._extent(call.gain)} > 0"
 

@@ -3,7 +3,7 @@
 Polynomials over symbols with bounds: arithmetic, proofs, text. May import `errors`.
 """
 
-from atc.dims.bounds import high, low
+from atc.dims.bounds import lower_bound, upper_bound
 from atc.dims.dim import Dim, as_int, dim, equals, maximum, minimum, not_equal
 from atc.dims.extents import (
     broadcast_extents,
@@ -15,7 +15,7 @@ from atc.dims.extents import (
     evaluate,
     is_data_dependent,
     is_dynamic,
-    most,
+    max_value,
     reach,
     symbols_of,
 )
@@ -31,7 +31,7 @@ __all__ = [
     "Undecided", "as_int", "at_least_one", "bind_tokens",
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
-    "functions_in", "high", "is_data_dependent", "is_dynamic", "is_name", "is_open", "low",
-    "maximum", "minimum", "most", "named", "not_equal", "parse_extent", "plain", "reach",
-    "read_sum", "substituted", "symbols_of",
+    "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",
+    "max_value", "maximum", "minimum", "named", "not_equal", "parse_extent", "plain", "reach",
+    "read_sum", "substituted", "symbols_of", "upper_bound",
 ]

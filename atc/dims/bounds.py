@@ -30,12 +30,12 @@ _ONE_OF_THEM = ("min", "max", "broadcast")  # functions whose value is one of th
 _TERMS = 64  # a polynomial with more terms isn't expanded for a bound
 
 
-def low(value: int) -> int:
+def lower_bound(value: int) -> int:
     """Return the lowest value of an extent."""
     return bounds_of(value)[0] if isinstance(value, Polynomial) else value
 
 
-def high(value: int) -> int:
+def upper_bound(value: int) -> int:
     """Return the highest value of an extent."""
     return bounds_of(value)[1] if isinstance(value, Polynomial) else value
 
@@ -57,8 +57,8 @@ def rough_bounds(value: Polynomial) -> tuple[int, int]:
 def atom_bounds(atom: Atom) -> tuple[int, int]:
     """Return the lowest and highest value of an atom."""
     if isinstance(atom, Symbol):
-        return atom.low, high(atom.high)
-    lows, highs = [low(a) for a in atom.args], [high(a) for a in atom.args]
+        return atom.low, upper_bound(atom.high)
+    lows, highs = [lower_bound(a) for a in atom.args], [upper_bound(a) for a in atom.args]
     match atom.fn:
         case "min":
             return min(lows), min(highs)
@@ -158,7 +158,7 @@ def _undivided(monomial: Monomial, atom: Atom) -> Terms | None:
     ((divisor, factor), *more) = atom.args[1].terms
     others = without(monomial, ((atom, 1),))
     left = without(others, divisor) if others is not None else None
-    if more or factor != 1 or left is None or low(atom.args[0]) < 0:
+    if more or factor != 1 or left is None or lower_bound(atom.args[0]) < 0:
         return None
     if any(atom_bounds(a)[0] < 0 for a, _ in left):
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import Literal, cast
 
-from atc.dims.bounds import atom_bounds, bounds_of, high, low, rough_bounds
+from atc.dims.bounds import atom_bounds, bounds_of, lower_bound, rough_bounds, upper_bound
 from atc.dims.polynomial import (
     Atom,
     Call,
@@ -123,7 +123,7 @@ def as_int(value: Dim | int) -> int:
 
 def dim(symbol: Symbol) -> int:
     """Return the extent that a symbol stands for."""
-    if low(symbol.high) == high(symbol.high) == symbol.low:
+    if lower_bound(symbol.high) == upper_bound(symbol.high) == symbol.low:
         return symbol.low
     return as_int(Dim(((((symbol, 1),), 1),)))
 
@@ -150,7 +150,7 @@ def _call_in_c(fn: Call, args: Sequence[int]) -> str:
     match fn:
         case "ne":
             operator = "!="
-        case "div" | "mod" if low(args[0]) >= 0 and low(args[1]) > 0:  # C rounds down, too
+        case "div" | "mod" if lower_bound(args[0]) >= 0 < lower_bound(args[1]):  # C rounds so
             operator = "/" if fn == "div" else "%"
         case _:
             return f"atc_{fn}({', '.join(texts)})"
@@ -180,7 +180,7 @@ def not_equal(a: int, b: int) -> int:
     if a == b:
         return 0
     difference = a - b
-    if low(difference) > 0 or high(difference) < 0:
+    if lower_bound(difference) > 0 or upper_bound(difference) < 0:
         return 1
     return applied("ne", a, b)
 
@@ -209,7 +209,7 @@ def _divided(a: int, b: int) -> tuple[int, int]:
         quotient, rest = _divided(_over(a, shared, factor), _over(b, shared, factor))
         return quotient, rest * made({shared: factor})
     quotient, rest = _long_division(a, b)
-    if rest == 0 or (low(rest) >= 0 and low(b - rest) > 0):
+    if rest == 0 or (lower_bound(rest) >= 0 and lower_bound(b - rest) > 0):
         return quotient, rest
     if not isinstance(b, Dim):
         return _by_constant(quotient, rest, b)
@@ -242,7 +242,7 @@ def _by_constant(quotient: int, rest: int, b: int) -> tuple[int, int]:
     shorter = made({m: c // common for m, c in terms.items()})
     if b == common:
         return quotient + shorter, 0
-    below_zero = high(shorter) <= 0 and isinstance(shorter, Dim)
+    below_zero = upper_bound(shorter) <= 0 and isinstance(shorter, Dim)
     if below_zero:  # floor(n / q) is -floor((-n + q - 1) / q)
         whole = -_divided(b // common - 1 - shorter, b // common)[0]
     else:
@@ -305,7 +305,7 @@ def _extreme(fn: Literal["min", "max"], values: Sequence[int]) -> int:
 
 def _dominates(fn: str, a: int, b: int) -> bool:
     """Return whether `a` makes `b` superfluous."""
-    return low(b - a if fn == "min" else a - b) >= 0
+    return lower_bound(b - a if fn == "min" else a - b) >= 0
 
 
 def _only_atom(value: int) -> Atom | None:

@@ -9,7 +9,7 @@ from itertools import combinations
 from math import prod
 from typing import Any, TypeVar, cast
 
-from atc.dims.bounds import atom_bounds, high, low, without_quotients
+from atc.dims.bounds import atom_bounds, lower_bound, upper_bound, without_quotients
 from atc.dims.dim import (
     Dim,
     applied,
@@ -41,11 +41,11 @@ def broadcast_extents(a: int, b: int) -> int:
         return 0
     if broadcast_guard(a, b) == 1:
         raise ValueError(f"extents {plain(a)} and {plain(b)} don't broadcast")
-    if low(a) > 1:
+    if lower_bound(a) > 1:
         return a
-    if low(b) > 1:
+    if lower_bound(b) > 1:
         return b
-    if low(a) > 0 < low(b):
+    if lower_bound(a) > 0 < lower_bound(b):
         return maximum(a, b)
     return applied("broadcast", *sorted((a, b), key=str))  # 0 is less than 1
 
@@ -103,9 +103,9 @@ def ceiling(value: int) -> int:
     return total
 
 
-def most(value: int) -> int:
+def max_value(value: int) -> int:
     """Return the largest value of an extent, whatever the kernels write."""
-    return high(ceiling(value))
+    return upper_bound(ceiling(value))
 
 
 def concrete(value: T) -> T:
@@ -120,7 +120,7 @@ def concrete(value: T) -> T:
     def of_parts(value: Any) -> Any:
         match value:
             case Dim():
-                return most(as_int(value))
+                return max_value(as_int(value))
             case tuple():
                 return tuple(map(largest, value))
         if is_dataclass(value) and not isinstance(value, type) and is_dynamic(value):

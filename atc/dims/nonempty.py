@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.dims.bounds import low
+from atc.dims.bounds import lower_bound
 from atc.dims.dim import Dim, applied, dim, maximum, minimum, not_equal
 from atc.dims.polynomial import Atom, Function, Symbol
 
@@ -42,7 +42,7 @@ def divides_by_zero(value: int) -> bool:
         return False
     calls = [a for monomial, _ in value.terms for a, _ in monomial if isinstance(a, Function)]
     return any(
-        (call.fn in ("div", "mod") and low(call.args[1]) <= 0)
+        (call.fn in ("div", "mod") and lower_bound(call.args[1]) <= 0)
         or any(map(divides_by_zero, call.args))
         for call in calls
     )

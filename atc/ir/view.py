@@ -20,14 +20,14 @@ from atc.dims import (
     at_least_one,
     decided,
     divides_by_zero,
-    high,
     is_dynamic,
-    low,
+    lower_bound,
     maximum,
     minimum,
     not_equal,
     reach,
     substituted,
+    upper_bound,
 )
 from atc.ir.graph import Array, row_major
 
@@ -65,11 +65,11 @@ class View:
         It also decides for extents where no bound is found for the whole sum.
         """
         axes = [(s, n) for s, n in zip(self.strides, shape, strict=True) if s != 0 and n != 1]
-        if any(low(s) <= 0 for s, _ in axes) or low(self.offset) < 0:
+        if any(lower_bound(s) <= 0 for s, _ in axes) or lower_bound(self.offset) < 0:
             return False
         axes.sort(key=cmp_to_key(_by_stride))
         ends = [*(s for s, _ in axes[1:]), size - self.offset]
-        return all(low(end - s * n) >= 0 for (s, n), end in zip(axes, ends, strict=True))
+        return all(lower_bound(end - s * n) >= 0 for (s, n), end in zip(axes, ends, strict=True))
 
     def is_dense(self, shape: Sequence[int]) -> bool:
         """Return whether the view walks memory from its offset in row-major order without gaps."""
@@ -141,7 +141,7 @@ def _digits(value: int, shape: Sequence[int]) -> list[int] | None:
         if n == 1:
             digits.append(0)
             continue
-        if is_dynamic(stride) and rest != stride and low(stride - rest) >= 0:
+        if is_dynamic(stride) and rest != stride and lower_bound(stride - rest) >= 0:
             digits.append(0)  # also where they are the same: the next stride is 1 then
             continue
         digits.append(sign * (rest // stride))
@@ -205,7 +205,7 @@ def _compose(
     first, last = list(base), list(base)
     steps: list[list[int]] = []
     for axis, (extent, stride) in enumerate(zip(shape, outer.strides, strict=True)):
-        moves = high(extent) > 1
+        moves = upper_bound(extent) > 1
         digits = _digits(stride, inner_shape) if moves else [0] * len(inner_shape)
         if digits is None:
             return None
@@ -241,12 +241,12 @@ def _split_for(
         return None
     k = moving[0]
     step = abs(digits[k])
-    if first[k] >= 0 and high(last[k] - inner_shape[k]) < 0:
+    if first[k] >= 0 and upper_bound(last[k] - inner_shape[k]) < 0:
         return None
     if inner_shape[k] % step:
         return None
     inner = inner_shape[k] // step
-    if inner > 1 and inner != extent and extent % inner == 0 and high(extent - inner) > 0:
+    if inner > 1 and inner != extent and extent % inner == 0 and upper_bound(extent - inner) > 0:
         return Split(axis, inner)
     return None
 
@@ -288,14 +288,14 @@ def _times(extent: int, inner: int) -> int | None:
 
 def overlaps_itself(shape: Sequence[int], view: View) -> bool:
     """Return whether two indices may address the same element (conservative)."""
-    axes = [(abs(s), n) for s, n in zip(view.strides, shape, strict=True) if high(n) > 1]
+    axes = [(abs(s), n) for s, n in zip(view.strides, shape, strict=True) if upper_bound(n) > 1]
     if any(s == 0 for s, _ in axes):
         return True
     if _nest(axes):
         return False
     ordered = decided(partial(sorted, axes, key=cmp_to_key(_by_stride)))
     return ordered is None or any(
-        high(s * n - t) > 0 for (s, n), (t, _) in pairwise(ordered)
+        upper_bound(s * n - t) > 0 for (s, n), (t, _) in pairwise(ordered)
     )
 
 
@@ -318,7 +318,7 @@ def _by_stride(a: tuple[int, int], b: tuple[int, int]) -> int:
     """Order axes by stride, then extent; a stride that is never larger comes first."""
     for x, y in zip(a, b, strict=True):
         if x != y:
-            return -1 if low(y - x) >= 0 else 1 if x >= y else -1
+            return -1 if lower_bound(y - x) >= 0 else 1 if x >= y else -1
     return 0
 
 

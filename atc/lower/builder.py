@@ -16,9 +16,9 @@ from atc.dims import (
     broadcast_guards,
     broadcast_shapes,
     dim,
-    high,
     is_dynamic,
     not_equal,
+    upper_bound,
 )
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.ir.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
@@ -142,7 +142,7 @@ class Builder:
 
     def declare(self, name: str, type_: TensorType) -> str:
         """Add a value that is given from outside (a graph input)."""
-        if high(type_.size) > MAX_ELEMENTS:
+        if upper_bound(type_.size) > MAX_ELEMENTS:
             raise UnsupportedError(f"a tensor of {type_.size} elements is too large")
         self._types[name] = type_
         self._declared.add(name)

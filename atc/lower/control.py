@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from atc.dims import ceiling, low, maximum
+from atc.dims import ceiling, lower_bound, maximum
 from atc.errors import ModelError, UnsupportedError
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import If
@@ -76,7 +76,7 @@ def _common(
         if pair[0] != pair[1] and pair not in extents:
             label = f"an extent of {ctx.name}"
             most = maximum(*map(ceiling, pair))
-            extents[pair] = ctx.b.symbol(label, min(map(low, pair)), most)
+            extents[pair] = ctx.b.symbol(label, min(map(lower_bound, pair)), most)
         shape.append(pair[0] if pair[0] == pair[1] else extents[pair])
     return TensorType(a.dtype, tuple(shape))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.dims import low, maximum, minimum
+from atc.dims import lower_bound, maximum, minimum
 from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
@@ -101,7 +101,7 @@ def convolved_extents(
 
 def _steps(room: int, stride: int, ceil: bool) -> int:
     """Return room / stride, towards zero or with `ceil` up."""
-    if ceil or low(room) <= -stride:
+    if ceil or lower_bound(room) <= -stride:
         return -(-room // stride) if ceil or room < 0 else room // stride
     return maximum(room // stride, 0)
 

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Dim, low, maximum, minimum
+from atc.dims import Dim, lower_bound, maximum, minimum
 from atc.ir.expr import call
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops.data_dependent import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique
@@ -97,7 +97,7 @@ def unique(ctx: LoweringContext) -> tuple[str, ...]:
     shape = b.shape(x)
     order = [place, *(d for d in range(len(shape)) if d != place)]
     rows, inner = shape[place], prod(shape[:place]) * prod(shape[place + 1 :])
-    count = b.symbol(f"distinct values of {ctx.name}", min(low(rows), 1), rows)
+    count = b.symbol(f"distinct values of {ctx.name}", min(lower_bound(rows), 1), rows)
     if not isinstance(count, Dim):
         raise ctx.unsupported("no elements")
     op = Unique(rows, inner, bool(ctx.int("sorted", 1)), count)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir
 
-from atc.dims import Dim, Undecided, equals, high, low, maximum, minimum
+from atc.dims import Dim, Undecided, equals, lower_bound, maximum, minimum, upper_bound
 from atc.ir.graph import Array, DType
 from atc.lower.builder import Builder, Extents
 from atc.lower.fold import evaluate
@@ -33,7 +33,7 @@ def evaluate_extents(
     """Return the results of a node that reads extents, or None when they must be computed."""
     if not any(b.extents_of(i) is not None for i in inputs if i):
         return None
-    if any(i and high(b.type(i).size) > MAX_EXTENTS for i in inputs):
+    if any(i and upper_bound(b.type(i).size) > MAX_EXTENTS for i in inputs):
         return None
     dtypes = [b.type(i).dtype for i in inputs if i]
     op = node.op_type
@@ -147,13 +147,13 @@ def _quotient(a: int, b: int) -> int:
     """Divide as ONNX does, towards zero; for extents that are never negative."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return int(a / b) if abs(a) < 1 << 52 else (abs(a) // abs(b)) * (1 if a * b > 0 else -1)
-    if low(a) < 0 or low(b) < 1:
+    if lower_bound(a) < 0 or lower_bound(b) < 1:
         raise Undecided("a quotient's sign depends on the shape")
     return a // b
 
 
 def _remainder(a: int, b: int) -> int:
-    if low(b) < 1:
+    if lower_bound(b) < 1:
         raise Undecided("a divisor's sign depends on the shape")
     return a % b
 

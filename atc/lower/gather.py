@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.dims import high, low
+from atc.dims import lower_bound, upper_bound
 from atc.ir.expr import Expr, call, cast
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
@@ -36,10 +36,10 @@ def lower_gather(ctx: LoweringContext) -> str:
     if known is not None:
         return take(ctx.b, ctx.input(0), axis, known)
     single = ctx.const(1)
-    if single is not None and single.size == 1 and -low(shape[axis]) <= single.item() < 0:
+    if single is not None and single.size == 1 and -lower_bound(shape[axis]) <= single.item() < 0:
         return _from_end(ctx, axis, int(single.item()))
     indices, _ = index_operand(ctx, 1, [shape[axis]])
-    ctx.require(high(shape[axis]) > 0 or not ctx.type(1).size, f"axis {axis} is empty")
+    ctx.require(upper_bound(shape[axis]) > 0 or not ctx.type(1).size, f"axis {axis} is empty")
     return gather_axis(ctx.b, ctx.input(0), axis, indices, proven=False)
 
 

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import high, is_dynamic, low, not_equal
+from atc.dims import is_dynamic, lower_bound, not_equal, upper_bound
 from atc.ir.expr import Const, Expr, Input, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.data import Gather, Scatter
@@ -105,7 +105,7 @@ def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[i
 def not_of_nothing(b: Builder, x: str, run: int, places: int) -> None:
     """Note that a tensor that may turn out to be empty is read or written at no place then."""
     size = b.type(x).size
-    if high(run - size) > 0:
+    if upper_bound(run - size) > 0:
         b.must_be_zero((1 - not_equal(size, 0)) * places)
 
 
@@ -154,7 +154,7 @@ def known_indices(ctx: LoweringContext, i: int, extents: Sequence[int]) -> Array
         return None
     wide = np.asarray(array).astype(np.int64)
     if is_dynamic(tuple(extents)):
-        inside = not wide.size or (wide.min() >= 0 and wide.max() < min(map(low, extents)))
+        inside = not wide.size or (wide.min() >= 0 and wide.max() < min(map(lower_bound, extents)))
         return wide if inside else None
     one = len(extents) == 1  # may belong to a 0-d index
     limit = np.broadcast_to(np.asarray(extents[0] if one else extents, np.int64), wide.shape)
@@ -223,7 +223,7 @@ def element_access(ctx: LoweringContext, axis: int, indices: str, proven: bool) 
     ctx.require(len(loops) == len(shape), f"indices {list(loops)} for data {list(shape)}")
     fits = all(n <= m for d, (n, m) in enumerate(zip(loops, shape, strict=True)) if d != axis)
     ctx.require(fits or not prod(loops), f"indices {list(loops)} leave data {list(shape)}")
-    ctx.require(high(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
+    ctx.require(upper_bound(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
 
     def address(i: Expr, base: Expr) -> Expr:
         return total(base, times(i if proven else wrapped(i, shape[axis]), strides[axis]))
@@ -251,7 +251,7 @@ def slice_access(
     depth, loops = table[-1], table[:-1]
     strides = row_major(shape)
     extents, steps = shape[batch : batch + depth], strides[batch : batch + depth]
-    full = all(high(n) > 0 for n in extents)
+    full = all(upper_bound(n) > 0 for n in extents)
     ctx.require(full or not prod(loops), f"data {list(shape)} is empty")
 
     def address(*args: Expr) -> Expr:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir
 
-from atc.dims import high, maximum, plain
+from atc.dims import maximum, plain, upper_bound
 from atc.ir.graph import DType
 from atc.ir.view import View
 from atc.lower.builder import Builder
@@ -56,7 +56,7 @@ def _iterations(ctx: LoweringContext) -> tuple[int, str, bool]:
     trips = -1 if limit is None else maximum(0, limit[0])
     if declared is not None:
         most = declared[0].high
-        longer = trips == -1 or high(trips) > most
+        longer = trips == -1 or upper_bound(trips) > most
         return (most if longer else trips), ctx.optional(0) if trips == -1 else "", longer
     return trips, ctx.optional(0) if trips == -1 else "", False
 

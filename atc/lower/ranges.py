@@ -10,7 +10,7 @@ from itertools import islice
 
 import onnx_ir
 
-from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, high, plain, symbols_of
+from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, plain, symbols_of, upper_bound
 from atc.errors import AtcError, UnsupportedError, one_line
 from atc.ir.graph import Graph, is_own
 
@@ -63,8 +63,10 @@ def _points(graph: Graph) -> Iterator[Mapping[Symbol, int]]:
         return not any(evaluate(f, point) for f in guards)
 
     seeded = random.Random(0)
-    ends = [{s: s.low for s in symbols}, {s: high(s.high) for s in symbols}]
-    inside = ({s: seeded.randint(s.low, high(s.high)) for s in symbols} for _ in range(_TRIES))
+    ends = [{s: s.low for s in symbols}, {s: upper_bound(s.high) for s in symbols}]
+    inside = (
+        {s: seeded.randint(s.low, upper_bound(s.high)) for s in symbols} for _ in range(_TRIES)
+    )
     chosen = [*filter(runs, ends), *islice(filter(runs, inside), 1)]
     if not chosen:
         raise UnsupportedError(

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Dim, high, is_dynamic
+from atc.dims import Dim, is_dynamic, upper_bound
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.sampling import Resample
@@ -170,7 +170,7 @@ def resize(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling) -> st
     dtype = b.type(x).dtype
     if not prod(shape):
         return b.constant(np.empty(shape, dtype.numpy))
-    if high(prod(shape)) > MAX_ELEMENTS:
+    if upper_bound(prod(shape)) > MAX_ELEMENTS:
         raise ctx.unsupported(f"a tensor of {prod(shape)} elements is too large")
     ctx.require(all(a.size for a in axes), f"{ctx.type(0)} is empty")
     if is_dynamic(tuple(axes)):

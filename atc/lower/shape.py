@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import equals, is_data_dependent, is_dynamic, low, maximum, minimum, plain
+from atc.dims import equals, is_data_dependent, is_dynamic, lower_bound, maximum, minimum, plain
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
@@ -49,7 +49,7 @@ def _reshaped_when_run(ctx: LoweringContext, target: list[int]) -> str:
     free = [d for d, n in enumerate(target) if is_data_dependent(n)]
     for d in free[-1:]:
         rest = prod(n for k, n in enumerate(target) if k != d)
-        if low(rest) > 0:
+        if lower_bound(rest) > 0:
             b.must_be_equal(target[d], size // rest)
             target[d] = size // rest
     b.must_be_equal(prod(target), size)
@@ -155,7 +155,7 @@ def constant(ctx: LoweringContext) -> str:
 def constant_of_shape(ctx: LoweringContext) -> str:
     """ONNX ConstantOfShape-24."""
     shape = ctx.ints_const(0, "the shape", 0)
-    ctx.require(all(low(n) >= 0 for n in shape), f"shape {shape} is negative")
+    ctx.require(all(lower_bound(n) >= 0 for n in shape), f"shape {shape} is negative")
     value = ctx.tensor("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
     if not is_dynamic(tuple(shape)) and prod(shape) <= 1 << 16:

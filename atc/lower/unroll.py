@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir
 
-from atc.dims import Dim, ceiling, dim, high, low, maximum, symbols_of
+from atc.dims import Dim, ceiling, dim, lower_bound, maximum, symbols_of, upper_bound
 from atc.errors import AtcError, UnsupportedError
 from atc.ir.expr import Expr, call, const
 from atc.ir.graph import DType, TensorType, row_major
@@ -271,23 +271,24 @@ class _Growth:
     def _loosened(self, i: int, axis: int, n: int, m: int) -> bool:
         """Find another bound for an extent that becomes m after an iteration, if it needs one."""
         step, top = self.steps[i, axis], self.tops[i, axis]
-        if high(m - top) <= 0 if step is None else m - n == step:
+        if upper_bound(m - top) <= 0 if step is None else m - n == step:
             return False
         if n in [dim(s) for s in symbols_of(m)]:
             raise self._unbounded(i, axis)
         first = self.initial[i].shape[axis]
-        self._replace(i, axis, None, min(low(first), low(m)), maximum(ceiling(first), ceiling(m)))
+        least = min(lower_bound(first), lower_bound(m))
+        self._replace(i, axis, None, least, maximum(ceiling(first), ceiling(m)))
         return True
 
     def _vary(self, i: int, axis: int, step: int) -> None:
         """Let an axis vary, by `step` each time as far as is known."""
         first, trips = self.initial[i].shape[axis], self.loop.trips
-        if low(step) < 0:
+        if lower_bound(step) < 0:
             self._replace(i, axis, None, 0, maximum(ceiling(first), ceiling(first + step)))
         elif trips == -1:
-            self._replace(i, axis, None, low(first), maximum(first, ceiling(first + step)))
+            self._replace(i, axis, None, lower_bound(first), maximum(first, ceiling(first + step)))
         else:
-            self._replace(i, axis, step, low(first), ceiling(first + step * trips))
+            self._replace(i, axis, step, lower_bound(first), ceiling(first + step * trips))
 
     def _unbounded(self, i: int, axis: int) -> UnsupportedError:
         return self.ctx.unsupported(

@@ -7,7 +7,7 @@ from math import inf, isnan, prod, trunc
 
 import numpy as np
 
-from atc.dims import high, low
+from atc.dims import lower_bound, upper_bound
 from atc.ir.expr import Call, Const, Expr, Extent, Input, walk
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import Map, Reduce, Reshape
@@ -62,7 +62,7 @@ def _found(b: Builder, name: str, depth: int, seen: Seen) -> Interval:
     extents = b.extents_of(name)
     if extents is not None:
         every = extents.reshape(-1).tolist()
-        return _hull([(float(low(n)), float(high(n))) for n in every])
+        return _hull([(float(lower_bound(n)), float(upper_bound(n))) for n in every])
     node = b.maker(name)
     if node is None or depth > DEEPEST:
         return own
@@ -107,26 +107,27 @@ def _of_node(b: Builder, node: Node, name: str, depth: int, seen: Seen) -> Inter
         case Concat():
             return _hull([operand(k) for k in range(len(node.inputs))])
         case WriteExtents() as write:
-            return _hull([(float(low(n)), float(high(n))) for n in write.values])
+            return _hull([(float(lower_bound(n)), float(upper_bound(n))) for n in write.values])
         case ArgReduce() as best:
-            return 0.0, float(max(high(best.axis) - 1, 0))
+            return 0.0, float(max(upper_bound(best.axis) - 1, 0))
         case TopK() as top:
-            return operand(0) if name == node.outputs[0] else (0.0, float(high(top.axis) - 1))
+            last = upper_bound(top.axis) - 1
+            return operand(0) if name == node.outputs[0] else (0.0, float(last))
         case NonZero() as found:
-            return 0.0, float(max(0, *(high(n) - 1 for n in found.shape), 0))
+            return 0.0, float(max(0, *(upper_bound(n) - 1 for n in found.shape), 0))
         case _:
             return UNKNOWN
 
 
 def _of_reduction(op: Reduce, inner: Interval, operand: Callable[[int], Interval]) -> Interval:
     if op.how == "Sum":
-        most = high(prod(op.reduced))
-        least = low(prod(op.reduced))
+        most = upper_bound(prod(op.reduced))
+        least = lower_bound(prod(op.reduced))
         inner = (
             min(_product(inner[0], least), _product(inner[0], most)),
             max(_product(inner[1], least), _product(inner[1], most)),
         )
-    elif not low(prod(op.reduced)):
+    elif not lower_bound(prod(op.reduced)):
         return UNKNOWN
     first = len(op.views)
 
@@ -160,7 +161,7 @@ def _of_expr(expr: Expr, operand: Callable[[int], Interval], operands: int) -> I
                 value = float(e.value)
                 known[e] = UNKNOWN if isnan(value) else (value, value)
             case Extent():
-                known[e] = float(low(e.extent)), float(high(e.extent))
+                known[e] = float(lower_bound(e.extent)), float(upper_bound(e.extent))
             case Call():
                 found = _of_call(e, [known[a] for a in e.args])
                 own = type_interval(e.dtype)

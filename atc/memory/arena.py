@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from atc.dims import is_data_dependent, most
+from atc.dims import is_data_dependent, max_value
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
 from atc.memory.drawing import arena_svg
@@ -126,7 +126,7 @@ def plan_memory(
     placed: list[tuple[Buffer, _Lane | None]] = []
     for name, own in uses.items():
         first, last, lane = _life(own)
-        size = most(extents[name]) + 2 * guard
+        size = max_value(extents[name]) + 2 * guard
         of = scratch_of.get(name, "")
         placed.append((Buffer(name, size, first, last, alignment, of), lane))
     shared = _io_buffers(program, events, alignment) if io else []
@@ -145,11 +145,14 @@ def plan_memory(
     moving = [program.base(v) for v in named if is_data_dependent(program.byte_offset(v))]
     values = dict.fromkeys([*lasting, *named, *moving])
     bases = {v: place(v) for v in values if place(v) not in outside}
-    offsets = {v: plan.offsets[h] + guard + most(program.byte_offset(v)) for v, h in bases.items()}
+    offsets = {
+        v: plan.offsets[base] + guard + max_value(program.byte_offset(v))
+        for v, base in bases.items()
+    }
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     rooms = {b.name: plan.offsets[b.name] for b in shared}
     inside = {
-        v: rooms[h] + most(program.byte_offset(v))
+        v: rooms[h] + max_value(program.byte_offset(v))
         for v in (*values, *program.inputs) if (h := program.base(v)) in rooms
     }  # fmt: skip
     # Branches may write parts of a result that no call names.
@@ -225,10 +228,10 @@ def _io_buffers(
     found = []
     for name in program.inputs:
         last = _life(uses[name])[1] if name in uses else 0
-        found.append(Buffer(name, most(program.types[name].nbytes), 0, last, alignment))
+        found.append(Buffer(name, max_value(program.types[name].nbytes), 0, last, alignment))
     for name in dict.fromkeys(program.output_bases):
         first = _life(uses[name])[0] if name in uses else 0
-        found.append(Buffer(name, most(program.types[name].nbytes), first, end, alignment))
+        found.append(Buffer(name, max_value(program.types[name].nbytes), first, end, alignment))
     return found
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from atc.dims import most
+from atc.dims import max_value
 from atc.errors import InternalError
 from atc.ir.ops import Block, Conv, ConvBlocked, Pool
 from atc.program.cascade import Stripe
@@ -214,7 +214,7 @@ class _Auditor:
             if call.source.scratch:
                 begin = self.scratch[call.node.outputs[0]]
                 area = f"the scratch of {call.node.outputs[0]}"
-                spans.append((area, _Span(begin, begin + most(call.source.scratch))))
+                spans.append((area, _Span(begin, begin + max_value(call.source.scratch))))
                 written.add(area)
         for k, (value, span) in enumerate(spans):
             for other, place in spans[:k]:
@@ -261,8 +261,8 @@ class _Auditor:
         """Return the bytes of some rows of a value, in each of its planes."""
         type_, whole = self.program.types[value], self._span(value)
         assert whole is not None
-        planes, rows = prod(map(most, type_.shape[:2])), most(type_.shape[2])
-        row = most(type_.nbytes) // (planes * rows)
+        planes, rows = prod(map(max_value, type_.shape[:2])), max_value(type_.shape[2])
+        row = max_value(type_.nbytes) // (planes * rows)
         starts = (whole.begin + plane * rows * row for plane in range(planes))
         return [_Span(at + begin * row, at + end * row) for at in starts if begin < end]
 
@@ -297,7 +297,7 @@ class _Auditor:
                     spans.setdefault(place, []).append((span, k, value in call.node.outputs))
                 if call.source.scratch:
                     begin = self.scratch[call.node.outputs[0]]
-                    area = _Span(begin, begin + most(call.source.scratch))
+                    area = _Span(begin, begin + max_value(call.source.scratch))
                     spans.setdefault("", []).append((area, k, True))
         for own in spans.values():
             met = _meeting(own)
@@ -310,8 +310,8 @@ class _Auditor:
         span = self._span(value)
         if span is not None:
             return "", span
-        begin = most(self.program.byte_offset(value))
-        size = most(self.program.types[value].nbytes)
+        begin = max_value(self.program.byte_offset(value))
+        size = max_value(self.program.types[value].nbytes)
         return self.program.base(value), _Span(begin, begin + size)
 
     def _written_by(self, call: Call, shared: str) -> list[_Span]:
@@ -319,7 +319,7 @@ class _Auditor:
         spans = [s for o in own if (s := self._span(o)) is not None]
         if call.source.scratch:
             begin = self.scratch[call.node.outputs[0]]
-            spans.append(_Span(begin, begin + most(call.source.scratch)))
+            spans.append(_Span(begin, begin + max_value(call.source.scratch)))
         return spans
 
     def _loop(self, loop: Repeat, intact: Intact) -> Intact:
@@ -353,7 +353,7 @@ class _Auditor:
         if value not in self.offsets:
             return None
         begin = self.offsets[value]
-        span = _Span(begin, begin + most(self.program.types[value].nbytes))
+        span = _Span(begin, begin + max_value(self.program.types[value].nbytes))
         if begin < 0 or span.end > self.size:
             raise InternalError(f"memory plan: '{value}' lies outside the arena")
         return span
@@ -378,7 +378,7 @@ class _Auditor:
         spoiled = []
         if call.source.scratch:
             begin = self.scratch[outputs[0]]
-            area = _Span(begin, begin + most(call.source.scratch))
+            area = _Span(begin, begin + max_value(call.source.scratch))
             if area.end > self.size:
                 raise InternalError(f"memory plan: the scratch of {where} lies outside the arena")
             self._check_disjoint(area, [*operands, *outputs], where, call)

@@ -14,7 +14,7 @@ from atc.build.library import BuildResult
 from atc.cache import CacheStats
 from atc.codegen.hooks import output_numbers
 from atc.codegen.step_values import step_values
-from atc.dims import most, plain
+from atc.dims import max_value, plain
 from atc.ir.graph import is_own, original
 from atc.ir.text import node_text
 from atc.lower.context import node_name
@@ -151,7 +151,7 @@ def _moved(program: Program) -> dict[str, int]:
     """Return the bytes that a run on the host's data copies to the device and back, at most."""
     placement = place(program, resident=False)
     moves = [m for each in (*placement.before, placement.after) for m in each]
-    sizes = [(m.to_device, most(m.end - m.begin)) for m in moves]
+    sizes = [(m.to_device, max_value(m.end - m.begin)) for m in moves]
     return {
         "to_device": sum(n for to_device, n in sizes if to_device),
         "to_host": sum(n for to_device, n in sizes if not to_device),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir
 
 from atc.adapt import states_of
-from atc.dims import Symbol, dim, high, is_dynamic, low, symbols_of
+from atc.dims import Symbol, dim, is_dynamic, lower_bound, symbols_of, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import DType, Graph, TensorType
 from atc.lower.growth import Growth
@@ -76,15 +76,15 @@ def _growth(a: TensorType, b: TensorType, output: str) -> Growth | None:
     if is_dynamic((*a.shape[:axis], *a.shape[axis + 1 :])):
         return None
     more, own = b.shape[axis] - a.shape[axis], _symbol_of(a.shape[axis])
-    if own is None or not own.given or own in symbols_of(more) or low(more) < 0:
+    if own is None or not own.given or own in symbols_of(more) or lower_bound(more) < 0:
         return None
     if any(not s.given for s in symbols_of(more)) or not isinstance(own.high, int):
         return None
-    if low(own.high - more) < 0:
+    if lower_bound(own.high - more) < 0:
         raise UnsupportedError(
-            f"output '{output}' grows by up to {high(more)} in a run, but the range of its input "
-            f"has room for {own.high}", where="--state",
-            hint=f"let the range end at {high(more)} or more, or runs be shorter",
+            f"output '{output}' grows by up to {upper_bound(more)} in a run, but the range of its "
+            f"input has room for {own.high}", where="--state",
+            hint=f"let the range end at {upper_bound(more)} or more, or runs be shorter",
         )  # fmt: skip
     return Growth(axis, own, more, own.high, output)
 

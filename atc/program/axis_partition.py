@@ -13,7 +13,7 @@ from functools import cached_property
 
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
-from atc.dims import Symbol, Undecided, dim, most
+from atc.dims import Symbol, Undecided, dim, max_value
 from atc.ir.graph import TensorType
 from atc.ir.ops import (
     Attention,
@@ -73,7 +73,7 @@ def axis_partition(
     axis = next((d for d, n in enumerate(axes) if n != 1), None)
     if axis is None or axes[axis] == 0 or not _may_cut(w, candidate, axis):
         return None
-    own = dim(_Own(-1, OWN, 1, most(axes[axis])))
+    own = dim(_Own(-1, OWN, 1, max_value(axes[axis])))
     try:
         first, second = (cut(w, axis, begin, own) for begin in (0, 1))
         if first is None or second is None:

@@ -14,7 +14,7 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import seconds
 from atc.backends.kernel import Candidate, Launch, Workload, split_of
 from atc.backends.target import Target
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Graph, Node, reads
 from atc.ir.ops import Reshape, SubView
 from atc.ir.ops.data import Concat
@@ -187,7 +187,7 @@ class _Search:
         ]
         self._producers = _producers(nodes)
         self._reads = [{v for v in reads(n) if v not in graph.constants} for n in nodes]
-        self._bytes = {v: most(t.nbytes) for v, t in graph.types.items()}
+        self._bytes = {v: max_value(t.nbytes) for v, t in graph.types.items()}
         self._last = {v: k for k, values in enumerate(self._reads) for v in values}
         self._last |= dict.fromkeys(graph.outputs, len(nodes))
 
@@ -337,6 +337,6 @@ def _divided(node: Node, selection: Selection, target: Target, threads: int) -> 
     if count < 2:
         return whole
     operands = zip(w.inputs, w.constant, strict=True)
-    handed = sum(most(t.nbytes) for t, known in operands if t is not None and not known)
+    handed = sum(max_value(t.nbytes) for t, known in operands if t is not None and not known)
     spent = whole / count + JOIN * work_split.phases + (1 - 1 / count) * handed / OTHERS
     return min(whole, spent)

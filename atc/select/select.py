@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
-from atc.dims import concrete, high, is_dynamic, most
+from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
@@ -233,7 +233,7 @@ def target_for(graph: Graph, target: Target) -> Target:
     """
     if not (target.device and graph.dims):
         return target
-    largest = max(high(t.nbytes) for t in graph.types.values())
+    largest = max(upper_bound(t.nbytes) for t in graph.types.values())
     return on_host(target) if largest > MOST_ON_DEVICE else target
 
 
@@ -273,7 +273,7 @@ def select(
 
 def _is_small(w: Workload) -> bool:
     types = (t for t in (*w.inputs, *w.outputs) if t is not None)
-    return all(most(t.size) <= SMALL for t in types)
+    return all(max_value(t.size) <= SMALL for t in types)
 
 
 def _is_there(node: Node, constants: Mapping[str, Array], there: Set[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu
 from atc.backends.kernel import Kernel, Launch, OpT, ParamsT, Workload
 from atc.backends.target import Target
-from atc.dims import Dim, high, is_dynamic
+from atc.dims import Dim, is_dynamic, upper_bound
 from atc.ir.graph import DType
 
 THREADS = 256
@@ -29,7 +29,7 @@ Unravelled = list[tuple[str, str]]
 def grid(blocks: int, most: int, threads: int) -> Launch:
     """Return a launch of `blocks` blocks, between 1 and `most`, beyond which threads loop."""
     wanted = blocks if isinstance(blocks, Dim) else 0
-    return Launch(max(min(high(blocks), most), 1), threads, wanted)
+    return Launch(max(min(upper_bound(blocks), most), 1), threads, wanted)
 
 
 class DeviceKernel(Kernel[OpT, ParamsT]):
@@ -46,7 +46,7 @@ class DeviceKernel(Kernel[OpT, ParamsT]):
         types = [t for t in (*w.inputs, *w.outputs) if t is not None]
         if len(types) > (MOST_OF_RANGES if is_dynamic(w) else MOST_TENSORS):
             return False
-        return all(high(t.size) > 0 and t.dtype is not DType.STRING for t in types)
+        return all(upper_bound(t.size) > 0 and t.dtype is not DType.STRING for t in types)
 
     def cost(self, w: Workload[OpT], params: ParamsT, target: Target) -> float:
         """Return the estimated seconds: always less than the cycles of what the host computes."""
@@ -100,5 +100,5 @@ def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
 
 def _divisor(extent: int) -> str:
     """Return an extent as C, unsigned where it fits 32 bits, as the flat index does."""
-    narrow = isinstance(extent, Dim) and high(extent) < 1 << 31
+    narrow = isinstance(extent, Dim) and upper_bound(extent) < 1 << 31
     return f"(unsigned){extent}" if narrow else str(extent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import is_dynamic, low, maximum, minimum
+from atc.dims import is_dynamic, lower_bound, maximum, minimum
 from atc.ir.ops import Window
 
 
@@ -54,8 +54,8 @@ class Axis:
     def covered(self) -> bool:
         """Whether it is known that every window has a tap inside the input."""
         last = (self.out - 1) * self.stride - self.pad
-        overlaps = self.pad <= self.reach and low(self.size - last) > 0
-        return overlaps and self.dilation <= low(self.size)  # taps don't jump over it
+        overlaps = self.pad <= self.reach and lower_bound(self.size - last) > 0
+        return overlaps and self.dilation <= lower_bound(self.size)  # taps don't jump over it
 
     def tap_range(self, tap: int) -> tuple[int, int]:
         """Return the outputs [first, last) for which a tap lies inside the input."""

@@ -21,7 +21,7 @@ from atc.backends.render.vector_expr import (
     typed_epilogue,
 )  # fmt: skip
 from atc.backends.target import Target
-from atc.dims import most
+from atc.dims import max_value
 from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, walk
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
@@ -159,7 +159,7 @@ class TileEpilogue:
         self.deferred: DeferredEpilogue | None = None
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
-        self.sizes = [most(t.nbytes) for t in w.inputs[first:] if t is not None]
+        self.sizes = [max_value(t.nbytes) for t in w.inputs[first:] if t is not None]
         self.nearby = target.machine.nearby
         self.out = w.outputs[0].dtype
         if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):

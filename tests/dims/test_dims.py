@@ -22,13 +22,13 @@ from atc.dims import (
     dim,
     equals,
     evaluate,
-    high,
-    low,
+    lower_bound,
+    max_value,
     maximum,
     minimum,
-    most,
     not_equal,
     plain,
+    upper_bound,
 )
 
 N, H, W = (Symbol(k, name, *ends) for k, (name, *ends) in
@@ -74,7 +74,7 @@ def expressions(seed: int, depth: int) -> tuple[int, Callable[[Point], int], lis
                 return minimum(a, b), lambda at: min(fa(at), fb(at))
             case "M":
                 return maximum(a, b), lambda at: max(fa(at), fb(at))
-            case _ if low(b) > 0:
+            case _ if lower_bound(b) > 0:
                 return a // b, lambda at: fa(at) // fb(at)
             case _:
                 return a, fa
@@ -94,8 +94,8 @@ def test_an_extent_has_the_value_that_numbers_give(seed: int) -> None:
 def test_bounds_hold_everywhere(seed: int) -> None:
     value, compute, _ = expressions(seed, 4)
     values = [compute(at) for at in points()]
-    assert low(value) <= min(values)
-    assert high(value) >= max(values)
+    assert lower_bound(value) <= min(values)
+    assert upper_bound(value) >= max(values)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -196,8 +196,8 @@ def test_shapes_broadcast() -> None:
 
 def test_the_most_that_kernels_may_write() -> None:
     assert ceiling(4 * count + 3) == 4 * n * h + 3
-    assert most(4 * count) == 4 * 4 * 9
-    assert most(9 - count) == 9
+    assert max_value(4 * count) == 4 * 4 * 9
+    assert max_value(9 - count) == 9
 
 
 def test_extents_in_text_are_bound_to_names() -> None:
@@ -209,7 +209,7 @@ def test_extents_in_text_are_bound_to_names() -> None:
 def test_what_is_broadcast_may_be_nothing() -> None:
     a, b = (Symbol(k, name, 0, 4) for k, name in enumerate("ab"))
     (extent,) = broadcast_shapes([dim(a)], [dim(b)])
-    assert (low(extent), high(extent), most(extent)) == (0, 4, 4)
+    assert (lower_bound(extent), upper_bound(extent), max_value(extent)) == (0, 4, 4)
     assert (extent,) == broadcast_shapes([dim(b)], [dim(a)])
     assert broadcast_shapes([dim(a)], [0]) == (0,)
     for x, y in itertools.product(range(5), repeat=2):
@@ -228,8 +228,8 @@ def test_many_counts_have_their_bounds_soon() -> None:
     """A detector keeps some boxes of each of its classes, and the best of them all."""
     counts = [dim(Symbol(k, f"class{k}", 0, 3000, given=False)) for k in range(90)]
     kept = sum(minimum(300, each) for each in counts)
-    assert (low(kept), high(kept)) == (0, 90 * 300)
+    assert (lower_bound(kept), upper_bound(kept)) == (0, 90 * 300)
     best = minimum(100, kept)
-    assert (low(best), high(best)) == (0, 100)
-    assert high(minimum(kept, kept - best + 7)) == 90 * 300 - 93
-    assert low(kept - best) == 0
+    assert (lower_bound(best), upper_bound(best)) == (0, 100)
+    assert upper_bound(minimum(kept, kept - best + 7)) == 90 * 300 - 93
+    assert lower_bound(kept - best) == 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.dims import high
+from atc.dims import upper_bound
 from atc.ir.graph import DType, Op, TensorType
 from atc.ir.ops.elementwise import Epilogue, check_epilogue, require
 
@@ -33,7 +33,7 @@ class Window:
         """Return whether no tap of an output of `out` reads padding: never, in any shape."""
         axes = zip(out, self.strides, self.kernel, self.dilations, size, strict=True)
         return not any(self.pads) and all(
-            high((o - 1) * s + (k - 1) * d - n) < 0 for o, s, k, d, n in axes
+            upper_bound((o - 1) * s + (k - 1) * d - n) < 0 for o, s, k, d, n in axes
         )
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import high, low
+from atc.dims import lower_bound, upper_bound
 from atc.ir.expr import Expr
 from atc.ir.graph import Array, DType, Op, TensorType
 from atc.ir.ops.elementwise import check_operands, check_views, require
@@ -68,7 +68,7 @@ class Pad(Op):
         require(x is not None and x.size == prod(self.shape), f"{x} is not {self.shape}")
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(y.size == prod(self.extents), f"{y} is not {self.extents}")
-        require(all(low(n) >= 0 for n in (*self.begins, *self.ends)), "a pad is negative")
+        require(all(lower_bound(n) >= 0 for n in (*self.begins, *self.ends)), "a pad is negative")
         require(self.mode == "constant" or prod(self.shape) != 0, "nothing to repeat")
         if len(inputs) > 1:
             value = inputs[1]
@@ -119,7 +119,9 @@ class Gather(Op):
         x, y = inputs[0], outputs[0]
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(prod(self.shape) * self.run == y.size, f"{self.shape} x {self.run} is not {y}")
-        require(x is not None and (high(x.size) >= self.run or not y.size), f"a run leaves {x}")
+        require(
+            x is not None and (upper_bound(x.size) >= self.run or not y.size), f"a run leaves {x}"
+        )
         check_address(self.shape, self.address, self.views, inputs[1:], self.coordinates)
 
 
@@ -147,7 +149,7 @@ class Scatter(Op):
         require(updates is not None and updates.dtype is y.dtype, f"updates {updates}")
         count = prod(self.shape) * self.run
         require(updates is not None and updates.size == count, f"{updates} for {count} updates")
-        require(high(y.size) >= self.run or not count, f"a run leaves {y}")
+        require(upper_bound(y.size) >= self.run or not count, f"a run leaves {y}")
         require(self.combine.dtype is y.dtype, f"combine makes {self.combine.dtype.label}")
         check_address(self.shape, self.address, self.views, inputs[2:], self.coordinates)
 

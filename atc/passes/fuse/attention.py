@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 from math import prod
 
-from atc.dims import decided, high, low
+from atc.dims import decided, lower_bound, upper_bound
 from atc.ir.expr import Input, operands_of
 from atc.ir.graph import DType, Node
 from atc.ir.key_bounds import key_bounds
@@ -99,19 +99,19 @@ def _worthwhile(
     state: Rewriting, scores: Node, op: MatMul, second: MatMul, kernels: Kernels
 ) -> bool:
     """Return whether rows are long, and scores computed from floats, elsewhere also along them."""
-    if op.accumulator is not DType.FLOAT or high(op.n) < LEAST_KEYS:
+    if op.accumulator is not DType.FLOAT or upper_bound(op.n) < LEAST_KEYS:
         return False
     if kernels is Kernels.DEVICE:
-        return high(op.m) >= 1 and _floats(state, (*scores.inputs[:2], *scores.outputs))
+        return upper_bound(op.m) >= 1 and _floats(state, (*scores.inputs[:2], *scores.outputs))
     along = op.b_view.strides[-2] == 1 and second.b_view.strides[-1] == 1
-    if high(op.m) < (1 if kernels is Kernels.VECTORS and along else LEAST_QUERIES):
+    if upper_bound(op.m) < (1 if kernels is Kernels.VECTORS and along else LEAST_QUERIES):
         return False
     present = [bool(name) for name in scores.inputs[2:]]
     read = [*range(len(present))]
     if not all(present):
         bounds = key_bounds(op.epilogue, present)
         read = [i.index - 1 for i in operands_of(bounds.shown) if i.index]
-        if not bounds.whole or not all(present[k] for k in read) or low(op.n) < 1:
+        if not bounds.whole or not all(present[k] for k in read) or lower_bound(op.n) < 1:
             return False
     views, names = op.epilogue.views, (*scores.inputs[:2], *scores.outputs)
     fits = all(views[k].strides[-1] in (0, 1) for k in read)
@@ -163,7 +163,7 @@ def _without_batch(op: MatMul, axis: int) -> MatMul:
 
 def _of_rows(op: MatMul, rows: int) -> MatMul:
     """Return a product with `rows` rows, whose other rows become a batch; itself if they can't."""
-    if low(rows) < 1 or op.m == rows or op.m % rows != 0:
+    if lower_bound(rows) < 1 or op.m == rows or op.m % rows != 0:
         return op
     return split_rows(op, rows)
 

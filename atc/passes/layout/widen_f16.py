@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Expr, Input, cast, walk
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reduce
@@ -51,7 +51,7 @@ def _spread_constants(graph: Graph) -> frozenset[str]:
     able = {n for n in able if not is_dynamic(graph.types[n])}
     for node in graph.nodes:
         op = node.op
-        results = most(prod(op.shape)) if isinstance(op, Map) and not op.is_movement else 0
+        results = max_value(prod(op.shape)) if isinstance(op, Map) and not op.is_movement else 0
         able -= {n for n in able.intersection(reads(node)) if graph.types[n].size >= results}
     return frozenset(able)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import MatMul
 from atc.ir.ops.quantize import MatMulPacked
@@ -41,7 +41,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
         return None
     blocks = _in_blocks(integers.astype(np.int64), block)
     bits = 4 if _width(blocks) < 16 else 8
-    if _width(blocks) > 255 or (bits == 8 and most(rows) > FEW_ROWS):
+    if _width(blocks) > 255 or (bits == 8 and max_value(rows) > FEW_ROWS):
         return None
     q, zeros = _packed(blocks, bits)
     name = node.inputs[1]

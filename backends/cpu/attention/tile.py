@@ -32,7 +32,7 @@ from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic, low, most
+from atc.dims import is_dynamic, lower_bound, max_value
 from atc.ir.expr import operands_of, renumber
 from atc.ir.graph import DType, TensorType
 from atc.ir.key_bounds import key_bounds
@@ -74,7 +74,7 @@ def layout(op: Attention, width: int, step: int) -> Layout:
     """
     keys = -(-op.keys // width) * width * op.depth if panel_mode(op.k_view) != "direct" else 0
     values = -(-op.width // width) * width * op.keys if panel_mode(op.v_view) != "direct" else 0
-    row = -(-most(op.keys) // step) * step
+    row = -(-max_value(op.keys) // step) * step
     return Layout(keys, values, row + step if row % 1024 == 0 else row)  # not one set of the cache
 
 
@@ -126,7 +126,7 @@ def few_queries(
     w: Workload[Attention], target: Target
 ) -> tuple[Workload[Attention], TileParams] | None:
     """Return what computes a few queries, and in which tiles; None where there are never so few."""
-    op = by_heads(w.op) if low(w.op.queries) < FEW else None
+    op = by_heads(w.op) if lower_bound(w.op.queries) < FEW else None
     if op is None:
         return None
     few = replace(w, op=op)
@@ -164,7 +164,7 @@ class AttentionKernel(Kernel[Attention, ParamsT]):
         """Floats, both epilogues in vectors, results that lie side by side."""
         op = w.op
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        some = prod((*op.loops, op.depth)) != 0 and low(op.keys) > 0
+        some = prod((*op.loops, op.depth)) != 0 and lower_bound(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
         return floats and some and dense and all(
             vector_epilogue(e, replace(w, inputs=inputs), target, 0)
@@ -194,10 +194,10 @@ class AttentionTile(AttentionKernel[TileParams]):
     def parameters(self, w: Workload[Attention], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
         op = w.op
-        wide = -(-max(most(op.keys), most(op.width)) // lanes(target))
+        wide = -(-max(max_value(op.keys), max_value(op.width)) // lanes(target))
         found: list[TileParams] = []
         for nv in WIDTHS:
-            high = min((target.vector_registers - 1 - nv) // nv, most(op.queries))
+            high = min((target.vector_registers - 1 - nv) // nv, max_value(op.queries))
             if nv <= max(wide, 2):
                 found.append(TileParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv))
         return found
@@ -206,7 +206,7 @@ class AttentionTile(AttentionKernel[TileParams]):
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
         sizes = self.room(w.op, params.nv * lanes(target), lanes(target))
         few = few_queries(w, target)
-        if few and most(w.op.queries) < FEW:
+        if few and max_value(w.op.queries) < FEW:
             return 4 * few[1].mr * sizes.row
         high = max(params.mr, few[1].mr) if few else params.mr
         return 4 * (sizes.keys + sizes.values + high * sizes.row)
@@ -225,7 +225,7 @@ class AttentionTile(AttentionKernel[TileParams]):
         few = few_queries(w, target)
         if few is not None:
             single = self._tiles(*few, target, "few_")
-            variants = [single, found] if most(w.op.queries) >= FEW else [single]
+            variants = [single, found] if max_value(w.op.queries) >= FEW else [single]
         return {
             **found, "variants": variants, "few": FEW, "queries": w.op.queries,
             "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",

@@ -29,7 +29,7 @@ from atc.backends.kernel import Kernel, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic, maximum, minimum, most
+from atc.dims import is_dynamic, max_value, maximum, minimum
 from atc.ir.graph import DType
 from atc.ir.ops import Conv, Epilogue
 from atc.ir.view import View
@@ -101,7 +101,7 @@ class Planes:
         """The rows of outputs computed from one copy."""
         if self.direct:
             return self.rows.out
-        line, rows = self.channels * most(self.pitch) * 4, most(self.rows.out)
+        line, rows = self.channels * max_value(self.pitch) * 4, max_value(self.rows.out)
         fitting = (self.near // line - self.rows.reach - 1) // self.rows.stride + 1
         return -(-rows // ceil(rows / max(1, fitting)))
 
@@ -160,14 +160,14 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         sets: list[TileParams] = []
         for nv in VECTORS:
             high = min((target.vector_registers - 1 - nv) // nv, p.filters)
-            if high >= 1 and nv <= most(p.whole) // p.lanes:
+            if high >= 1 and nv <= max_value(p.whole) // p.lanes:
                 sets.append(TileParams(mr=row_tiles(p.filters, high)[0].rows, nv=nv))
         return cheapest(self, sets, w, target, 3)
 
     def scratch(self, w: Workload[Conv], params: TileParams, target: Target) -> int:
         """Reserve a block of rows of all channels of a group."""
         p = planes_of(w, target)
-        return 0 if p.direct else most(p.channels * p.plane * 4)
+        return 0 if p.direct else max_value(p.channels * p.plane * 4)
 
     def values(self, w: Workload[Conv], params: TileParams, target: Target) -> dict[str, object]:
         """Return the planes, the tiles and how they are called."""

@@ -8,7 +8,7 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import DType
 from atc.ir.ops import Pool
 
@@ -36,7 +36,7 @@ class PoolBytes(Kernel[Pool]):
     def scratch(self, w: Workload[Pool], params: Params, target: Target) -> int:
         """Reserve a row of maxima."""
         axes, inner = _axes(w)
-        return most(axes[-1].size * inner)
+        return max_value(axes[-1].size * inner)
 
     def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Rows and columns, and the outputs that each tap across reaches."""

@@ -13,7 +13,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic, low
+from atc.dims import is_dynamic, lower_bound
 from atc.ir.expr import Call, Input
 from atc.ir.graph import DType
 from atc.ir.ops import Map
@@ -67,7 +67,7 @@ class MapCopy(Kernel[Map]):
         op = w.op
         if not op.is_movement or len(w.inputs) != 1 or prod(op.shape) == 0:
             return False
-        return low(run_of(op)[1]) * w.outputs[0].dtype.itemsize >= SHORTEST
+        return lower_bound(run_of(op)[1]) * w.outputs[0].dtype.itemsize >= SHORTEST
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, and where a run is read and written."""
@@ -103,7 +103,7 @@ class MapTable(Kernel[Map]):
                 return False
         if prod(op.shape) == 0 or any(op.views[1].strides):
             return False
-        return bytes_ and low(run_of(op)[1]) >= SHORTEST and w.constant[1]
+        return bytes_ and lower_bound(run_of(op)[1]) >= SHORTEST and w.constant[1]
 
     def packs(self, w: Workload[Map], params: Params, target: Target) -> Mapping[int, Pack]:
         """Return the table in the order of the bits that stand for a byte."""

@@ -22,7 +22,7 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )
 from atc.backends.target import Target
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
 from atc.ir.graph import DType
 from atc.ir.ops import Reduce
@@ -77,7 +77,7 @@ EXACT_BYTES = (1 << 24) // 255
 
 def in_floats(op: Reduce) -> Reduce:
     """Return a Reduce of bytes with elements in float, which have the same sums and extremes."""
-    exact = op.how == "Sum" and prod(most(n) for n in op.reduced) <= EXACT_BYTES
+    exact = op.how == "Sum" and prod(max_value(n) for n in op.reduced) <= EXACT_BYTES
     match op.expr:
         case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in BYTES:
             return replace(op, expr=cast(x, DType.FLOAT)) if exact else op
@@ -134,7 +134,7 @@ class ReduceRows(Kernel[Reduce]):
         if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
-        wide = bool(op.reduced) and 2 * most(op.reduced[-1]) >= lanes(target)
+        wide = bool(op.reduced) and 2 * max_value(op.reduced[-1]) >= lanes(target)
         return wide and readable_typed(op.views, w.inputs[: len(op.views)])
 
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
@@ -195,7 +195,7 @@ class ReduceColumns(Kernel[Reduce]):
         if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
-        if not op.shape or 2 * most(op.shape[-1]) < lanes(target):
+        if not op.shape or 2 * max_value(op.shape[-1]) < lanes(target):
             return False
         inputs = w.inputs[: len(op.views)]
         return readable_typed(_column_views(op), inputs) and typed_epilogue(

@@ -9,7 +9,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import high, low
+from atc.dims import lower_bound, upper_bound
 from atc.ir.graph import DType
 from atc.ir.ops import Map
 from atc.ir.view import View, dense
@@ -44,7 +44,7 @@ class MapTranspose(Kernel[Map]):
         variables = [names[k][0] for k in kept]
         return {
             "outer": [names[k] for k in kept], "rows": op.shape[d], "columns": op.shape[-1],
-            "short": min(low(op.shape[d]), low(op.shape[-1])) < lanes(target),
+            "short": min(lower_bound(op.shape[d]), lower_bound(op.shape[-1])) < lanes(target),
             "row_step": steps[d], "column_step": view.strides[-1], "lanes": lanes(target),
             "source": address(View(tuple(view.strides[k] for k in kept), view.offset), variables),
             "target": address(View(tuple(steps[k] for k in kept)), variables),
@@ -58,11 +58,16 @@ class MapTranspose(Kernel[Map]):
 def transposed_loop(op: Map, width: int) -> int | None:
     """Return the loop that reads neighbours, if the last one doesn't and both may fill a vector."""
     strides = op.views[0].strides
-    if not strides or strides[-1] in (0, 1) or low(strides[-1]) < 0 or high(op.shape[-1]) < width:
+    if (
+        not strides
+        or strides[-1] in (0, 1)
+        or lower_bound(strides[-1]) < 0
+        or upper_bound(op.shape[-1]) < width
+    ):
         return None
     found = [d for d, (s, n) in enumerate(zip(strides, op.shape, strict=True))
-             if s == 1 and high(n) >= width]  # fmt: skip
-    return max(found, key=lambda d: high(op.shape[d]), default=None)
+             if s == 1 and upper_bound(n) >= width]  # fmt: skip
+    return max(found, key=lambda d: upper_bound(op.shape[d]), default=None)
 
 
 KERNELS = (MapTranspose(),)

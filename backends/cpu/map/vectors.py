@@ -19,7 +19,7 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )  # fmt: skip
 from atc.backends.target import Target
-from atc.dims import most
+from atc.dims import max_value
 from atc.ir.expr import Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Map
@@ -38,7 +38,7 @@ class MapVectors(Kernel[Map]):
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Floats, bytes and INT32 read as such, a last loop of half a vector or more."""
         op = w.op
-        wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
+        wide = lanes(target) > 1 and bool(op.shape) and 2 * max_value(op.shape[-1]) >= lanes(target)
         value = stored(op.expr)
         if op.coordinates or not wide or prod(op.shape) == 0:
             return False

@@ -19,7 +19,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
@@ -68,7 +68,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         op = w.op
         busy, found = target.machine.sums(target.vector_bytes), list[DotParams]()
         for nr in COLUMNS:
-            high = min((target.vector_registers - 1 - nr) // nr, 8, most(op.m))
+            high = min((target.vector_registers - 1 - nr) // nr, 8, max_value(op.m))
             if nr <= op.n:
                 mr = row_tiles(op.m, high)[0].rows
                 spare = (target.vector_registers - 1 - nr) // (mr * nr)

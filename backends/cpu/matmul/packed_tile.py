@@ -29,7 +29,7 @@ from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic, most
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array
 from atc.ir.ops.quantize import MatMulPacked
 
@@ -119,7 +119,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         """Tiles that fill the registers."""
         op, found = w.op, []
         for nv in WIDTHS:
-            high = min(self.high(w, nv, target), most(op.m))
+            high = min(self.high(w, nv, target), max_value(op.m))
             if high >= 1 and nv <= -(-op.n // lanes(target)):
                 found.append(SharedParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
@@ -256,7 +256,7 @@ def _crowd(op: MatMulPacked) -> bool:
 
     More of them than ways evict each other.
     """
-    return most(op.m) > 4 and op.k * 4 % PAGE == 0
+    return max_value(op.m) > 4 and op.k * 4 % PAGE == 0
 
 
 def tile_function(

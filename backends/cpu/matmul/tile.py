@@ -36,7 +36,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import Weights, stored_weights
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.dims import Dim, is_dynamic, low, most
+from atc.dims import Dim, is_dynamic, lower_bound, max_value
 from atc.ir.expr import cost
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul
@@ -113,10 +113,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
         op, width = w.op, lanes(target)
         busy, found = target.machine.sums(target.vector_bytes), list[TiledParams]()
-        for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
+        for nv in STREAMING_WIDTHS if max_value(op.m) <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
-            high = min(free // (nv + _in_lanes(w, target)), most(op.m))
-            if high < 1 or nv > -(-most(op.n) // width):
+            high = min(free // (nv + _in_lanes(w, target)), max_value(op.m))
+            if high < 1 or nv > -(-max_value(op.n) // width):
                 continue
             for mr in _heights(op.m, high):
                 phases = _phases(busy, mr * nv, (free - mr * _in_lanes(w, target)) // (mr * nv))
@@ -289,7 +289,7 @@ def _prefetch(
     op, line, size = w.op, weights.line, weights.dtype.itemsize
     if op.k * op.n * size <= streamed(target.machine):
         return None
-    count = most(sum(t.count for t in tiles))
+    count = max_value(sum(t.count for t in tiles))
     if count == 1:
         ahead = max(1, AHEAD // (size * width)) * width
         return _Prefetch(False, 1, -(-width // line), ahead, line)
@@ -312,7 +312,7 @@ def _sums_along(w: Workload[MatMul], mode: str) -> bool:
     The run counts the columns, which are dense, as the rows of A are.
     """
     op = w.op
-    if mode != "columns" or not is_dynamic(op.n) or low(op.m) > FEW_ROWS:
+    if mode != "columns" or not is_dynamic(op.n) or lower_bound(op.m) > FEW_ROWS:
         return False
     return op.a_view.strides[-1] == 1 and not is_dynamic((op.k, op.b_view.strides[-1]))
 

@@ -11,7 +11,7 @@ from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.target import Target
-from atc.dims import Dim, most
+from atc.dims import Dim, max_value
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, Normalize, Softmax
 from atc.ir.view import View, dense
@@ -52,7 +52,7 @@ class SoftmaxRowVectors(Kernel[Softmax]):
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Floats, rows of half a vector or more."""
         op = w.op
-        wide = op.inner == 1 and 2 * most(op.axis) >= lanes(target)
+        wide = op.inner == 1 and 2 * max_value(op.axis) >= lanes(target)
         if not wide or w.input(0).dtype is not DType.FLOAT:
             return False
         return vector_epilogue(_without_last_loop(op.epilogue), w, target, 1)
@@ -87,7 +87,7 @@ class SoftmaxColumnVectors(Kernel[Softmax]):
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Floats, half a vector of columns or more."""
         op = w.op
-        wide = op.inner != 1 and 2 * most(op.inner) >= lanes(target)
+        wide = op.inner != 1 and 2 * max_value(op.inner) >= lanes(target)
         floats = w.input(0).dtype is DType.FLOAT
         return wide and floats and vector_epilogue(op.epilogue, w, target, 1)
 
@@ -126,7 +126,7 @@ class NormalizeRowVectors(Kernel[Normalize]):
         op = w.op
         if prod(op.inner) != 1 or op.inner or w.input(0).dtype is not DType.FLOAT:
             return False
-        wide = bool(op.axis) and 2 * most(op.axis[-1]) >= lanes(target)
+        wide = bool(op.axis) and 2 * max_value(op.axis[-1]) >= lanes(target)
         return wide and vector_epilogue(op.epilogue, w, target, 1)
 
     def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:

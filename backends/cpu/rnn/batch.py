@@ -30,7 +30,7 @@ from atc.backends.cpu.rnn.vectors import streaming_cycles
 from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
 from atc.backends.render.vector_expr import lanes, vectorisable
 from atc.backends.target import Target
-from atc.dims import concrete, most
+from atc.dims import concrete, max_value
 from atc.ir.graph import Array, DType
 from atc.ir.ops import Recurrent
 
@@ -101,7 +101,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
         """Floats, constant weights, rows enough, cells in vectors."""
         op = w.op
-        if most(op.batch) < self.fewest or op.scales:
+        if max_value(op.batch) < self.fewest or op.scales:
             return False
         operands = (*w.inputs[:2], *w.outputs)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in operands)
@@ -142,7 +142,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         one for parts of units, the reset h and the sums that its cells wait with."""
         op, cut = w.op, self.cut(w, params, target)
         own = padded(self.taken(w, params, target), LINE // 4)
-        shared = (2 * (cut.units > 1) + resets_of(op)) * most(size_of(op))
+        shared = (2 * (cut.units > 1) + resets_of(op)) * max_value(size_of(op))
         return 4 * (cut.pieces * own + shared)
 
     def values(self, w: Workload[Recurrent], params: GroupT, target: Target) -> dict[str, object]:
@@ -219,7 +219,7 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
     def _rows(self, w: Workload[Recurrent], params: BatchParams, target: Target) -> int:
         op = w.op
         rows = part_rows(op, self.cut(w, params, target))[0]
-        return most(rows) * self.stride(op, lanes(target))
+        return max_value(rows) * self.stride(op, lanes(target))
 
     def panel(self, op: Recurrent, phase: Phase, lane: int) -> int:
         """Return the floats of a group's weights."""
@@ -303,11 +303,11 @@ def _tiles(op: Recurrent, target: Target) -> Iterator[BatchParams]:
                 continue
             phases = phases_of(op, u, nv)
             widest = max(p.width for p in phases)
-            high = min((target.vector_registers - 1 - widest) // widest, most(op.batch))
+            high = min((target.vector_registers - 1 - widest) // widest, max_value(op.batch))
             if high < 1 or (u, key := tuple(p.width for p in phases)) in seen:
                 continue
             seen.add((u, key))
-            yield BatchParams(u=u, nv=widest, mr=row_tiles(most(op.batch), high)[0].rows)
+            yield BatchParams(u=u, nv=widest, mr=row_tiles(max_value(op.batch), high)[0].rows)
 
 
 def _as_bf16x2(own: Array) -> Array:

@@ -16,7 +16,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
-from atc.dims import concrete, high, is_dynamic
+from atc.dims import concrete, is_dynamic, upper_bound
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
 from atc.ir.view import View
@@ -63,7 +63,12 @@ class TensorAttention(DeviceKernel[Attention]):
         parts = _depth(op) // 32 * (ROWS + KEYS) + -(-_width(op) // 32) * KEYS
         size = self.form.planes * 64 * parts
         able = gpu_of(target.device).tensor > 0 and size <= SHARED
-        return floats and able and min(high(op.queries), high(op.keys)) >= 8 and op.width <= WIDEST
+        return (
+            floats
+            and able
+            and min(upper_bound(op.queries), upper_bound(op.keys)) >= 8
+            and op.width <= WIDEST
+        )
 
     def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
@@ -182,13 +187,13 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Few queries and many keys, all operands of the type computed in."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
-        few = high(w.op.queries) < FEW_QUERIES and high(w.op.keys) >= 2 * LEAST_PART
+        few = upper_bound(w.op.queries) < FEW_QUERIES and upper_bound(w.op.keys) >= 2 * LEAST_PART
         return few and types in ({DType.FLOAT}, {DType.DOUBLE})
 
     def parameters(self, w: Workload[Attention], target: Target) -> Sequence[PartParams]:
         """Parts of several sizes, the fastest by estimate first."""
         sizes = (LEAST_PART << k for k in range(5))
-        found = [PartParams(keys=n) for n in sizes if 2 * n <= high(w.op.keys)]
+        found = [PartParams(keys=n) for n in sizes if 2 * n <= upper_bound(w.op.keys)]
         largest = concrete(w)
         return sorted(found, key=lambda params: self.cost(largest, params, target))
 
@@ -196,7 +201,7 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         """Return a block for each part, and then for each query, up to a limit."""
         rows = _rows(w.op)
         first = grid(rows * -(-w.op.keys // params.keys), MOST_BLOCKS, self.threads)
-        return replace(first, later=(min(high(rows), MOST_BLOCKS),))
+        return replace(first, later=(min(upper_bound(rows), MOST_BLOCKS),))
 
     def scratch(self, w: Workload[Attention], params: PartParams, target: Target) -> int:
         """Return the bytes of the partial results."""

@@ -10,7 +10,7 @@ from atc.backends.render.expr import load, times, value_type
 from atc.backends.render.ordering import comes_first
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
-from atc.dims import high, is_dynamic
+from atc.dims import is_dynamic, upper_bound
 from atc.ir.ops.data import Cumulate, Scatter, TopK
 
 FEW_UPDATES, MOST_PARTS, FEWEST_PARTS = 4096, 1024, 128
@@ -36,7 +36,7 @@ class ScatterParts(DeviceKernel[Scatter]):
 
     def _part(self, w: Workload[Scatter]) -> int:
         """Return the elements of a block's part."""
-        updates, size = high(w.input(1).size // w.op.run), high(w.outputs[0].size)
+        updates, size = upper_bound(w.input(1).size // w.op.run), upper_bound(w.outputs[0].size)
         most = MOST_PARTS if updates <= FEW_UPDATES else FEWEST_PARTS
         return max(-(-size // most), 4 * self.threads)
 
@@ -64,7 +64,7 @@ def _rows(op: Cumulate | TopK) -> list[tuple[str, int]]:
 
 
 def _shares_rows(op: Cumulate) -> bool:
-    return high(op.axis) >= LONG_ROW and high(op.outer * op.inner) <= MANY_ROWS
+    return upper_bound(op.axis) >= LONG_ROW and upper_bound(op.outer * op.inner) <= MANY_ROWS
 
 
 def _running(w: Workload[Cumulate]) -> dict[str, object]:
@@ -151,7 +151,11 @@ class TopKPasses(_TopKRows):
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
         """Few results, of rows whose elements an int can count."""
         op = w.op
-        return high(op.k) <= PASSES and high(op.axis) < 1 << 30 and not is_dynamic(op.inner)
+        return (
+            upper_bound(op.k) <= PASSES
+            and upper_bound(op.axis) < 1 << 30
+            and not is_dynamic(op.inner)
+        )
 
 
 class TopKSort(_TopKRows):
@@ -164,7 +168,7 @@ class TopKSort(_TopKRows):
     def accepts(self, w: Workload[TopK], target: Target) -> bool:
         """Many results, of rows that fit in scratch."""
         op = w.op
-        if high(op.k) <= PASSES or is_dynamic((op.axis, op.inner)):
+        if upper_bound(op.k) <= PASSES or is_dynamic((op.axis, op.inner)):
             return False
         return 4 * _padded(op) <= SORTED
 

@@ -17,7 +17,7 @@ from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address, load, render_expr, store
 from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
-from atc.dims import high
+from atc.dims import upper_bound
 from atc.ir.expr import Call, Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Map
@@ -60,7 +60,7 @@ class MapVectors(ElementKernel[Map]):
     def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Many elements, and no coordinates in the expression."""
         op, count = w.op, w.outputs[0].size
-        if op.coordinates or high(count) < MANY or None in w.inputs or self._width(w) < 2:
+        if op.coordinates or upper_bound(count) < MANY or None in w.inputs or self._width(w) < 2:
             return False
         return all(_is_whole(v, op.shape) or not any(v.strides) for v in op.views)
 
@@ -157,7 +157,10 @@ def _transposed_loop(w: Workload[Map]) -> int:
         if type_ is None or not view.strides or view.strides[-1] in (-1, 0, 1):
             continue
         for d in range(len(shape) - 1):
-            if view.strides[d] == 1 and min(high(shape[d]), high(shape[-1])) >= FEWEST:
+            if (
+                view.strides[d] == 1
+                and min(upper_bound(shape[d]), upper_bound(shape[-1])) >= FEWEST
+            ):
                 return d
     return -1
 

@@ -10,7 +10,7 @@ from atc.backends.render.expr import load, render_expr, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
 from atc.backends.render.reduction import accumulate, better, neutral
 from atc.backends.target import Target
-from atc.dims import high
+from atc.dims import upper_bound
 from atc.ir.ops import ArgReduce, Reduce
 
 LONG_ROW = 64
@@ -80,7 +80,7 @@ class ReduceRows(RowKernel[Reduce]):
 
 def _shares_rows(w: Workload[Reduce]) -> bool:
     op = w.op
-    return high(prod(op.reduced)) >= LONG_ROW and high(prod(op.shape)) <= MANY_ROWS
+    return upper_bound(prod(op.reduced)) >= LONG_ROW and upper_bound(prod(op.shape)) <= MANY_ROWS
 
 
 class ArgReduceElements(ElementKernel[ArgReduce]):

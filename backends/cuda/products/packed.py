@@ -13,7 +13,7 @@ from atc.backends.cuda.products.tiles import SLIM, ProductTiles, packed_zero
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
-from atc.dims import high, is_dynamic
+from atc.dims import is_dynamic, upper_bound
 from atc.ir.ops.quantize import MatMulPacked
 
 
@@ -27,7 +27,7 @@ class PackedRows(RowKernel[MatMulPacked]):
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Few rows or columns: the others are computed in tiles."""
-        return min(high(w.op.m), w.op.n) < SLIM
+        return min(upper_bound(w.op.m), w.op.n) < SLIM
 
     def rows(self, w: Workload[MatMulPacked]) -> int:
         """Return the number of columns."""
@@ -42,7 +42,8 @@ class PackedRows(RowKernel[MatMulPacked]):
         word = 4 if size % 4 == 0 else 1
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
-            "op": op, "count": op.n, "indices": [("j", "at")], "most_rows": min(high(op.m), SLIM),
+            "op": op, "count": op.n, "indices": [("j", "at")],
+            "most_rows": min(upper_bound(op.m), SLIM),
             "whole": not is_dynamic(op.m) and op.m <= SLIM,
             "zero": packed_zero(w), "unit": "uint32_t" if word == 4 else "uint8_t",
             "each": 8 * word // op.bits, "words": size // word, "mask": (1 << op.bits) - 1,

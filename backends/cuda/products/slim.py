@@ -25,7 +25,7 @@ from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
-from atc.dims import high, is_dynamic
+from atc.dims import is_dynamic, upper_bound
 from atc.ir.ops import Conv, MatMul
 
 DEEP, FEW, SHARERS = 64, 1 << 15, 256
@@ -73,7 +73,7 @@ class _Shared(DeviceKernel):
 
         Neighbouring threads read neighbours in memory: along the depth where lanes come first.
         """
-        wide = high(product.n) >= high(product.m)
+        wide = upper_bound(product.n) >= upper_bound(product.m)
         across = (product.b if wide else product.a).along_rows
         return (SHARERS // 32, 32, False) if across else (32, SHARERS // 32, True)
 
@@ -109,7 +109,7 @@ class MatMulShared(_Shared):
         """Slim results of long sums, and few of them."""
         if MatMulTiles().accepts(w, target):
             return False
-        return high(product_of(w).k) >= DEEP and high(w.outputs[0].size) <= FEW
+        return upper_bound(product_of(w).k) >= DEEP and upper_bound(w.outputs[0].size) <= FEW
 
 
 class ConvShared(_Shared):
@@ -120,7 +120,7 @@ class ConvShared(_Shared):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept few results of long sums."""
-        few = high(w.outputs[0].size) <= FEW and not is_dynamic(w.input(1))
+        few = upper_bound(w.outputs[0].size) <= FEW and not is_dynamic(w.input(1))
         return few and product_of(w).k >= DEEP
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

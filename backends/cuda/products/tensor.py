@@ -35,7 +35,7 @@ from atc.backends.kernel import Launch, Pack, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
-from atc.dims import concrete, high
+from atc.dims import concrete, upper_bound
 from atc.ir.graph import Array, DType, Op
 from atc.ir.ops import Conv, MatMul
 
@@ -90,7 +90,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
     def accepts(self, w: Workload, target: Target) -> bool:
         """Products that fill enough of a tile, on devices with tensor cores."""
         product = product_of(w)
-        least = min(map(high, (product.m, product.n, product.k)))
+        least = min(map(upper_bound, (product.m, product.n, product.k)))
         if gpu_of(target.device).tensor == 0 or least < 8:
             return False
         return self.form(product) is not None
@@ -221,7 +221,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles = _tiles(w, params)
         if params.blocks:
-            joining = min(high(tiles), params.blocks)
+            joining = min(upper_bound(tiles), params.blocks)
             return Launch(params.blocks, 32 * params.warps, later=(joining,))
         return grid(tiles, MOST_BLOCKS, 32 * params.warps)
 

@@ -24,7 +24,7 @@ from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
-from atc.dims import concrete, high, is_dynamic
+from atc.dims import concrete, is_dynamic, upper_bound
 from atc.ir.graph import DType, Op, row_major
 from atc.ir.ops import Conv, ConvBlocked, MatMul, Window
 from atc.ir.ops.elementwise import Epilogue
@@ -125,7 +125,7 @@ def index_type(w: Workload) -> str:
 
     Sums of two offsets in a tensor must fit. (On divisions of 64 bits nvcc 13.0 also crashes.)
     """
-    sizes = (high(t.size) for t in (*w.inputs, *w.outputs) if t is not None)
+    sizes = (upper_bound(t.size) for t in (*w.inputs, *w.outputs) if t is not None)
     return "int" if max(sizes) < 1 << 30 else "ptrdiff_t"
 
 
@@ -251,7 +251,7 @@ def windows_met(
         place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
         inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
         last = (out[d] - 1) * window.strides[d] + reach - pad
-        before, behind = high(pad) > 0, high(last - extent) >= 0
+        before, behind = upper_bound(pad) > 0, upper_bound(last - extent) >= 0
         inside += [f"i{d} >= 0"] * before + [f"i{d} < {extent}"] * behind
     return inputs, inside
 
@@ -349,7 +349,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
     def accepts(self, w: Workload, target: Target) -> bool:
         """Results with enough rows and columns."""
         product = product_of(w)
-        return min(high(product.m), high(product.n)) >= SLIM
+        return min(upper_bound(product.m), upper_bound(product.n)) >= SLIM
 
     def parameters(self, w: Workload, target: Target) -> Sequence[SharedParams]:
         """Return a block for each tile, and shared steps where these are estimated to be faster."""
@@ -367,7 +367,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
         """Return a block for each tile, up to a limit, or as many as share all steps."""
         tiles, threads = _tiles(product_of(w)), (TILE // THREAD_TILE) ** 2
         if params.blocks:
-            return Launch(params.blocks, threads, later=(min(high(tiles), params.blocks),))
+            return Launch(params.blocks, threads, later=(min(upper_bound(tiles), params.blocks),))
         return grid(tiles, MOST_BLOCKS, threads)
 
     def scratch(self, w: Workload, params: SharedParams, target: Target) -> int:

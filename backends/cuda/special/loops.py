@@ -9,7 +9,7 @@ from atc.backends.kernel import Launch, OpT, ParamsT, Workload
 from atc.backends.parallel_for import linalg, ngrams, sampling, signal, svm, trees
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.target import Target
-from atc.dims import high
+from atc.dims import upper_bound
 from atc.ir.ops.linalg import Determinant, Inverse
 from atc.ir.ops.ngrams import NGrams
 from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
@@ -30,7 +30,7 @@ class Threads(DeviceKernel[OpT, ParamsT], ParallelFor[OpT, ParamsT], Generic[OpT
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """As many blocks as there are iterations and room for."""
         iterations = self.iterations(w)
-        threads = min(THREADS, -(-max(high(iterations), 1) // 32) * 32)
+        threads = min(THREADS, -(-max(upper_bound(iterations), 1) // 32) * 32)
         each = self.iteration_scratch(w)
         most = max(ROOM // (each * threads), 1) if each else MOST_BLOCKS
         return grid(-(-iterations // threads), min(most, MOST_BLOCKS), threads)
