@@ -9,7 +9,7 @@ import numpy as np
 
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import address
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.tile_geometry import Geometry, spatial_strides
 from atc.backends.render.vector_expr import (
     BYTES,
@@ -137,7 +137,7 @@ def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
     indices = [v for v, _ in loops]
     place = address(dense(shape), indices)
     first = len(w.inputs) - len(epilogue.views)
-    lines, value = finish(epilogue, w, f"y0[{place}]", indices, first)
+    lines, value = epilogue_lines(epilogue, w, f"y0[{place}]", indices, first)
     return DeferredEpilogue(loops, lines, value, place)
 
 
@@ -236,7 +236,7 @@ class TileEpilogue:
             return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
         return self._read(self.bias, 0, 0, vector)
 
-    def finish(
+    def epilogue_lines(
         self, row: int | str, column: int | str, vector: int | str, result: str, prefix: str = "e"
     ) -> tuple[list[str], str]:
         """Return the lines and the value to be stored of one result, at numbers or C variables."""

@@ -34,7 +34,7 @@ def loop_names(prefix: str, extents: Sequence[int]) -> list[tuple[str, int]]:
     return [(f"{prefix}{d}", n) for d, n in enumerate(extents)]
 
 
-def finish(
+def epilogue_lines(
     epilogue: Epilogue, w: Workload, result: str, indices: Sequence[str], first: int
 ) -> tuple[list[str], str]:
     """Return the lines and the stored value of an epilogue applied to the C value `result`.

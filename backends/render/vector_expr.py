@@ -250,7 +250,7 @@ def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int)
     return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
 
 
-def vector_finish(
+def vector_epilogue_lines(
     epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = "",
     prefix: str = "e",
 ) -> tuple[list[str], str]:  # fmt: skip

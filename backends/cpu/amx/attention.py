@@ -16,7 +16,7 @@ from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cy
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
 from atc.backends.cpu.matmul.cost import Panel, column_panels
-from atc.backends.cpu.matmul.text import TileFinish, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import address
@@ -91,8 +91,8 @@ class AttentionAmx(AttentionKernel[Params]):
         op, steps = w.op, in_steps(w.op, self.planes)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
-        score = TileFinish(op.scores, outer, 3, "score")
-        result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish")
+        score = EpilogueFunctions(op.scores, outer, 3, "score")
+        result = EpilogueFunctions(op.result, outer, 3 + len(op.scores.views), "finish")
         key_panels = column_panels(op.keys, 2, 16)
         value_panels = column_panels(op.width, 2, 16)
         q, k, v = (Operand.of(x, outer, SIDE) for x in (op.q_view, op.k_view, op.v_view))
@@ -100,7 +100,7 @@ class AttentionAmx(AttentionKernel[Params]):
         return {
             "op": op, "batch": batch, "steps": steps, "planes": self.planes, "modes": MODES,
             "order": step_orders(self.planes, 0)[2], "q": q, "k": k, "v": v,
-            "finishes": [*_functions(score, key_panels), *_functions(result, value_panels)],
+            "epilogues": [*_functions(score, key_panels), *_functions(result, value_panels)],
             "scored": [_scored(score, p) for p in key_panels],
             "finished": [_finished(result, p) for p in value_panels],
             "score_arguments": "".join(f", {x}" for x in (*score.places, *score.extras)),
@@ -131,18 +131,18 @@ class AttentionAmxSplit(AttentionAmx):
     planes = 2
 
 
-def _functions(finish: TileFinish, panels: Sequence[Panel]) -> list[dict[str, object]]:
+def _functions(finish: EpilogueFunctions, panels: Sequence[Panel]) -> list[dict[str, object]]:
     whole = any(p.vectors > 1 or not p.part for p in panels)
     return finish.functions(whole, any(p.part for p in panels))
 
 
-def _value(finish: TileFinish, vector: int, part: int, scale: str = "") -> str:
+def _value(finish: EpilogueFunctions, vector: int, part: int, scale: str = "") -> str:
     """Return the C value of a vector of a row's sums, or of the first lanes of it."""
     sums = f"v_load(sums{f' + {16 * vector}' if vector else ''})"
     return finish.value(f"v_mul({sums}, {scale})" if scale else sums, 0, 16 * vector, part)
 
 
-def _scored(finish: TileFinish, panel: Panel) -> dict[str, object]:
+def _scored(finish: EpilogueFunctions, panel: Panel) -> dict[str, object]:
     """Return the function that stores a row's scores: beyond the keys minus infinity."""
     places, (_, *extras) = finish.parameters
     stores = []
@@ -158,7 +158,7 @@ def _scored(finish: TileFinish, panel: Panel) -> dict[str, object]:
     return {"name": name, "head": head, "panel": panel, "lines": stores}
 
 
-def _finished(finish: TileFinish, panel: Panel) -> dict[str, object]:
+def _finished(finish: EpilogueFunctions, panel: Panel) -> dict[str, object]:
     """Return the function that stores a row's results, times `scale`."""
     places, (y, *extras) = finish.parameters
     stores = ["const vf32 factor = v_set1(scale);"]

@@ -33,7 +33,7 @@ from atc.backends.cpu.amx.cost import (
 from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
 from atc.backends.cpu.matmul.cost import largest_divisor
 from atc.backends.cpu.matmul.operands import read_mode
-from atc.backends.cpu.matmul.text import TileFinish, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
@@ -87,7 +87,7 @@ class MatMulAmx(Kernel[MatMul]):
         op, mode, shape = w.op, read_mode(w), _shape(w, self.planes, target)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
         bk, bn = op.b_view.strides[-2:]
         lines = -(-shape.step // 16 // shape.largest)
         return {
@@ -95,7 +95,7 @@ class MatMulAmx(Kernel[MatMul]):
             "text": _Text(finish, op.n, self.planes), "orders": step_orders(self.planes, lines),
             "lines": lines, "ahead": NEAR if shape.largest == 1 else 0,
             "each": -(-SIDE // shape.deep),
-            "finishes": finish.functions(op.n >= 16, op.n % 16 != 0),
+            "epilogues": finish.functions(op.n >= 16, op.n % 16 != 0),
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
             "b_base": packed_base(op, outer, shape.panels * shape.steps * shape.step)
@@ -287,7 +287,7 @@ def _of_second(word: str) -> bool:
 class _Text:
     """The C of the functions' heads and calls."""
 
-    finish: TileFinish
+    finish: EpilogueFunctions
     n: int
     planes: int
 

@@ -25,7 +25,7 @@ from atc.backends.cpu.amx.cost import (
 from atc.backends.cpu.amx.matmul import NEAR, SIDE, RowBlock, row_blocks, step_orders
 from atc.backends.cpu.matmul.bf16 import packed_base
 from atc.backends.cpu.matmul.int8 import BYTES, WORD, operand_type, pack_int8x4, zeros
-from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
+from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, has_typed_epilogue
 from atc.backends.cpu.matmul.text import wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address
@@ -62,7 +62,7 @@ class MatMulAmxBytes(Kernel[MatMul]):
             return False
         p, q = zeros(w)
         known = w.constant[1] and q == 0 and 0 <= p < 256
-        return known and op.a_view.strides[-1] == 1 and typed_finish(op.epilogue, w, 2)
+        return known and op.a_view.strides[-1] == 1 and has_typed_epilogue(op.epilogue, w, 2)
 
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of B in the order of use, behind what the columns' sums start with."""
@@ -79,13 +79,13 @@ class MatMulAmxBytes(Kernel[MatMul]):
         op, (p, _), shape = w.op, zeros(w), _shape(w, target)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
-        finish = BytesFinish(op.epilogue, w, outer, 2)
+        finish = BytesEpilogueFunctions(op.epilogue, w, outer, 2)
         lines = -(-TILES // 64 // shape.largest)
         return {
             "batch": batch, "op": op, "shape": shape, "started": p != 0, "lines": lines,
             "text": _Text(finish, p != 0), "orders": step_orders(1, lines),
             "ahead": 4 * NEAR if shape.largest == 1 else 0, "each": -(-SIDE // shape.steps),
-            "finishes": finish.functions(op.n >= 16, op.n % 16 != 0),
+            "epilogues": finish.functions(op.n >= 16, op.n % 16 != 0),
             "signed": operand_type(w, 0) is DType.INT8, "a_type": operand_type(w, 0).c,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), [*outer]),
             "am": op.a_view.strides[-2], "b_base": packed_base(op, outer, shape.packed),
@@ -152,7 +152,7 @@ def pack_byte_tiles(w: Workload[MatMul], shape: _Shape, b: Array) -> Array:
 class _Text:
     """The C of the functions' heads and calls."""
 
-    finish: BytesFinish
+    finish: BytesEpilogueFunctions
     started: bool
 
     @property

@@ -9,7 +9,7 @@ from atc.backends.cpu.matmul.portable import COLUMNS, PRODUCTS
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
@@ -40,8 +40,8 @@ class AttentionRows(Kernel[Attention]):
         outer = [v for v, _ in batch]
         split = 3 + len(op.scores.views)
         inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
-        scored, score = finish(op.scores, inner, "total[j]", [*outer, "i", "(j0 + j)"], 3)
-        lines, value = finish(op.result, w, "total", [*outer, "i", "e"], split)
+        scored, score = epilogue_lines(op.scores, inner, "total[j]", [*outer, "i", "(j0 + j)"], 3)
+        lines, value = epilogue_lines(op.result, w, "total", [*outer, "i", "e"], split)
         return {
             "op": op, "batch": batch, "type": dtype.c, "nb": COLUMNS, "padded": _padded(op),
             "q": address(op.q_view, [*outer, "i", "p"]),

@@ -23,7 +23,7 @@ from atc.backends.cpu.matmul.cost import (
     row_tiles,
     tile_cycles,
 )
-from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, ParamsT, Workload
 from atc.backends.machine import Machine
@@ -253,22 +253,23 @@ class AttentionTile(AttentionKernel[TileParams]):
             present = [t is not None for t in w.inputs[3 : 3 + len(scores.views)]]
             scores = replace(scores, expr=key_bounds(scores, present).shown)
         inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step, k.columns))
-        score = TileFinish(scores, outer, 3, f"{prefix}score", inside)
+        score = EpilogueFunctions(scores, outer, 3, f"{prefix}score", inside)
         inside = is_dynamic((op.keys, op.width, v.step, op.y_view.strides[-2]))
-        result = TileFinish(op.result, outer, 3 + len(scores.views), f"{prefix}finish", inside)
+        first = 3 + len(scores.views)
+        result = EpilogueFunctions(op.result, outer, first, f"{prefix}finish", inside)
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
         lines = key_range(w, outer, "(i + r)", "(i + r)").lines if seen is not w else ()
         text = AttentionText(op, sizes, step, score, result, bool(lines), prefix)
         whole = any_whole(key_panels), any(p.part for p in key_panels)
         dots = [text.dots(t, part) for t in tiles for part in (False, True)] if prefix else []
-        finishes = [
+        epilogues = [
             *score.functions(*((True, True) if prefix else whole)),
             *result.functions(any_whole(value_panels), any(p.part for p in value_panels)),
         ]
         return {
             "op": op, "batch": batch, "tiles": tiles, "lanes": step, "width": width,
-            "key_panels": key_panels, "value_panels": value_panels, "finishes": finishes,
+            "key_panels": key_panels, "value_panels": value_panels, "epilogues": epilogues,
             "score_tiles": [] if prefix else [text.score(p, t) for p in key_panels for t in tiles],
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles], "dots": dots,
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
@@ -314,7 +315,7 @@ def any_whole(panels: Sequence[Panel]) -> bool:
     return any(p.vectors > 1 or not p.part for p in panels)
 
 
-def tile_arguments(finish: TileFinish) -> str:
+def tile_arguments(finish: EpilogueFunctions) -> str:
     """Return what calls of a tile end in."""
     return "".join(f", {x}" for x in (*finish.places, *finish.extras))
 
@@ -326,8 +327,8 @@ class AttentionText:
     op: Attention
     sizes: Layout
     lanes: int
-    score_finish: TileFinish
-    result_finish: TileFinish
+    score_finish: EpilogueFunctions
+    result_finish: EpilogueFunctions
     ranges: bool = False
     """Whether a tile is told how many keys it meets."""
     prefix: str = ""

@@ -24,7 +24,7 @@ from atc.backends.cpu.matmul.cost import (
     crowding,
     row_tiles,
 )
-from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import lanes, vector_epilogue
@@ -175,7 +175,7 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         p = planes_of(w, target)
         tiles = row_tiles(p.filters, params.mr)
         panels = column_panels(p.cols.out, params.nv, p.lanes)
-        finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands, open=p.open)
+        finish = EpilogueFunctions(_by_rows(op.epilogue), ("n", "r"), op.operands, open=p.open)
         whole = any(c.vectors > 1 or not c.part for c in panels)
         filters = p.group * p.filters
         row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"
@@ -183,7 +183,7 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         return {
             "p": p, "tiles": tiles, "panels": panels, "width": params.nv * p.lanes,
             "functions": [_function(p, finish, c, t) for c in panels for t in tiles],
-            "finishes": finish.functions(whole, any(c.part for c in panels)),
+            "epilogues": finish.functions(whole, any(c.part for c in panels)),
             "arguments": ", ".join(given), "places": [p.place(k) for k in range(p.cols.kernel)],
         }  # fmt: skip
 
@@ -220,7 +220,7 @@ def _by_rows(epilogue: Epilogue) -> Epilogue:
     return Epilogue(epilogue.expr, tuple(views))
 
 
-def _function(p: Planes, finish: TileFinish, panel: Panel, tile: Tile) -> dict[str, object]:
+def _function(p: Planes, finish: EpilogueFunctions, panel: Panel, tile: Tile) -> dict[str, object]:
     """Return a tile's name, head, sums, and where they go."""
     name = f"tile_{panel.name}_{tile.rows}"
     places, memory = finish.parameters

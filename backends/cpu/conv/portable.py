@@ -10,7 +10,7 @@ from math import prod
 from atc.backends.kernel import Kernel, OpT, Params, StripedParams, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.reduction import neutral
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
@@ -73,7 +73,7 @@ class ConvRows(_InStripes[Conv]):
         axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
         outer, last = axes[:-1], axes[-1]
         indices = ["n", "m", *[a.output for a in outer], "q"]
-        after, value = finish(op.epilogue, w, "row[q]", indices, op.operands)
+        after, value = epilogue_lines(op.epilogue, w, "row[q]", indices, op.operands)
         s = stripes(params, x.shape[2], y.shape[2])
         line = View(_held(x, s.x_rows).strides[:-1])
         rows = [a.input for a in outer]
@@ -153,7 +153,7 @@ class ConvTransposeScatter(Kernel[ConvTranspose]):
         # same relation as a Conv's with input and output exchanged.
         axes = loop_axes(op.window, x.shape[2:], y.shape[2:])
         outer, last = axes[:-1], axes[-1]
-        after, value = finish(op.epilogue, w, "plane[at]", _plane_indices(y), 2)
+        after, value = epilogue_lines(op.epilogue, w, "plane[at]", _plane_indices(y), 2)
         filters = weights.shape[1]
         plane = dense(y.shape[2:])
         own = f"m % {filters}" if op.group > 1 else "m"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address, load, render_expr, store, times, value_type
-from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.loops import epilogue_lines, loop_names, reader
 from atc.backends.render.reduction import accumulate, better, neutral
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
@@ -72,7 +72,7 @@ class ReduceLoops(Kernel[Reduce]):
         read = reader(views, [t.dtype if t else None for t in w.inputs[:first]], indices)
         lines, element = render_expr(op.expr, read)
         kept = [v for v, _ in outer]
-        after, value = finish(op.epilogue, w, "total", kept, first)
+        after, value = epilogue_lines(op.epilogue, w, "total", kept, first)
         dtype = op.expr.dtype
         return {
             "outer": outer, "inner": inner, "type": value_type(dtype),

@@ -8,7 +8,7 @@ from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address, behind
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.reduction import neutral
 from atc.backends.render.vector_expr import (
     BYTES,
@@ -145,7 +145,7 @@ class ReduceRows(Kernel[Reduce]):
         around = [*kept, *(v for v, _ in inner[:-1])]
         start = f"v_set1({neutral(op.how, DType.FLOAT)})"
         parts, types = loop_slices(op.reduced[-1], width), _types(w, op)
-        after, value = finish(op.epilogue, w, "total", kept, len(op.views))
+        after, value = epilogue_lines(op.epilogue, w, "total", kept, len(op.views))
         bodies = [(s, _bodies(in_floats(op), types, around, s, width, start)) for s in parts]
         return {
             "outer": outer, "inner": inner[:-1], "start": start, "step": STEPS[op.how],

@@ -24,7 +24,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
 )
 from atc.backends.cpu.matmul.operands import read_mode
-from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -121,7 +121,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         panels = column_panels(op.n, params.nv, lanes(target))
-        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
         pairs, width = shape.pairs, shape.width
         prefetch = _prefetch(w, shape, target.machine)
         text = _TileText(finish, op.n, lanes(target), shape.stride, prefetch)
@@ -134,7 +134,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
             "lanes": lanes(target), "pairs": pairs, "stride": shape.stride, "steps": steps,
             "blocks": shape.blocks, "room": shape.block * shape.stride, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
-            "finishes": finish.functions(
+            "epilogues": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
             "arguments": text.arguments(f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"),
@@ -235,7 +235,7 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch
 class _TileText:
     """The C of the tiles' heads, results and calls."""
 
-    finish: TileFinish
+    finish: EpilogueFunctions
     n: int
     lanes: int
     stride: int

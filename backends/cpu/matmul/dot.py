@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, FMA_WAIT, Tile, row_tiles
-from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
@@ -87,7 +87,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         nr, phases, width = params.nr, params.phases, lanes(target)
-        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
         strides = op.b_view.strides
         b_base, bn = View(strides[:-2], op.b_view.offset), strides[-1]
         if w.constant[1]:
@@ -100,7 +100,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
             "iterations": op.k // (width * phases), "single": op.k // width % phases,
             "rest": op.k % width, "am": op.a_view.strides[-2], "bn": bn,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": address(b_base, outer), "finishes": finish.functions(False, True),
+            "b_base": address(b_base, outer), "epilogues": finish.functions(False, True),
             "functions": [_function(finish, t, c, op.n) for c, t in shapes],
             "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
         }  # fmt: skip
@@ -148,7 +148,7 @@ def _packed_base(op: MatMul) -> View:
     return View(tuple(0 if s == 0 else t * op.k * op.n for s, t in steps))
 
 
-def _function(finish: TileFinish, rows: Tile, columns: Tile, n: int) -> dict[str, object]:
+def _function(finish: EpilogueFunctions, rows: Tile, columns: Tile, n: int) -> dict[str, object]:
     """Return the head of a tile's function, its accumulators and where each row goes."""
     places, memory = finish.parameters
     name = f"dots_{rows.rows}_{columns.rows}"

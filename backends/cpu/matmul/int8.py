@@ -31,7 +31,7 @@ from atc.backends.cpu.matmul.cost import (
     row_tiles,
     tile_cycles,
 )
-from atc.backends.cpu.matmul.int8_text import BytesFinish, TileText, typed_finish
+from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, TileText, has_typed_epilogue
 from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.expr import address
@@ -213,7 +213,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         read = reading(target)
         p, q = zeros(w, read)
         small = read.fits(p) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
-        return small and typed_finish(op.epilogue, w, 2)
+        return small and has_typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
         """Tiles that fill the registers."""
@@ -261,7 +261,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width, read)
+        finish, memory = BytesEpilogueFunctions(op.epilogue, w, outer, 2), _Scratch(w, width, read)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
         depth = -(-op.k // word)
@@ -273,7 +273,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
             "tiles": tiles, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
-            "finishes": finish.functions(whole, partial),
+            "epilogues": finish.functions(whole, partial),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
             "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,

@@ -24,7 +24,7 @@ from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, MatMul
 
 
-def typed_finish(epilogue: Epilogue, w: Workload[MatMul], first: int) -> bool:
+def has_typed_epilogue(epilogue: Epilogue, w: Workload[MatMul], first: int) -> bool:
     """Return whether vectors can compute and store an epilogue over INT32 sums."""
     value = stored(epilogue.expr)
     fits = integral(epilogue.expr) or (value is not None and vectorisable(value))
@@ -32,7 +32,7 @@ def typed_finish(epilogue: Epilogue, w: Workload[MatMul], first: int) -> bool:
 
 
 @dataclass(frozen=True)
-class BytesFinish:
+class BytesEpilogueFunctions:
     """The epilogue of each vector of sums, at row i and column j: a function `finish`, and
     `finish_part` for part of a vector."""
 
@@ -112,7 +112,7 @@ class TileText:
     """The C of the tiles' heads, results and calls; `started` and `rows` say whether sums start
     with numbers of their column and of their row."""
 
-    finish: BytesFinish
+    finish: BytesEpilogueFunctions
     w: Workload[MatMul]
     lanes: int
     started: bool

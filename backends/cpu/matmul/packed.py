@@ -5,7 +5,7 @@ from __future__ import annotations
 from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.ops.quantize import MatMulPacked
@@ -37,7 +37,7 @@ class MatMulUnpacking(Kernel[MatMulPacked]):
         """Return the unpacking of a byte."""
         op, zeros = w.op, w.inputs[3]
         zero = str(1 << (op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[at]")
-        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        after, value = epilogue_lines(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "lanes": LANES, "whole": op.k // LANES * LANES, "zero": zero,
             "scale": load(w.input(2).dtype, "x2[at]"),

@@ -16,7 +16,7 @@ from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -72,7 +72,7 @@ class MatMulRounding(Kernel[MatMulPacked]):
     ) -> dict[str, object]:
         """Return the unpacking of a byte."""
         op = w.op
-        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        after, value = epilogue_lines(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "parts": scratch_parts(op), "after": after, "value": value,
             "scale": load(w.input(2).dtype, "x2[at]"),

@@ -24,7 +24,7 @@ from atc.backends.cpu.matmul.cost import (
     row_tiles,
 )  # fmt: skip
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
@@ -152,7 +152,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         """
         op, width = w.op, lanes(target)
         panels, tiles = column_panels(op.n, params.nv, width), row_tiles(op.m, params.mr)
-        finish, chunk = TileFinish(op.epilogue, (), 4), _chunk(w, params, target)
+        finish, chunk = EpilogueFunctions(op.epilogue, (), 4), _chunk(w, params, target)
         group, grouped = chunk // (params.nv * width), None
         functions = [
             tile_function(finish, op.n, parameters, p, t, width) for p in panels for t in tiles
@@ -166,7 +166,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
             "grouped": grouped, "ahead": AHEAD, "pieces": params.pieces,
-            "finishes": finish.functions(
+            "epilogues": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
             "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
@@ -260,8 +260,9 @@ def _crowd(op: MatMulPacked) -> bool:
 
 
 def tile_function(
-    finish: TileFinish, n: int, parameters: Sequence[str], panel: Panel, tile: Tile, width: int
-) -> dict[str, object]:
+    finish: EpilogueFunctions, n: int, parameters: Sequence[str], panel: Panel, tile: Tile,
+    width: int,
+) -> dict[str, object]:  # fmt: skip
     """Return the head of a tile's function, and where each accumulator goes, of rows of n."""
     places, memory = finish.parameters
     name = f"tile_{panel.name}_{tile.rows}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address, load
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -84,7 +84,7 @@ class MatMulRows(Kernel[MatMul]):
             b_place = _packed_place(op, outer)
         a_place = address(op.a_view, [*outer, "i", "p"])
         b_value = _centred(load(x1.dtype, f"x1[{b_place}]"), op.b_zero)
-        after, value = finish(op.epilogue, w, "acc[j]", [*outer, "i", "(j0 + j)"], 2)
+        after, value = epilogue_lines(op.epilogue, w, "acc[j]", [*outer, "i", "(j0 + j)"], 2)
         return {
             "batch": batch, "op": op, "nb": COLUMNS, "acc": op.accumulator.c, "packed": packed,
             "a": _centred(load(x0.dtype, f"x0[{a_place}]"), op.a_zero),

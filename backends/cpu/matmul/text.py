@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import read_at, read_views, vector_finish
+from atc.backends.render.vector_expr import read_at, read_views, vector_epilogue_lines
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Input
 from atc.ir.ops import Epilogue
@@ -35,7 +35,7 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class TileFinish:
+class EpilogueFunctions:
     """The epilogue of each vector of results, at row i and column j: a function `name`, and
     `name`_part for part of a vector."""
 
@@ -113,7 +113,7 @@ class TileFinish:
 
     def _function(self, name: str, count: str) -> dict[str, object]:
         indices = [*self.outer, "i", "j"]
-        lines, value = vector_finish(self.epilogue, "result", indices, self.first, count)
+        lines, value = vector_epilogue_lines(self.epilogue, "result", indices, self.first, count)
         parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
         parameters += ["size_t count"] if count else []
         parameters += [f"const float *{x}" for x in self.operands]

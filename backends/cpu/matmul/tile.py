@@ -28,7 +28,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -185,7 +185,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
-        finish = TileFinish(op.epilogue, tuple(outer), 2, open=inside)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside)
         weights = stored_weights(w)
         packed = mode == "packed"
         prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
@@ -204,7 +204,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "batch": batch, "op": op, "width": width, "mode": mode,
             "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "tiles": tiles,
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
-            "finishes": finish.functions(_whole(panels), any(p.part for p in panels)),
+            "epilogues": finish.functions(_whole(panels), any(p.part for p in panels)),
             "arguments": text.arguments,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
@@ -378,7 +378,7 @@ def _leaves(w: Workload[MatMul], target: Target) -> bool:
 class _TileText:
     """The C of the tiles' heads, results and calls."""
 
-    finish: TileFinish
+    finish: EpilogueFunctions
     target: str
     """The C address of a tile's first result."""
     weights: Weights

@@ -10,7 +10,7 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import Panel, Tile, column_panels, row_tiles, streamed
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
 from atc.backends.render.expr import address
 from atc.backends.render.inner_product import (
@@ -96,7 +96,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
-        finish, product = TileFinish(op.epilogue, tuple(outer), 2), InnerProduct(kb, width)
+        finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(kb, width)
         blocked, streams = kb != op.k, op.k * op.n * 4 > streamed(target.machine)
         count = sum(t.count for t in tiles)
         own = [*["const float *next"] * streams, *finish.parameters[0]]
@@ -120,7 +120,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
             "b_base": _b_base(op, outer, product),
             "block_size": -(-op.n // width) * product.size,
             "arguments": ", ".join((*given, f"y0 + {y}", *finish.extras)),
-            "finishes": finish.functions(
+            "epilogues": finish.functions(
                 any(not p.part for p in panels), any(p.part for p in panels)
             ),
         }  # fmt: skip
@@ -146,7 +146,7 @@ def _b_base(op: MatMul, outer: list[str], product: InnerProduct) -> str:
 
 
 def _function(
-    finish: TileFinish, n: int, own: Sequence[str], panel: Panel, tile: Tile
+    finish: EpilogueFunctions, n: int, own: Sequence[str], panel: Panel, tile: Tile
 ) -> dict[str, object]:
     """Return the head of a tile's function, and where each accumulator goes, of rows of n.
 

@@ -13,7 +13,7 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.epilogue import deferred_epilogue
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_epilogue_lines
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, NormalizeBlocked
@@ -57,7 +57,7 @@ class _Normalize(Kernel[NormalizeBlocked]):
             return {"lines": (), "value": "value", "deferred": deferred_epilogue(op.epilogue, w)}
         epilogue, _ = _flattened(op.epilogue, w.outputs[0].shape)
         pixel = [v for v, _ in _loops(w)[:-1]] + [self.pixel(w)]
-        lines, value = vector_finish(epilogue, "value", ["n", "b", *pixel, "0"], 1)
+        lines, value = vector_epilogue_lines(epilogue, "value", ["n", "b", *pixel, "0"], 1)
         return {"lines": lines, "value": value, "deferred": None}
 
     def in_place(self, w: Workload[NormalizeBlocked]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address, literal
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
 from atc.ir.graph import DType
@@ -53,7 +53,7 @@ class SoftmaxRows(Kernel[Softmax]):
         result = f"e[{final}] * ({type_})total{at}"
         if op.log:
             result = f"x[{final}] - maximum{at} - ({type_})total{at}"
-        after, value = finish(op.epilogue, w, "value", ["o", "k", "i" if at else "0"], 1)
+        after, value = epilogue_lines(op.epilogue, w, "value", ["o", "k", "i" if at else "0"], 1)
         exp = "exp" if x.dtype is DType.DOUBLE else "expf"
         return {
             "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
@@ -136,7 +136,7 @@ class NormalizeRows(Kernel[Normalize]):
         last = f"[{address(dense(op.inner), [v for v, _ in inner])}]" if by_column else ""
         target_ = address(dense(op.loops), indices)
         centred = op.how == "Variance"
-        after, value = finish(op.epilogue, w, "value", indices, 1)
+        after, value = epilogue_lines(op.epilogue, w, "value", indices, 1)
         element = f"(x0[{target_}] - centre{last})" if centred else f"x0[{target_}]"
         return {
             "op": op, "type": x.dtype.c, "size": prod(op.axis),

@@ -9,7 +9,7 @@ from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_epilogue_lines
 from atc.backends.target import Target
 from atc.dims import Dim, max_value
 from atc.ir.graph import DType
@@ -29,7 +29,7 @@ def _finished(
     """Return the epilogue at a whole vector, which begins at `at`, and at the rest of a row."""
     parts: list[dict[str, object]] = []
     for place, count in ((at, ""), (str(whole), str(rest))):
-        lines, value = vector_finish(epilogue, result, [*indices, place], 1, count)
+        lines, value = vector_epilogue_lines(epilogue, result, [*indices, place], 1, count)
         parts.append({"at": place, "count": count, "lines": lines, "value": value})
     return parts[0], parts[1]
 

@@ -20,7 +20,7 @@ from atc.backends.cpu.small.rounded import (
 from atc.backends.cpu.small.steps import plus
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import behind, literal
-from atc.backends.render.loops import finish, reader
+from atc.backends.render.loops import epilogue_lines, reader
 from atc.ir.expr import Call, Const, Expr, Input, call, const, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
@@ -242,7 +242,7 @@ def _any_result(
     """
     last = quantized_value(epilogue.expr)
     inner = epilogue if last is None else replace(epilogue, expr=last.value)
-    lines, text = finish(inner, w, total, indices, first)
+    lines, text = epilogue_lines(inner, w, total, indices, first)
     text = text if last is None else last.byte(text)
     fn = "q_near(" if last is not None and _all_clamped(last.value) else "q_rounded("
     rounding = [line.replace("rintf(", fn) for line in (*lines, text)]

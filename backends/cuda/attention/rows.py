@@ -10,7 +10,7 @@ from atc.backends.cuda.kernel import RowKernel, grid, seconds, unravel
 from atc.backends.cuda.normalize.rows import lowest
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
@@ -60,8 +60,8 @@ class AttentionRows(RowKernel[Attention]):
         outer = [v for v, _ in rows]
         split = 3 + len(op.scores.views)
         inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
-        scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
-        after, value = finish(op.result, w, "total", [*outer, "e"], split)
+        scored, score = epilogue_lines(op.scores, inner, "total", [*outer, "j"], 3)
+        after, value = epilogue_lines(op.result, w, "total", [*outer, "e"], split)
         wide = dtype is DType.DOUBLE
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": dtype.c,

@@ -14,7 +14,7 @@ from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, tran
 from atc.backends.kernel import KernelParams, Launch, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.dims import concrete, is_dynamic, upper_bound
 from atc.ir.graph import DType, TensorType
@@ -80,8 +80,9 @@ class TensorAttention(DeviceKernel[Attention]):
         batch = loop_names("b", op.batch)
         outer = [*(v for v, _ in batch), "i"]
         inner = replace(w, outputs=(TensorType(DType.FLOAT, w.outputs[0].shape),))
-        scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
-        after, value = finish(op.result, w, "total", [*outer, "e"], 3 + len(op.scores.views))
+        scored, score = epilogue_lines(op.scores, inner, "total", [*outer, "j"], 3)
+        first = 3 + len(op.scores.views)
+        after, value = epilogue_lines(op.result, w, "total", [*outer, "e"], first)
         tiles = {
             "q": _tile("x0", op.q_view, [*outer, "p"], op.depth),
             "k": _tile("x1", transposed(op.k_view), [*outer[:-1], "j", "p"], op.depth),
@@ -216,8 +217,9 @@ class AttentionParts(DeviceKernel[Attention, PartParams]):
         rows = [*loop_names("b", op.batch), ("i", op.queries)]
         outer = [v for v, _ in rows]
         inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
-        scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
-        after, value = finish(op.result, w, "total", [*outer, "e"], 3 + len(op.scores.views))
+        scored, score = epilogue_lines(op.scores, inner, "total", [*outer, "j"], 3)
+        first = 3 + len(op.scores.views)
+        after, value = epilogue_lines(op.result, w, "total", [*outer, "e"], first)
         places = {
             "q": address(op.q_view, [*outer, "p"]),
             "k": address(op.k_view, [*outer[:-1], "p", "j"]),

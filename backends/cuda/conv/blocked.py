@@ -20,7 +20,7 @@ from atc.backends.cuda.products.tiles import ProductTiles, SharedParams, multipl
 from atc.backends.kernel import Pack, Params, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -131,7 +131,7 @@ class BlockedElements(ElementKernel[ConvBlocked]):
         places = dict(indices)
         m, last = f"({places['mb']}) * {block} + {places['ml']}", weights.shape[0] - 1
         whole = weights.shape[0] % block == 0
-        after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
+        after, value = epilogue_lines(op.epilogue, w, "total", [v for v, _ in loops], 2)
         if not whole:
             value = f"{m} > {last} ? 0 : {value}"
         pixel = [a.input for a in axes]

@@ -11,7 +11,7 @@ from atc.backends.cuda.products.tiles import multiply_add
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import TensorType, row_major
@@ -64,7 +64,7 @@ class ConvElements(_OfWindows):
         assert isinstance(op, Conv)
         axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
         loops = _loops(y, "n", "m")
-        after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], op.operands)
+        after, value = epilogue_lines(op.epilogue, w, "total", [v for v, _ in loops], op.operands)
         place = address(dense(x.shape), ["n", "(first + c)", *[a.input for a in axes]])
         tap = address(dense(weights.shape), ["m", "c", *[a.tap for a in axes]])
         a = _less_zero_point(op, w, 2, load(x.dtype, f"x0[{place}]"))
@@ -98,7 +98,7 @@ class ConvTransposeElements(_OfWindows):
         assert isinstance(op, ConvTranspose)
         axes = loop_axes(op.window, y.shape[2:], x.shape[2:])
         loops = _loops(y, "n", "m")
-        after, value = finish(op.epilogue, w, "total", [v for v, _ in loops], 2)
+        after, value = epilogue_lines(op.epilogue, w, "total", [v for v, _ in loops], 2)
         filters = weights.shape[1]
         own = f"m % {max(filters, 1)}" if op.group > 1 else "m"
         place = address(dense(x.shape), ["n", "c", *[a.input for a in axes]])

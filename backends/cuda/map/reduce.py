@@ -7,7 +7,7 @@ from math import prod
 from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import load, render_expr, times, value_type
-from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.loops import epilogue_lines, loop_names, reader
 from atc.backends.render.reduction import accumulate, better, neutral
 from atc.backends.target import Target
 from atc.dims import upper_bound
@@ -29,7 +29,7 @@ def _reduce_values(w: Workload[Reduce]) -> dict[str, object]:
     views = (*op.views, *op.coordinates)
     read = reader(views, types, [v for v, _ in (*outer, *inner)])
     lines, element = render_expr(op.expr, read)
-    after, value = finish(op.epilogue, w, "total", [v for v, _ in outer], first)
+    after, value = epilogue_lines(op.epilogue, w, "total", [v for v, _ in outer], first)
     dtype = op.expr.dtype
     return {
         "count": prod(op.shape), "indices": unravel("at", outer), "length": prod(op.reduced),

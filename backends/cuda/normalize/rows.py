@@ -9,7 +9,7 @@ import numpy as np
 from atc.backends.cuda.kernel import RowKernel, unravel
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import literal
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
 from atc.ir.graph import DType
@@ -45,7 +45,7 @@ class SoftmaxRows(RowKernel[Softmax]):
         """Return the formulas of each pass."""
         op, x = w.op, w.input(0)
         rows = [("o", op.outer), ("i", op.inner)]
-        after, value = finish(op.epilogue, w, "value", ["o", "k", "i"], 1)
+        after, value = epilogue_lines(op.epilogue, w, "value", ["o", "k", "i"], 1)
         exp = "exp" if x.dtype is DType.DOUBLE else "expf"
         row = f"o * {op.axis} + k"
         place = row if op.inner == 1 else f"({row}) * {op.inner} + i"
@@ -87,7 +87,7 @@ class NormalizeRows(RowKernel[Normalize]):
         rows = [*loop_names("o", op.outer), *loop_names("i", op.inner)]
         steps = loop_names("k", op.axis)
         names = [v for v, _ in (*rows[: len(op.outer)], *steps, *rows[len(op.outer) :])]
-        after, value = finish(op.epilogue, w, "value", names, 1)
+        after, value = epilogue_lines(op.epilogue, w, "value", names, 1)
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows),
             "steps": unravel("step", steps), "length": length, "elements": _real(length),

@@ -11,7 +11,7 @@ from atc.backends.cuda.products.tensor import (
 )
 from atc.backends.cuda.products.tiles import SLIM, ProductTiles, packed_zero
 from atc.backends.kernel import Params, Workload
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.target import Target
 from atc.dims import is_dynamic, upper_bound
 from atc.ir.ops.quantize import MatMulPacked
@@ -40,7 +40,7 @@ class PackedRows(RowKernel[MatMulPacked]):
         op = w.op
         size = op.block * op.bits // 8
         word = 4 if size % 4 == 0 else 1
-        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        after, value = epilogue_lines(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "count": op.n, "indices": [("j", "at")],
             "most_rows": min(upper_bound(op.m), SLIM),

@@ -22,7 +22,7 @@ from atc.backends.cuda.products.tiles import (
     product_of,
 )
 from atc.backends.kernel import Launch, Params, Workload
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic, upper_bound
@@ -53,7 +53,7 @@ class MatMulElements(ElementKernel):
         """Return indices of the result and the statement that adds a product."""
         product = product_of(w)
         loops = [*product.batch, ("i", product.m), ("j", product.n)]
-        after, value = finish(epilogue_of(w), w, "total", product.loops, product.first)
+        after, value = epilogue_lines(epilogue_of(w), w, "total", product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "count": w.outputs[0].size, "indices": unravel("at", loops),
@@ -87,7 +87,7 @@ class _Shared(DeviceKernel):
         product, count = product_of(w), w.outputs[0].size
         lanes, columns, lanes_first = self._shape(product)
         loops = [*product.batch, ("i", product.m), ("j", product.n)]
-        after, value = finish(epilogue_of(w), w, "total", product.loops, product.first)
+        after, value = epilogue_lines(epilogue_of(w), w, "total", product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "count": count, "blocks": -(-count // columns), "lanes": lanes, "columns": columns,

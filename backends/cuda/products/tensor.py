@@ -32,7 +32,7 @@ from atc.backends.cuda.products.tiles import (
     tiles_of,
 )
 from atc.backends.kernel import Launch, Pack, Workload
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, upper_bound
@@ -233,7 +233,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         """Tiles, how operands are loaded, and the epilogue of a sum."""
         product, packed = self._packed(w)
         form, rows, columns = self._form(product), params.m, params.n
-        after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        after, value = epilogue_lines(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
         floats, is_matmul = product.accumulator.is_float, isinstance(w.op, MatMul)
         after = [*less_zeros(product, *self._sums(w)), *after]

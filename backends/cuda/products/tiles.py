@@ -21,7 +21,7 @@ from atc.backends.cuda.kernel import (
 from atc.backends.cuda.products.views import aligned_chunks, is_along_rows, transposed
 from atc.backends.kernel import KernelParams, Launch, Workload
 from atc.backends.render.expr import address, load
-from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import concrete, is_dynamic, upper_bound
@@ -379,7 +379,7 @@ class ProductTiles(DeviceKernel[Op, SharedParams]):
         product = product_of(w)
         tiles = tiles_of(product, TILE, TILE)
         total = "sum" if params.blocks else "total[u][v]"
-        after, value = finish(epilogue_of(w), w, total, product.loops, product.first)
+        after, value = epilogue_lines(epilogue_of(w), w, total, product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "tile": TILE, "depth": DEPTH, "thread_tile": THREAD_TILE,

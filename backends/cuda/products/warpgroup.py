@@ -58,7 +58,7 @@ from atc.backends.cuda.products.tiles import (
 )
 from atc.backends.cuda.products.views import transposed
 from atc.backends.kernel import KernelParams, Launch, Pack, Workload
-from atc.backends.render.loops import finish
+from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -269,7 +269,7 @@ class WarpgroupProduct(DeviceKernel[Op, WarpgroupParams]):
         form, found = self._form(w), self._matrices(w)
         assert found is not None
         product, matmul, own = self.product(w), self.matmul(w), found[1]
-        after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        after, value = epilogue_lines(epilogue_of(w), w, "sum", product.loops, product.first)
         begin, second = parts_size(params), self.operands[1]
         sums = self._row_sums(w)
         elements = {s.operand: s.element(begin) for s in sums}
