@@ -236,7 +236,7 @@ class TileEpilogue:
             return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
         return self._read(self.bias, 0, 0, vector)
 
-    def epilogue_lines(
+    def finish(
         self, row: int | str, column: int | str, vector: int | str, result: str, prefix: str = "e"
     ) -> tuple[list[str], str]:
         """Return the lines and the value to be stored of one result, at numbers or C variables."""
