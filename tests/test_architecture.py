@@ -90,12 +90,11 @@ CUDA_KERNELS = [
 """The families of `backends/cuda`, likewise."""
 
 DEFERRED = {
-    "batch.run", "cli", "tools.commands", "tools.verify", "load_and_run", "importers", "entry",
+    "cli", "tools.commands", "tools.verify", "load_and_run.command", "batch.run", "entry",
     "accuracy.float64",
-}  # fmt: skip
+}
 """Who may defer imports: commands load what they run, `batch.run` what rows take that aren't kept,
-`importers` what reads the file's format, `entry` what takes PyTorch's modules, `accuracy.float64`
-onnx's evaluator."""
+`entry` what takes PyTorch's modules, which may be missing, `accuracy.float64` onnx's evaluator."""
 
 LEVEL = {name: k for k, line in enumerate(LEVELS.strip().splitlines()) for name in line.split()}
 

@@ -14,7 +14,10 @@ from atc.dims import Extent
 from atc.errors import ModelError, OptionError, one_line, reason_of, way_out
 from atc.files.regular import regular
 from atc.importers.foreign import refuse_foreign
+from atc.importers.megengine import is_megengine, load_megengine
+from atc.importers.mxnet import is_mxnet, load_mxnet
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
+from atc.importers.optimised_graph import load_graph
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 """Values of `--framework` and their formats; ATC's other numbers are not supported."""
@@ -59,16 +62,10 @@ def _loaded(
         case "onnx":
             return pin_inputs(load_onnx(path), shapes, path.name)
         case "mge":
-            from atc.importers.megengine import load_megengine
-
             return load_megengine(path, _of_tensors(shapes, path))
         case "mxnet":
-            from atc.importers.mxnet import load_mxnet
-
             return load_mxnet(path, weight, _of_tensors(shapes, path))
         case "graph":
-            from atc.importers.optimised_graph import load_graph
-
             return load_graph(path)
         case _:
             raise OptionError(
@@ -114,15 +111,6 @@ def _detect(path: Path, head: bytes) -> str:
     """Return the framework that a file's first bytes indicate; ONNX has no magic number."""
     if head.startswith(b"ATCGRAPH"):
         return "graph"
-    # The importers decide, but loading them takes a while: a first check avoids it for ONNX.
-    if b"mg" in head[:12].lower():
-        from atc.importers.megengine import is_megengine
-
-        if is_megengine(head):
-            return "mge"
-    if b"{" in head[:64]:
-        from atc.importers.mxnet import is_mxnet
-
-        if is_mxnet(head):
-            return "mxnet"
-    return "onnx"
+    if is_megengine(head):
+        return "mge"
+    return "mxnet" if is_mxnet(head) else "onnx"
