@@ -30,6 +30,7 @@ def read_back(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     return onnx_ir.to_proto(load_megengine(path, {}))
 
 
+@pytest.mark.few(80)
 @pytest.mark.parametrize("each", CASES, ids=lambda c: c.name)
 def test_an_operator_computes_the_same(each: Case, tmp_path: Path) -> None:
     found = run(read_back(each.model(), tmp_path), {

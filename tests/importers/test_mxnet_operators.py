@@ -49,6 +49,7 @@ def evaluate(folder: Path, case: Case) -> tuple[list[Array], list[Array]]:
     return found, [np.asarray(r) for r in results]
 
 
+@pytest.mark.few(90)
 @pytest.mark.parametrize("case", FLOATING, ids=lambda c: c.op)
 def test_operator(tmp_path: Path, case: Case) -> None:
     found, wanted = evaluate(tmp_path, case)

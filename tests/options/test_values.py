@@ -157,6 +157,7 @@ def test_wrong_paths(given: str, code: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.label)
 def test_what_python_may_give_is_taken_or_refused(setting: Setting) -> None:
     """No keyword of `atc.compile` ends in another error of the parser."""
