@@ -8,6 +8,7 @@ from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
 from atc.codegen.sanity import GUARD
 from atc.diagnostics import Diagnostics
+from atc.dims import upper_bound
 from atc.fast_run.timings import counted
 from atc.ir.graph import Graph
 from atc.memory.arena import plan_memory
@@ -60,15 +61,20 @@ def plan_all(
     planner = _Planner(
         request, target, timed.timings, timed.limits, ranges, shape_profiles, diagnostics, compiler
     )
-    plans: list[Planned] = []
-    for graph in graphs:
-        plans.append(_within(graph, request, planner, diagnostics))
-        if shape_profiles:
-            planner = planner.preferring(packings(plans[-1].selection, target))
+    made: dict[int, Planned] = {}
+    for k in sorted(range(len(graphs)), key=lambda k: _size(graphs[k]) if shape_profiles else k):
+        made[k] = _within(graphs[k], request, planner, diagnostics)
+        if shape_profiles:  # large shapes can do with what small ones need, less so the reverse
+            planner = planner.preferring(packings(made[k].selection, target))
+    plans = [made[k] for k in range(len(graphs))]
     if shape_profiles and plans[-1].program.dims:
         return Plans(plans[-1], tuple(plans[:-1]), planner.threads)
     shown = max(reversed(plans), key=lambda p: p.arena.plan.size)
     return Plans(shown, tuple(plans) if shape_profiles else (), planner.threads)
+
+
+def _size(graph: Graph) -> int:
+    return sum(upper_bound(graph.types[value].nbytes) for value in graph.inputs)
 
 
 def _within(

@@ -98,7 +98,8 @@ MOST_ON_DEVICE = 4 << 30
 """The largest value, in bytes, of a network with dynamic shapes that a GPU computes."""
 
 NEAR = 1.15
-"""How many times as long a kernel may take if its constants are packed already."""
+"""How many times as long a kernel may take if its constants are packed already, beside the time
+that constants packed once more have to save."""
 
 ANY = Limits()
 """No limits."""
@@ -315,9 +316,12 @@ def choose(
     timed = [c for c, label in zip(found, labels, strict=True) if label in times]
     spent = {**dict(zip(labels, considered.costs(price), strict=True)), **times}
     best = min(timed or found, key=lambda c: spent[c.label])
+    again = sum(t.nbytes for t, known in zip(w.inputs, w.constant, strict=True) if t and known)
+    unit = NANOSECONDS if timed else best.kernel.cycle
+    least = spent[best.label]
     near = [
         c for c in (timed or found if limits.packed else ())
-        if spent[c.label] <= NEAR * spent[best.label]
+        if spent[c.label] <= max(NEAR * least, priced(least, again, price * unit))
         and c.kernel.packing(w, c.params, target) in limits.packed
     ]  # fmt: skip
     best = min(near or [best], key=lambda c: spent[c.label])
