@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from networks import conv_net, save
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import atc
@@ -165,6 +165,24 @@ def test_profiles_share_the_weights(folder: Path) -> None:
     )  # fmt: skip
     weights = (folder / "net" / "net_weights.bin").read_bytes()
     assert len(weights) == len(one.emission.weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", ["8,32", "32,8"])
+def test_profiles_share_the_weights_rather_than_save_a_little_time(
+    batches: str, tmp_path: Path
+) -> None:
+    """The fastest kernel of 32 rows packs weights as none of 8 rows can."""
+    weights = np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    known = [numpy_helper.from_array(weights, "w")]
+    model = save(nodes, {"x": ["n", 768]}, {"y": ["n", 768]}, tmp_path / "m.onnx", known)
+    how = {"target": "x86-64-avx512", "machine": "zen4", "verify": False}
+    both = atc.compile(
+        model, tmp_path / "both", input_shape="x:-1,768", dynamic_batch_size=batches, **how
+    )
+    size = len(both.emission.weights)
+    assert size < 1.5 * weights.nbytes
 
 
 def test_smaller_profiles_take_less_memory(folder: Path) -> None:
