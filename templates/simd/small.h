@@ -243,6 +243,25 @@ static inline uint32_t q_join4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #endif
 }
 
+/* Bytes of four numbers whose whole parts are their upper halves, saturated, the first in the low
+ * bits: unsigned ones, or signed ones of numbers 128 too large. */
+static inline uint32_t q_upper4_u(int32_t a, int32_t b, int32_t c, int32_t d) {
+#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)
+  uint32_t even, odd;
+  __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(even) : "r"(c), "r"(a));
+  __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(odd) : "r"(d), "r"(b));
+  __asm__("usat16 %0, #8, %1" : "=r"(even) : "r"(even));
+  __asm__("usat16 %0, #8, %1" : "=r"(odd) : "r"(odd));
+  return even | odd << 8;
+#else
+  return q_join4((uint32_t)Q_BYTE_U(a, 16), (uint32_t)Q_BYTE_U(b, 16), (uint32_t)Q_BYTE_U(c, 16),
+                 (uint32_t)Q_BYTE_U(d, 16));
+#endif
+}
+static inline uint32_t q_upper4_s(int32_t a, int32_t b, int32_t c, int32_t d) {
+  return q_upper4_u(a, b, c, d) ^ 0x80808080u;
+}
+
 /* sum + x * y. By its name: compilers add constants afterwards. */
 static inline int32_t q_muladd1(int32_t sum, int32_t x, int32_t y) {
 #if defined(__ARM_FEATURE_SAT) && !defined(ATC_EMULATE_DSP)

@@ -8,11 +8,14 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.small.conv import dims, spatial_axes, takes_bytes_last
+from atc.backends.cpu.small.fixed_point import fixed_point
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import PIXEL, instructions
+from atc.backends.cpu.small.words import ENDS, WordSteps, sum_steps
 from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
+from atc.ir.expr import Input
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -61,7 +64,8 @@ class DepthwiseInt8x4(InStripes[ConvBlocked, StripedParams], Kernel[ConvBlocked,
             "taps": taps, "straight": taps <= MOST_UNROLLED, "kind": instructions(target),
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
             "zero": op.zero, "unsigned": w.input(0).dtype is DType.UINT8,
-            "ones": _sums(w), "known": requantization(op.epilogue, w, 2, _most(w)),
+            "ones": _sums(w), "word": _word(w, target),
+            "known": requantization(op.epilogue, w, 2, _most(w)),
             "result": y.dtype.c,
             "s": stripes(params, rows.size, rows.out),
             "epilogue": lambda total, m: result_lines(
@@ -84,6 +88,18 @@ def _sums(w: Workload[ConvBlocked]) -> bool:
 def _most(w: Workload[ConvBlocked]) -> int | None:
     """Return the largest magnitude of a sum, where it is known to be small."""
     return 255 * prod(w.op.window.kernel) if _sums(w) else None
+
+
+def _word(w: Workload[ConvBlocked], target: Target) -> WordSteps | None:
+    """Return how four results are made of sums in pairs; None where it isn't done so."""
+    rows, cols = spatial_axes(w)
+    inside = all(a.interior == (0, a.out) for a in (rows, cols))
+    if not _sums(w) or not inside or instructions(target) != "dsp":
+        return None
+    taps, sums = rows.kernel * cols.kernel, Input(DType.INT32, 0)
+    low, high = (taps * (end - w.op.zero) for end in ENDS[w.input(0).dtype])
+    found = fixed_point(w.op.epilogue.expr, lambda e: (low, high) if e == sums else None)
+    return None if found is None else sum_steps(found, taps * w.op.zero)
 
 
 def _packed(weights: Array) -> Array:

@@ -147,6 +147,8 @@ AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
         7, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
     ),
     "large": (5, {"kernel_shape": [7, 5], "strides": [2, 1], "pads": [3, 0, 3, 2]}),
+    "words": (16, {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "words of nine": (10, {"kernel_shape": [3, 3]}),
     "more than 16 bits hold": (4, {"kernel_shape": [13, 11], "pads": [6, 0, 6, 0]}),
 }
 """Average pooling: channels, and how."""
@@ -166,13 +168,16 @@ def test_averages_of_windows_are_the_portable_kernels(
     strides = how.get("strides", [1, 1])
     out = [(n + pads[d] + pads[d + 2] - size[d]) // strides[d] + 1 for d, n in enumerate((13, 11))]
     net.shapes["mean"] = (1, channels, *out)
-    model = net.model(net._quantized("mean", net.scales[x] / 4 if "ties" in name else 0.0037, 5))
+    scale = net.scales[x] / 4 if "ties" in name else 0.0113 if "words" in name else 0.0037
+    model = net.model(net._quantized("mean", scale, 5))
     given = np.random.default_rng(6).integers(-128, 128, (1, 3, 13, 11)).astype(np.int8)
     want = result(tmp_path / "c99", model, "c99", given)
     assert len(np.unique(want)) > 30
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
     texts = [p.read_text() for p in (tmp_path / "small/net/src/kernels").glob("*depthwise*.c")]
     assert ["no weights" in text for text in texts] == [size[0] * size[1] <= 128]
+    if "words" in name:
+        assert ["q_upper4_" in text for text in texts] == [target == "cortex-m4f"]
 
 
 @pytest.mark.few(5)
