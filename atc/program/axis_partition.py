@@ -122,7 +122,8 @@ def _may_cut(w: Workload, candidate: Candidate, axis: int) -> bool:
         case Attention():
             views = (*op.scores.views, *op.result.views)
             shown = zip(views, w.inputs[3:], strict=True)
-            return not any(t is None and v.strides[axis] != 0 for v, t in shown)
+            positions = any(t is None and v.strides[axis] != 0 for v, t in shown)
+            return not positions and (axis < len(op.batch) or alike(candidate))
     return True
 
 

@@ -21,7 +21,7 @@ import atc
 from atc.ir.graph import Array
 
 SHAPES = "rows:r=1~40,70;batch:1~3,20,6,5;heads:1,6,t=1~33,16;image:1,8,1~20,3~20;steps:t,1,12"
-EXTENTS = ((1, 1, 1, 1, 3), (2, 2, 5, 2, 20), (17, 3, 16, 20, 7), (40, 1, 33, 13, 13))
+EXTENTS = ((1, 1, 1, 1, 3), (7, 2, 5, 2, 20), (17, 3, 16, 20, 7), (40, 1, 33, 13, 13))
 """Of the rows, the batch, the heads and steps, and the image."""
 
 
@@ -57,9 +57,13 @@ def model() -> onnx.ModelProto:
         node("Transpose", ["attended"], ["beside"], perm=[0, 2, 1, 3]),
         node("Exp", ["heads"], ["powers"]),
         node("MatMul", ["powers", "turned"], ["plain"]),
+        node("Transpose", ["rows"], ["columns"], perm=[1, 0]),
+        node("MatMul", ["rows", "columns"], ["similar"]),
+        node("Softmax", ["similar"], ["weights"]),
+        node("MatMul", ["weights", "rows"], ["mixed"]),  # of one head: rows alone could be cut
         node("LSTM", ["steps", "w_in", "w_state"], ["states"], hidden_size=64),
     ]  # fmt: skip
-    inner = {"turned", "scores", "weighted", "attended", "powers"}
+    inner = {"turned", "scores", "weighted", "attended", "powers", "columns", "similar", "weights"}
     graph = helper.make_graph(
         nodes, "g",
         [helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in inputs.items()],
@@ -79,10 +83,10 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Builds:
 
 
 def feeds() -> list[list[Array]]:
-    """Return the inputs at several shapes."""
+    """Return the inputs at several shapes, so small that queries weigh more than one key."""
     rng = np.random.default_rng(11)
     return [
-        [rng.standard_normal(s).astype(np.float32)
+        [(rng.standard_normal(s) / 4).astype(np.float32)
          for s in ((r, 70), (b, 20, 6, 5), (1, 6, t, 16), (1, 8, h, w), (t, 1, 12))]
         for r, b, t, h, w in EXTENTS
     ]  # fmt: skip

@@ -11,13 +11,13 @@ from math import prod
 
 from atc.backends.cpu.attention.tile import (
     EXPONENTIAL,
+    AttentionParams,
     AttentionTile,
     Layout,
     panel_mode,
     product_cycles,
 )
 from atc.backends.cpu.matmul.bf16 import CONVERTED
-from atc.backends.cpu.matmul.cost import TileParams
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -68,7 +68,7 @@ class AttentionBf16(AttentionTile):
         known = None not in w.inputs and not is_dynamic(w)
         return able and known and super().accepts(w, target)
 
-    def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: AttentionParams, target: Target) -> int:
         """Panels of keys and values, and the queries and scores of a tile."""
         p = in_bf16x2(w.op, params.nv * lanes(target), lanes(target))
         return 4 * (p.keys + p.values + params.mr * (p.row + p.query))
@@ -78,7 +78,7 @@ class AttentionBf16(AttentionTile):
         return Layout(0, 0, in_bf16x2(op, width, step).row)
 
     def values(
-        self, w: Workload[Attention], params: TileParams, target: Target
+        self, w: Workload[Attention], params: AttentionParams, target: Target
     ) -> dict[str, object]:
         """Return the values of the float kernel, and the pairs."""
         op, step = w.op, lanes(target)
@@ -87,7 +87,7 @@ class AttentionBf16(AttentionTile):
             "modes": MODES, "vectors": -(-op.keys // step),
         }  # fmt: skip
 
-    def cost(self, w: Workload[Attention], params: TileParams, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: AttentionParams, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""
         op, step = w.op, lanes(target)
         cycles = product_cycles(target.machine, op, params, step, pair=2)

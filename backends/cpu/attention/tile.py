@@ -51,6 +51,15 @@ EXPONENTIAL = 14.0
 """Cycles per vector of scores: maximum, exponential, sum."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionParams(TileParams):
+    """Those of tiles of mr rows x nv vectors."""
+
+    few: bool = False
+    """Whether fewer queries than `FEW` are computed by dot products: so are those of a part of a
+    call only where all of it is, lest results depend on the number of threads."""
+
+
 def panel_mode(view: View) -> str:
     """Return how panels of a matrix are read: in place, or copied from `columns` or `any`thing."""
     if view.strides[-1] == 1:
@@ -124,7 +133,7 @@ def by_heads(op: Attention) -> Attention | None:
 
 def few_queries(
     w: Workload[Attention], target: Target
-) -> tuple[Workload[Attention], TileParams] | None:
+) -> tuple[Workload[Attention], AttentionParams] | None:
     """Return what computes a few queries, and in which tiles; None where there are never so few."""
     op = by_heads(w.op) if lower_bound(w.op.queries) < FEW else None
     if op is None:
@@ -132,7 +141,7 @@ def few_queries(
     few = replace(w, op=op)
     nv = min(max(WIDTHS), -(-op.width // lanes(target)))
     high = max(1, (target.vector_registers - 1 - nv) // nv)
-    tiles = TileParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv)
+    tiles = AttentionParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv)
     return (few, tiles) if shown(few) is not None else None
 
 
@@ -179,7 +188,7 @@ class AttentionKernel(Kernel[Attention, ParamsT]):
         return [(op.scores, w.inputs[3:split]), (op.result, w.inputs[split:])]
 
 
-class AttentionTile(AttentionKernel[TileParams]):
+class AttentionTile(AttentionKernel[AttentionParams]):
     """float Attention in register tiles."""
 
     name = "attention_tile"
@@ -191,21 +200,23 @@ class AttentionTile(AttentionKernel[TileParams]):
         seen = shown(w)
         return seen is not None and super().accepts(seen, target)
 
-    def parameters(self, w: Workload[Attention], target: Target) -> Sequence[TileParams]:
+    def parameters(self, w: Workload[Attention], target: Target) -> Sequence[AttentionParams]:
         """Tiles that fill the registers."""
         op = w.op
         wide = -(-max(max_value(op.keys), max_value(op.width)) // lanes(target))
-        found: list[TileParams] = []
+        few = few_queries(w, target) is not None
+        found: list[AttentionParams] = []
         for nv in WIDTHS:
             high = min((target.vector_registers - 1 - nv) // nv, max_value(op.queries))
             if nv <= max(wide, 2):
-                found.append(TileParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv))
+                mr = row_tiles(op.queries, high)[0].rows
+                found.append(AttentionParams(mr=mr, nv=nv, few=few))
         return found
 
-    def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: AttentionParams, target: Target) -> int:
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
         sizes = self.room(w.op, params.nv * lanes(target), lanes(target))
-        few = few_queries(w, target)
+        few = few_queries(w, target) if params.few else None
         if few and max_value(w.op.queries) < FEW:
             return 4 * few[1].mr * sizes.row
         high = max(params.mr, few[1].mr) if few else params.mr
@@ -216,13 +227,13 @@ class AttentionTile(AttentionKernel[TileParams]):
         return layout(op, width, step)
 
     def values(
-        self, w: Workload[Attention], params: TileParams, target: Target
+        self, w: Workload[Attention], params: AttentionParams, target: Target
     ) -> dict[str, object]:
         """Tiles of scores and results, how all operands are read, and the epilogues: of many
         queries, and of few."""
         found = self._tiles(w, params, target)
         variants = [found]
-        few = few_queries(w, target)
+        few = few_queries(w, target) if params.few else None
         if few is not None:
             single = self._tiles(*few, target, "few_")
             variants = [single, found] if max_value(w.op.queries) >= FEW else [single]
@@ -233,7 +244,7 @@ class AttentionTile(AttentionKernel[TileParams]):
         }  # fmt: skip
 
     def _tiles(
-        self, w: Workload[Attention], params: TileParams, target: Target, prefix: str = ""
+        self, w: Workload[Attention], params: AttentionParams, target: Target, prefix: str = ""
     ) -> dict[str, object]:
         """Return the values of one way to compute it; names of functions begin with `prefix`.
 
@@ -279,7 +290,7 @@ class AttentionTile(AttentionKernel[TileParams]):
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
 
-    def cost(self, w: Workload[Attention], params: TileParams, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: AttentionParams, target: Target) -> float:
         """Cycles of all tiles, exponentials and copies."""
         op, step = w.op, lanes(target)
         cycles = product_cycles(target.machine, op, params, step)
