@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
+from atc.backends.toolchain.nvcc import FLAGS, cmake_architecture
 from atc.codegen.copies import Copies, copies_of
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
@@ -67,8 +69,24 @@ class Gpu:
     kernels: tuple[GpuKernel, ...]
     segments: tuple[Segment, ...]
     arena: int
-    emulated: bool
+    device: str
+    """The architecture that its kernels are for, as targets name it."""
     runs: tuple[GpuRun, ...]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the host imitates it."""
+        return self.device == EMULATED
+
+    @property
+    def architecture(self) -> str:
+        """What its kernels are compiled for, as CMake names it."""
+        return cmake_architecture(self.device)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What nvcc is given for every kernel on any device."""
+        return FLAGS
 
     @property
     def schedule(self) -> Schedule:
@@ -106,7 +124,7 @@ class Plan:
 
 
 def make_gpu(
-    plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
+    plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, device: str,
     timed: bool = False, observed: bool = False, checked: bool = False, logged: bool = False,
     copy_streams: int = 1,
 ) -> Gpu:  # fmt: skip
@@ -130,7 +148,7 @@ def make_gpu(
         )  # fmt: skip
         runs.append(_make_run(plan, launched, segments, function, write, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
-    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
+    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, device, tuple(runs))
 
 
 def _make_run(
