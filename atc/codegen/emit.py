@@ -14,6 +14,7 @@ from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
+from atc.backends.toolchain.nvcc import FLAGS
 from atc.codegen.gpu import Plan, make_gpu
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
@@ -305,7 +306,7 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
         "README.md": render("project/README.md.j2", known),
     }
     if values.gpu and not values.gpu.emulated and not values.parts:
-        text = render("cuda/project/kernels.cmake.j2", known)
+        text = render("cuda/project/kernels.cmake.j2", {**known, "flags": FLAGS})
         files[f"cmake/{name}_kernels.cmake"] = text
     if not values.bare:  # what Python can load
         runtime = _runtime_source(bool(values.profile))

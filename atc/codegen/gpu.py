@@ -9,7 +9,7 @@ from functools import partial
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.backends.toolchain.nvcc import FLAGS, cmake_architecture
+from atc.backends.toolchain.nvcc import cmake_architecture
 from atc.codegen.copies import Copies, copies_of
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
@@ -60,7 +60,7 @@ class GpuRun:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Values of templates beside the schedules; `arena` are the bytes on the device.
+    """Values of templates beside the schedules; `arena` are bytes on the `device`.
 
     Where the host computes nothing, it needs none of its own. The last of the runs is the only one,
     or that of the largest shapes.
@@ -70,7 +70,6 @@ class Gpu:
     segments: tuple[Segment, ...]
     arena: int
     device: str
-    """The architecture that its kernels are for, as targets name it."""
     runs: tuple[GpuRun, ...]
 
     @property
@@ -80,13 +79,8 @@ class Gpu:
 
     @property
     def architecture(self) -> str:
-        """What its kernels are compiled for, as CMake names it."""
+        """The GPUs that its kernels are compiled for, as CMake names them."""
         return cmake_architecture(self.device)
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What nvcc is given for every kernel on any device."""
-        return FLAGS
 
     @property
     def schedule(self) -> Schedule:
@@ -131,8 +125,7 @@ def make_gpu(
     """Write the calls of programs some of whose steps a GPU runs.
 
     With `timed` it times each, with `observed` their values are copied for an observer, with
-    `checked` for checks around each, with `logged` each is announced in the log: none of them is
-    part of a graph then.
+    `checked` for checks around each, with `logged` each is logged: none of them is in a graph.
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
     Inputs and outputs are copied on at most `copy_streams`.
     """

@@ -17,7 +17,7 @@ from atc.errors import OptionError, ToolchainError
 
 _ANSWER = 60.0  # seconds that nvcc may take to say who it is
 FLAGS = ("-std=c++17", "-O3", "--fmad=false")
-"""What every kernel is compiled with: floating point as it is written, as everywhere."""
+"""Flags of every kernel for any device: floating point as it is written, as everywhere."""
 HOW = "install the CUDA toolkit, or run: pip install 'atc[cuda]'; NVCC or CUDA_HOME may say where"
 
 
