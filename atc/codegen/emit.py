@@ -10,11 +10,11 @@ from functools import cache, cached_property
 import numpy as np
 
 from atc import __version__
-from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
+from atc.backends.toolchain.nvcc import FLAGS
 from atc.codegen.gpu import Plan, make_gpu
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
@@ -152,9 +152,9 @@ def emit(
     has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
     if any(map(uses_device, programs)):
-        plans, emulated = tuple(map(Plan, programs, planned, places)), target.device == EMULATED
+        plans = tuple(map(Plan, programs, planned, places))
         gpu = make_gpu(
-            plans, kernels, name, emulated, profile, hooks, checks is not None, log,
+            plans, kernels, name, target.device, profile, hooks, checks is not None, log,
             gpu_copy_streams,
         )  # fmt: skip
         has_arena, schedule = gpu.hybrid, gpu.schedule
@@ -305,6 +305,9 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
         "example/main.c": render("project/main.c.j2", known),
         "README.md": render("project/README.md.j2", known),
     }
+    if values.gpu and not values.gpu.emulated and not values.parts:
+        text = render("cuda/project/kernels.cmake.j2", {**known, "flags": FLAGS})
+        files[f"cmake/{name}_kernels.cmake"] = text
     if not values.bare:  # what Python can load
         runtime = _runtime_source(bool(values.profile))
         text = render("project/module.py.j2", {**known, "runtime": runtime})

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
+from atc.backends.toolchain.nvcc import cmake_architecture
 from atc.codegen.copies import Copies, copies_of
 from atc.codegen.schedule import Schedule, make_schedule
 from atc.codegen.steps import StepWriter
@@ -58,7 +60,7 @@ class GpuRun:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Values of templates beside the schedules; `arena` are the bytes on the device.
+    """Values of templates beside the schedules; `arena` are bytes on the `device`.
 
     Where the host computes nothing, it needs none of its own. The last of the runs is the only one,
     or that of the largest shapes.
@@ -67,8 +69,18 @@ class Gpu:
     kernels: tuple[GpuKernel, ...]
     segments: tuple[Segment, ...]
     arena: int
-    emulated: bool
+    device: str
     runs: tuple[GpuRun, ...]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the host imitates it."""
+        return self.device == EMULATED
+
+    @property
+    def architecture(self) -> str:
+        """The GPUs that its kernels are compiled for, as CMake names them."""
+        return cmake_architecture(self.device)
 
     @property
     def schedule(self) -> Schedule:
@@ -106,15 +118,14 @@ class Plan:
 
 
 def make_gpu(
-    plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, emulated: bool,
+    plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, device: str,
     timed: bool = False, observed: bool = False, checked: bool = False, logged: bool = False,
     copy_streams: int = 1,
 ) -> Gpu:  # fmt: skip
     """Write the calls of programs some of whose steps a GPU runs.
 
     With `timed` it times each, with `observed` their values are copied for an observer, with
-    `checked` for checks around each, with `logged` each is announced in the log: none of them is
-    part of a graph then.
+    `checked` for checks around each, with `logged` each is logged: none of them is in a graph.
     `kernels` are those of all programs. Of several programs each is run by a function of its own.
     Inputs and outputs are copied on at most `copy_streams`.
     """
@@ -130,7 +141,7 @@ def make_gpu(
         )  # fmt: skip
         runs.append(_make_run(plan, launched, segments, function, write, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
-    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, emulated, tuple(runs))
+    return Gpu(tuple(map(listed, launched)), tuple(segments), arena, device, tuple(runs))
 
 
 def _make_run(

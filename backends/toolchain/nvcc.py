@@ -16,6 +16,8 @@ from atc.backends.toolchain.processes import Log, TimedOut, no_log, run_binary, 
 from atc.errors import OptionError, ToolchainError
 
 _ANSWER = 60.0  # seconds that nvcc may take to say who it is
+FLAGS = ("-std=c++17", "-O3", "--fmad=false")
+"""Flags of every kernel for any device: floating point as it is written, as everywhere."""
 HOW = "install the CUDA toolkit, or run: pip install 'atc[cuda]'; NVCC or CUDA_HOME may say where"
 
 
@@ -86,12 +88,18 @@ def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
 
 
 def nvcc_flags(device: str) -> tuple[str, ...]:
-    """Return the flags of every kernel: floating point as it is written, as everywhere."""
+    """Return the flags of every kernel for a device."""
     real = _real(device)
     kind = ("-cubin", f"-gencode=arch={real.replace('sm', 'compute')},code={real}")
     if device == PORTABLE:
         kind = ("-fatbin", f"-gencode=arch={device},code=[{device},{real}]")
-    return (*kind, "-std=c++17", "-O3", "--fmad=false", "-Werror=all-warnings")
+    return (*kind, *FLAGS, "-Werror=all-warnings")
+
+
+def cmake_architecture(device: str) -> str:
+    """Return what a device's kernels are compiled for, as CMAKE_CUDA_ARCHITECTURES names it."""
+    number = _real(device).removeprefix("sm_")
+    return number if device == PORTABLE else f"{number}-real"
 
 
 def _real(device: str) -> str:
