@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from atc.backends.cuda.gpus import gpu_of
@@ -87,12 +88,13 @@ class _Shared(DeviceKernel):
         product, count = product_of(w), w.outputs[0].size
         lanes, columns, lanes_first = self._shape(product)
         loops = [*product.batch, ("i", product.m), ("j", product.n)]
+        if isinstance(w.op, MatMul):
+            product = replace(product, target="number")
         after, value = epilogue_lines(epilogue_of(w), w, "total", product.loops, product.first)
         return {
             "product": product, "type": product.accumulator.c, "after": after, "value": value,
             "count": count, "blocks": -(-count // columns), "lanes": lanes, "columns": columns,
             "lanes_first": lanes_first, "indices": unravel("number", loops),
-            "target": "number" if isinstance(w.op, MatMul) else product.target,
             "step": multiply_add(product.accumulator, "total", product.a.value, product.b.value),
             "join": accumulate("Sum", product.accumulator, "other"),
         }  # fmt: skip
