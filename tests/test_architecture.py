@@ -90,7 +90,7 @@ CUDA_KERNELS = [
 """The families of `backends/cuda`, likewise."""
 
 DEFERRED = {
-    "cli", "tools.commands", "tools.verify", "load_and_run.command", "batch.run", "entry",
+    "cli", "tools.commands", "tools.verify", "load_and_run", "batch.run", "entry",
     "accuracy.float64",
 }
 """Who may defer imports: commands load what they run, `batch.run` what rows take that aren't kept,
