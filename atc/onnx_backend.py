@@ -28,9 +28,10 @@ from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights
+from atc.dims import InputShape
 from atc.errors import ModelError, UnsupportedError
 from atc.files.temporary import temporary_folder
-from atc.importers.onnx import InputShape, inlined, pin_inputs
+from atc.importers.onnx import inlined, pin_inputs
 from atc.ir.graph import Array, DType, Graph
 from atc.lower import lower_model
 from atc.lower.strings import cells, is_text, texts

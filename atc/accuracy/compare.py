@@ -21,7 +21,7 @@ from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
 from atc.convert import load_model
-from atc.dims import Extent
+from atc.dims import Extent, InputShape
 from atc.errors import (
     OptionError,
     UnsupportedError,
@@ -33,7 +33,6 @@ from atc.errors import (
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.options.shapes import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.layers import Layered
 from atc.runtime.load import open_network

@@ -15,11 +15,11 @@ from pathlib import Path
 import onnx_ir
 
 from atc.backends.toolchain.processes import TimedOut, run_binary
+from atc.dims import InputShape
 from atc.errors import AtcError, ModelError, OptionError, ToolchainError, one_line
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model as load_known
 from atc.importers.foreign import Foreign, foreign_format
-from atc.importers.onnx import InputShape
 
 __all__ = ["CONVERTED", "load_model"]
 

@@ -19,7 +19,18 @@ from atc.dims.extents import (
     reach,
     symbols_of,
 )
-from atc.dims.names import RANGES, Extent, Named, Range, Sum, collected, is_name, named, read_sum
+from atc.dims.names import (
+    RANGES,
+    Extent,
+    InputShape,
+    Named,
+    Range,
+    Sum,
+    collected,
+    is_name,
+    named,
+    read_sum,
+)
 from atc.dims.nonempty import at_least_one, divides_by_zero, substituted
 from atc.dims.parse import parse_extent
 from atc.dims.polynomial import Function, Symbol
@@ -27,8 +38,8 @@ from atc.dims.text import bind_tokens, functions_in, is_open, plain
 from atc.dims.undecided import NARROWER, RELATED, Undecided, decided
 
 __all__ = [
-    "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "Named", "Range", "Sum", "Symbol",
-    "Undecided", "as_int", "at_least_one", "bind_tokens",
+    "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "InputShape", "Named", "Range",
+    "Sum", "Symbol", "Undecided", "as_int", "at_least_one", "bind_tokens",
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",

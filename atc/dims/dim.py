@@ -145,12 +145,17 @@ def applied(fn: Call, *args: int) -> int:
     return atom_of(Function(fn, args, _call_in_c(fn, args)))
 
 
+def _is_rounded_down(args: Sequence[int]) -> bool:
+    """Return whether C divides so, too: of what is not negative, by what is positive."""
+    return lower_bound(args[0]) >= 0 and lower_bound(args[1]) > 0
+
+
 def _call_in_c(fn: Call, args: Sequence[int]) -> str:
     texts = [in_c(a) for a in args]
     match fn:
         case "ne":
             operator = "!="
-        case "div" | "mod" if lower_bound(args[0]) >= 0 < lower_bound(args[1]):  # C rounds so
+        case "div" | "mod" if _is_rounded_down(args):
             operator = "/" if fn == "div" else "%"
         case _:
             return f"atc_{fn}({', '.join(texts)})"

@@ -73,6 +73,9 @@ class Sum:
 Extent = int | Range | Named | Sum
 """What the shape of an input may say of an axis: -1 is one that another option lists."""
 
+InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
+"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
+
 
 def is_name(text: str) -> bool:
     """Return whether a text may be a name in `--input_shape`."""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import onnx_ir
 
-from atc.dims import Extent
+from atc.dims import Extent, InputShape
 from atc.errors import ModelError, OptionError, one_line, reason_of, way_out
 from atc.files.regular import regular
 from atc.importers.foreign import refuse_foreign
 from atc.importers.megengine import is_megengine, load_megengine
 from atc.importers.mxnet import is_mxnet, load_mxnet
-from atc.importers.onnx import InputShape, load_onnx, pin_inputs
+from atc.importers.onnx import load_onnx, pin_inputs
 from atc.importers.optimised_graph import load_graph
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
-from atc.dims import Extent, Named, Sum
+from atc.dims import Extent, InputShape, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
 from atc.importers.axes import Names, names_of, resolve, resolve_by_names
 from atc.importers.domains import STANDARD, resolve_domains
@@ -27,10 +27,6 @@ NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
 MOST_NODES = 1 << 20
 """The most nodes of a model after its functions are inlined."""
-
-InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
-"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
-
 
 def load_onnx(path: Path) -> onnx_ir.Model:
     """Read an ONNX file, with external data from its own folder and functions inlined.

@@ -13,10 +13,9 @@ from atc.backends.machine import Machine
 from atc.backends.target import host_arch
 from atc.backends.targets import get_target
 from atc.cache.remote_url import RemoteUrl
-from atc.dims import Extent, Named, Range
+from atc.dims import Extent, InputShape, Named, Range
 from atc.errors import OptionError
 from atc.options.machine import chosen_machine
-from atc.options.shapes import InputShape
 from atc.options.values import EXPORT, Checks
 
 _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from atc.dims import Named, Range
+from atc.dims import InputShape, Named, Range
 from atc.errors import OptionError
 from atc.options.options import Options
-from atc.options.shapes import InputShape
 
 MOST = 100
 _LISTS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from atc.dims import Extent, Named, Range, is_name, read_sum
+from atc.dims import Extent, InputShape, Named, Range, is_name, read_sum
 from atc.errors import OptionError
 from atc.options.values import listed, shown, whole
 
@@ -16,8 +16,6 @@ SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,1~8", for a scalar "name:"'
 NAMES_FORMAT = 'the form is "name:n,1~8,s=1~16;name2:n,s+1"'
 ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
 
-InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
-"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 
 def shapes(value: object) -> Mapping[str, InputShape]:

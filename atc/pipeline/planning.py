@@ -62,7 +62,7 @@ def plan_all(
         request, target, timed.timings, timed.limits, ranges, shape_profiles, diagnostics, compiler
     )
     made: dict[int, Planned] = {}
-    for k in sorted(range(len(graphs)), key=lambda k: _size(graphs[k]) if shape_profiles else k):
+    for k in sorted(range(len(graphs)), key=lambda k: _size(graphs[k])):
         made[k] = _within(graphs[k], request, planner, diagnostics)
         if shape_profiles:  # large shapes can do with what small ones need, less so the reverse
             planner = planner.preferring(packings(made[k].selection, target))

@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 
-from atc.dims import Extent, Named, Range
+from atc.dims import Extent, InputShape, Named, Range
 from atc.errors import OptionError
-from atc.options.shapes import InputShape, shapes
+from atc.options.shapes import shapes
 
 
 @dataclass(frozen=True)

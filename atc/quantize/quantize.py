@@ -23,12 +23,12 @@ import onnx_ir
 
 from atc.convert import load_model
 from atc.diagnostics import Diagnostics
+from atc.dims import InputShape
 from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
 from atc.lower.context import node_name
 from atc.options.options import Options
-from atc.options.shapes import InputShape
 from atc.pipeline.pipeline import Compile
 from atc.pipeline.request import resolve_request
 from atc.quantize.calibration import Feeds, Labelled, Types, read_labelled, read_samples
