@@ -22,7 +22,7 @@ from atc.backends.targets import get_target
 from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.sources import kernel_tree
 from atc.ir.graph import Graph
-from atc.onnx_backend import AtcBackendRep
+from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.program.steps import Program, calls
@@ -303,3 +303,19 @@ def texts_of(cubin: bytes) -> dict[str, bytes]:
         if label.startswith(".text."):
             found[label.removeprefix(".text.")] = cubin[begin : begin + length]
     return found
+
+
+def check_cases(names: Sequence[str], target: str) -> None:
+    """Compare kernels by a target's code with the reference; fails with all that differ."""
+    networks = compile_networks([lowered(CASES[n]).graph for n in names], get_target(target))
+    wrong = []
+    for name, network in zip(names, networks, strict=True):
+        own = lowered(CASES[name])
+        right_ones = expected(name, own.model, own.feeds)
+        try:
+            for found, right in zip(network.run(own.feeds).values(), right_ones, strict=True):
+                scale = max(float(np.abs(right).max()), 1e-6)
+                np.testing.assert_allclose(found, right, atol=1e-4 * scale, rtol=1e-4)
+        except (AssertionError, RuntimeError) as error:
+            wrong.append(f"{name}: {error}")
+    assert not wrong, "\n".join(wrong)

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def in_own_process(seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function in a new process; AssertionError says what it raised, or that it is late."""
+def in_own_process(seconds: float, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function in a new process; AssertionError says what it raised, or that it is late.
+
+    The process imports the function: a support module's will do, a test module's won't.
+    """
     context = multiprocessing.get_context("spawn")  # CUDA's driver doesn't survive a fork
     told, tells = context.Pipe(duplex=False)
     process = context.Process(target=_call, args=(tells, function, *arguments), daemon=True)
@@ -26,7 +29,7 @@ def in_own_process(seconds: float, function: Callable[..., None], *arguments: An
     assert not said, said
 
 
-def _call(tells: Any, function: Callable[..., None], *arguments: Any) -> None:
+def _call(tells: Any, function: Callable[..., object], *arguments: Any) -> None:
     try:
         function(*arguments)
     except BaseException:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import numpy as np
 import onnx
 import pytest
 import suite
-from cuda_cases import CASES, expected, lowered
+from cuda_cases import CASES, check_cases
 from cuda_networks import X, attention_model, compiled, image_model, mixed_model
 from own_process import in_own_process
 from projects import reference
 
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.targets import get_target
-from atc.onnx_backend import compile_networks
 from atc.runtime.load import load
 
 
@@ -39,22 +38,6 @@ def needs_gpu(test: Any) -> Any:
 def test_the_target_is_the_devices_own() -> None:
     architecture = architecture_for(compute_capabilities()[0])
     assert get_target("cuda").device == (architecture or "compute_80")
-
-
-def check_cases(names: Sequence[str], target: str) -> None:
-    """Compare kernels by a target's code with the reference; fails with all that differ."""
-    networks = compile_networks([lowered(CASES[n]).graph for n in names], get_target(target))
-    wrong = []
-    for name, network in zip(names, networks, strict=True):
-        own = lowered(CASES[name])
-        right_ones = expected(name, own.model, own.feeds)
-        try:
-            for found, right in zip(network.run(own.feeds).values(), right_ones, strict=True):
-                scale = max(float(np.abs(right).max()), 1e-6)
-                np.testing.assert_allclose(found, right, atol=1e-4 * scale, rtol=1e-4)
-        except (AssertionError, RuntimeError) as error:
-            wrong.append(f"{name}: {error}")
-    assert not wrong, "\n".join(wrong)
 
 
 @needs_gpu
