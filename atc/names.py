@@ -32,7 +32,7 @@ can be called."""
 
 LOCALS = re.compile(
     r"[AB]\d+|[tw]\d+|add_time|advance|arena|begin|budget|compute|ctx|difference|log_status"
-    r"|nanoseconds|observe|run_pieces|seen|status|watched_value|weights|write_log"
+    r"|nanoseconds|observe|run_partitions|seen|status|watched_value|weights|write_log"
     r"|atc_.*|.*_t|[A-Z][A-Z0-9]*_[A-Z0-9_]*|EOF|INFINITY|NAN"
 )
 """What the generated run function uses beside its tensors: locals, kernels, types, macros."""

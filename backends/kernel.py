@@ -129,16 +129,16 @@ def weight_type(w: Workload) -> TensorType | None:
 class WorkSplit:
     """Work-sharing of a call by threads: in so many parts, so many times.
 
-    All pieces of a phase have ended before the next phase begins.
+    All partitions of a phase have ended before the next phase begins.
     """
 
-    pieces: int = 1
+    partitions: int = 1
     phases: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
         """The C parameters that say what to compute; none where it is all at once."""
-        return (*["piece"] * (self.pieces > 1), *["phase"] * (self.phases != 1))
+        return (*["partition"] * (self.partitions > 1), *["phase"] * (self.phases != 1))
 
 
 def loop_cycles(w: Workload) -> float:

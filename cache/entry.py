@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from atc.cache.folder import Data, Folder, pieces_of
+from atc.cache.folder import Data, Folder, chunks_of
 from atc.cache.key import Key, parse_key
 from atc.cache.secret import Secret
 
@@ -168,9 +168,9 @@ def store(folder: Folder, key: Key, name: str, data: Data, secret: Secret) -> in
     That comes last, so it never refers to an absent object.
     """
     digest, size, content = key.digest(), 0, hashlib.sha256()
-    for piece in pieces_of(data):
-        size += len(piece)
-        content.update(piece)
+    for chunk in chunks_of(data):
+        size += len(chunk)
+        content.update(chunk)
     stored = Descriptor(digest, name, size, content.hexdigest())
     descriptor = {
         "format": FORMAT,

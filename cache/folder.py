@@ -30,7 +30,7 @@ OTHERS = 0o022  # mode bits that let others than the owner write
 EVERYBODY = 0o002
 
 Data: TypeAlias = bytes | Iterable[bytes | memoryview]
-"""The bytes of a file, in pieces where they are many."""
+"""The bytes of a file, in chunks where they are many."""
 
 
 class Folder:
@@ -128,8 +128,8 @@ class Folder:
         descriptor = os.open(temporary, flags, mode, dir_fd=self._descriptor)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                for piece in pieces_of(data):
-                    file.write(piece)
+                for chunk in chunks_of(data):
+                    file.write(chunk)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -182,8 +182,8 @@ class Folder:
             os.close(descriptor)
 
 
-def pieces_of(data: Data) -> Iterable[bytes | memoryview]:
-    """Return the pieces of what may be whole."""
+def chunks_of(data: Data) -> Iterable[bytes | memoryview]:
+    """Return the chunks of what may be whole."""
     return [data] if isinstance(data, bytes) else data
 
 

@@ -15,7 +15,7 @@ from atc.cache.aging import evict, is_full, remove_stale_temporaries
 from atc.cache.counts import add_counts
 from atc.cache.entry import Damaged
 from atc.cache.explain import Explainer
-from atc.cache.folder import Data, Folder, describe, pieces_of
+from atc.cache.folder import Data, Folder, chunks_of, describe
 from atc.cache.key import Key
 from atc.cache.limits import Limits, read_limits
 from atc.cache.listings import Listings
@@ -141,17 +141,17 @@ class Cache:
     def put(self, key: Key, name: str, data: Data, *, bypass: bool = False) -> None:
         """Store a compiled object; the first failure is a warning and ends storing.
 
-        One in pieces, which are gone through more than once, never lies in memory as a whole
+        One in chunks, which are gone through more than once, never lies in memory as a whole
         unless it is small enough for a remote store.
         """
         with self._mutex:
             place = self._place
             if place is None or bypass:
                 return
-            if self._remote is not None and sum(map(len, pieces_of(data))) < LARGEST:
+            if self._remote is not None and sum(map(len, chunks_of(data))) < LARGEST:
                 label = one_line(name, _MAX_NAME)
                 named = object_name(place.folder.path.name, key.digest())
-                whole = b"".join(pieces_of(data))
+                whole = b"".join(chunks_of(data))
                 self._remote.put(named, object_payload(key, label, whole))
             self._store(place, key, name, data)
 

@@ -147,7 +147,7 @@ class StepWriter:
             lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
         if call.partition is not None:
             lines = self._partitioned(call, call.partition, arguments)
-        elif call.source.work_split.pieces > 1:
+        elif call.source.work_split.partitions > 1:
             lines = self._shared(call, arguments)
         if self.timed:
             self.uses.times = self.uses.host_times = True
@@ -165,7 +165,7 @@ class StepWriter:
 
     def _partitioned(self, call: Call, cut: AxisPartition, arguments: Sequence[str]) -> list[str]:
         """Return the lines in which threads share an axis, whose extent the run may decide."""
-        name, source = f"pieces_{self.number - 1}", call.source
+        name, source = f"partitions_{self.number - 1}", call.source
         operands = [(a.type, f"at[{k}]") for k, a in enumerate(source.arguments[: len(arguments)])]
         steps = zip(operands, cut.steps, strict=False)
         places = [
@@ -174,20 +174,21 @@ class StepWriter:
             for (kind, place), step in steps
         ]  # fmt: skip
         if source.scratch:
-            each = self._factor(source.scratch // cut.pieces)
-            places.append(f"(char *)at[{len(places)}] + piece * {each}")
+            each = self._factor(source.scratch // cut.partitions)
+            places.append(f"(char *)at[{len(places)}] + partition * {each}")
         places.append(self._dims(call))
-        count, unit = self._extent(cut.extent), cut.pieces * cut.unit
+        count, unit = self._extent(cut.extent), cut.partitions * cut.unit
         run = f"{source.symbol}({', '.join(places)});"
         first, in_table = len(arguments), bool(re.search(r"\bd\[", run))
         lines = (
             *[f"const int64_t *const d = at[{first + 1}];"] * in_table,
             f"const int64_t *const axis = at[{first}];",
-            "const int64_t begin = piece * axis[1];",
+            "const int64_t begin = partition * axis[1];",
             f"const int64_t {OWN} = axis[0] - begin < axis[1] ? axis[0] - begin : axis[1];",
             run,
         )
-        what = f"any piece of step {self.number - 1}: `axis` are its iterations, and a piece's"
+        step = f"any partition of step {self.number - 1}"
+        what = f"{step}: `axis` are its iterations, and those of a partition"
         self.tasks.append(Task(name, what, (lines,)))
         share = f"({count} + {unit - 1}) / {unit}{f' * {cut.unit}' * (cut.unit > 1)}"
         if pays := self._pays(call):
@@ -198,7 +199,8 @@ class StepWriter:
             "{",
             f"  const int64_t axis[] = {{{count}, {share}}};",
             f"  void *const operands[] = {{{', '.join(f'(void *)({v})' for v in values)}}};",
-            f"  {some}run_pieces(ctx, {name}, operands, (int)((axis[0] + axis[1] - 1) / axis[1]));",
+            f"  {some}run_partitions("
+            f"ctx, {name}, operands, (int)((axis[0] + axis[1] - 1) / axis[1]));",
             "}",
         ]
 
@@ -213,20 +215,20 @@ class StepWriter:
 
     def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
         """Return the lines in which threads share a call, phase after phase."""
-        work_split, name = call.source.work_split, f"pieces_{self.number - 1}"
+        work_split, name = call.source.work_split, f"partitions_{self.number - 1}"
         places = [f"at[{k}]" for k in range(len(arguments))]
         values = [f"(void *)({pointer})" for pointer in arguments]
         phased = work_split.phases != 1
-        own = ["piece"]
+        own = ["partition"]
         if phased:
             own.append(f"*(const int *)at[{len(arguments)}]")
             values.append("&phase")
         ends = len(places) - bool(call.source.dims)  # extents come last
         line = f"{call.source.symbol}({', '.join((*places[:ends], *own, *places[ends:]))});"
-        self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
-        count = work_split.pieces
-        run = f"run_pieces(ctx, {name}, operands, {count});"
-        alone = f"for (int piece = 0; piece < {count}; piece++) {name}(operands, piece);"
+        self.tasks.append(Task(name, f"any partition of step {self.number - 1}", ((line,),)))
+        count = work_split.partitions
+        run = f"run_partitions(ctx, {name}, operands, {count});"
+        alone = f"for (int k = 0; k < {count}; k++) {name}(operands, k);"
         loop = f"for (; phase < {self._extent(work_split.phases)}; phase++) " if phased else ""
         lines = [f"{loop}{run}"]
         if pays := self._pays(call):
@@ -276,14 +278,14 @@ class StepWriter:
         ]
 
     def _parallel(self, step: Parallel) -> Iterator[str]:
-        """Yield the call of a task for all pieces."""
-        name = f"pieces_{self.number}"
+        """Yield the call of a task for all partitions."""
+        name = f"partitions_{self.number}"
         head = self._head(step, step.node.op.kind)
         table = Table()
-        pieces = tuple(tuple(self._in_thread(piece, table.place)) for piece in step.pieces)
-        self.tasks.append(Task(name, head, pieces))
-        yield f"/* {head}: {_arrow(step)}, in {len(pieces)} pieces */"
-        yield from table.run(name, len(pieces))
+        partitions = tuple(tuple(self._in_thread(each, table.place)) for each in step.partitions)
+        self.tasks.append(Task(name, head, partitions))
+        yield f"/* {head}: {_arrow(step)}, in {len(partitions)} partitions */"
+        yield from table.run(name, len(partitions))
 
     def _fork(self, step: Fork) -> Iterator[str]:
         """Yield the call of a task for all branches."""

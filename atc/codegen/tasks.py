@@ -1,4 +1,4 @@
-"""Functions that threads run: the pieces of a call, or branches of the network."""
+"""Functions that threads run: the partitions of a call, or branches of the network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """A function that runs one piece of a call: the lines of each, with pointers in a table."""
+    """A function that runs one partition of a call: the lines of each, with pointers in a table."""
 
     name: str
     comment: str
-    pieces: tuple[tuple[str, ...], ...]
+    partitions: tuple[tuple[str, ...], ...]
 
 
 class Table:
@@ -25,9 +25,9 @@ class Table:
         """Return the C of a pointer within the task."""
         return f"at[{self._index.setdefault(pointer, len(self._index))}]"
 
-    def run(self, task: str, pieces: int) -> Iterator[str]:
-        """Yield the table and the call that runs all pieces of a task."""
+    def run(self, task: str, partitions: int) -> Iterator[str]:
+        """Yield the table and the call that runs all partitions of a task."""
         yield "{"
         yield f"  void *const operands[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
-        yield f"  run_pieces(ctx, {task}, operands, {pieces});"
+        yield f"  run_partitions(ctx, {task}, operands, {partitions});"
         yield "}"

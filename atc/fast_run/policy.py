@@ -5,7 +5,7 @@ are sorted, so that a file under version control changes only where a choice doe
 
     digest | nanoseconds | candidate | workload
 
-With threads there are lines of calls too, which have `N pieces` in the candidate's place.
+With threads there are lines of calls too, which have `N partitions` in the candidate's place.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Pick:
     summary: str
 
     @property
-    def pieces(self) -> int:
+    def partitions(self) -> int:
         """The number of threads that share the call, where the line says that; else 0."""
-        found = re.fullmatch(r"(\d{1,4}) pieces", self.label)
+        found = re.fullmatch(r"(\d{1,4}) (?:partitions|pieces)", self.label)  # as once called
         return int(found[1]) if found else 0
 
 
@@ -120,9 +120,9 @@ def picks(timings: Timings, target: Target, price: float = CYCLES) -> dict[str, 
     return found
 
 
-def pieces_pick(count: int, ns: float, w: Workload) -> Pick:
+def partitions_pick(count: int, ns: float, w: Workload) -> Pick:
     """Return the line that says how many threads share the call of a workload."""
-    return Pick(f"{count} pieces", ns, workload_summary(w))
+    return Pick(f"{count} partitions", ns, workload_summary(w))
 
 
 def replay(

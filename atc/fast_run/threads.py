@@ -1,4 +1,4 @@
-"""Fast-run with threads: in how many pieces each long call takes least time.
+"""Fast-run with threads: in how many partitions each long call takes least time.
 
 Every such call becomes a network of its own, built for each number of threads and timed by the
 clock on the wall, its constants in the caches. Times are kept beside those of candidates.
@@ -27,7 +27,7 @@ from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
 from atc.memory.arena import plan_memory
 from atc.program.build import build_program
-from atc.program.partition import pieces, shared
+from atc.program.partition import partitions, shared
 from atc.program.row_partition import rows_of_threads
 from atc.select.select import Choice, Selection
 from atc.templates import render
@@ -38,7 +38,7 @@ ROUNDS = 3
 """How often the programs of a call run, alternately."""
 MIN_NS, BATCHES = 1e6, 10
 NEAR = 1.05
-"""How much longer more pieces may take: a busy machine measures them worse than they are."""
+"""How much longer more partitions may take: a busy machine measures them worse than they are."""
 MOST_PORTS = 64
 """Operands and results that the program has places for."""
 
@@ -56,7 +56,7 @@ def long_calls(selection: Selection, target: Target, threads: int) -> list[Choic
 
 
 def _is_cut(w: Workload, candidate: Candidate, target: Target, threads: int) -> bool:
-    cut = pieces(w, candidate, target, threads)
+    cut = partitions(w, candidate, target, threads)
     rows = rows_of_threads(w, candidate, target, threads, cut)
     return bool(cut or rows) or shared(w, candidate, target, threads) is not candidate
 
@@ -71,7 +71,7 @@ def measure_counts(
     calls: list[Choice], threads: int, bench: Bench,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, tuple[int, float]]:  # fmt: skip
-    """Return the best number of pieces of each call by its digest, with its time in ns.
+    """Return the best number of partitions of each call by its digest, with its time in ns.
 
     Calls that can't be timed are left out; they are cut for all threads.
     """
@@ -87,16 +87,16 @@ def measure_counts(
 
 
 def _times(choice: Choice, threads: int, bench: Bench) -> dict[int, float]:
-    """Return the time of each number of pieces, from the algo cache or measured now."""
+    """Return the time of each number of partitions, from the algo cache or measured now."""
     context = bench.context
     parts = (call_digest(choice, bench.target, threads), context.compiler.version, *context.flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    bench.algo.fetch([(key, [f"{n} pieces" for n in range(1, threads + 1)])])
-    known = [bench.algo.get(key, f"{n} pieces") for n in range(1, threads + 1)]
+    bench.algo.fetch([(key, [f"{n} partitions" for n in range(1, threads + 1)])])
+    known = [bench.algo.get(key, f"{n} partitions") for n in range(1, threads + 1)]
     times = {n: ns for n, (there, ns) in enumerate(known, 1) if there and ns is not None}
     if len(times) < threads and bench.measures:
         times = _measured(choice, threads, bench)
-        bench.algo.put(key, {f"{n} pieces": ns for n, ns in times.items()})
+        bench.algo.put(key, {f"{n} partitions": ns for n, ns in times.items()})
         bench.algo.save()
     return times
 

@@ -24,8 +24,8 @@ from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     Policy,
     add_to_policy,
+    partitions_pick,
     picks,
-    pieces_pick,
     replay,
     uncovered,
     workload_summary,
@@ -114,9 +114,9 @@ def counted(
     calls = long_calls(selection, target, threads)
     by_digest = {call_digest(c, target, threads): c for c in calls}
     found = {
-        d: pick.pieces
+        d: pick.partitions
         for d in by_digest
-        if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
+        if (pick := policy.get(d)) is not None and 0 < pick.partitions <= threads
     }
     left = [c for d, c in by_digest.items() if d not in found]
     place = _place(options, context, env, diagnostics.warn) if left and options.measures else None
@@ -133,7 +133,9 @@ def counted(
             )  # fmt: skip
         found |= {d: n for d, (n, _) in fresh.items()}
         if path is not None:
-            lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
+            lines = {
+                d: partitions_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()
+            }
             add_to_policy(path, lines)
     return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
 

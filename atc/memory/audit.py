@@ -193,7 +193,7 @@ class _Auditor:
                         self._call(call, intact, overwritten)
                 case Parallel():
                     self._check_races(step)
-                    intact = self.run(step.pieces, intact)
+                    intact = self.run(step.partitions, intact)
                 case Fork():
                     self._check_branches(step)
                     for branch in step.branches:
@@ -267,22 +267,22 @@ class _Auditor:
         return [_Span(at + begin * row, at + end * row) for at in starts if begin < end]
 
     def _check_races(self, step: Parallel) -> None:
-        """Raise unless each piece writes only what no other of them reads or writes.
+        """Raise unless each partition writes only what no other of them reads or writes.
 
         Chains write rows of one value.
         """
         result = step.node.outputs[0]
-        chains = [p for p in step.pieces if isinstance(p, CascadeLoop)]
+        chains = [p for p in step.partitions if isinstance(p, CascadeLoop)]
         ranges = sorted((p.stripes[0][-1].begin, p.stripes[-1][-1].end) for p in chains)
         disjoint = all(a[1] <= b[0] for a, b in pairwise(ranges))
-        own = [list(calls([piece])) for piece in step.pieces]
-        written = [[s for c in piece for s in self._written_by(c, result)] for piece in own]
-        for k, piece in enumerate(own):
-            names = (a for call in piece for a in call.arguments if a != result)
+        own = [list(calls([partition])) for partition in step.partitions]
+        written = [[s for c in partition for s in self._written_by(c, result)] for partition in own]
+        for k, partition in enumerate(own):
+            names = (a for call in partition for a in call.arguments if a != result)
             touched = [*written[k], *(s for a in names if (s := self._span(a)))]
             others = [s for j, spans in enumerate(written) if j != k for s in spans]
             if not disjoint or any(one.meets(other) for one in touched for other in others):
-                raise InternalError(f"memory plan: pieces of '{result}' meet")
+                raise InternalError(f"memory plan: partitions of '{result}' meet")
 
     def _check_branches(self, step: Fork) -> None:
         """Raise unless no branch writes bytes that another one reads or writes, wherever they lie.

@@ -64,17 +64,17 @@ def wrong(
 
 
 def file_digest(path: Path) -> str:
-    """Return a file's SHA-256; read in large pieces, between which other threads may run.
+    """Return a file's SHA-256; read in large chunks, between which other threads may run.
 
     That of a folder is made of its files' names and theirs. Raises OSError, also of a file that
     never ends.
     """
-    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(1 << 24))
     if path.is_dir():
         for each in sorted(p for p in path.rglob("*") if p.is_file()):
             digest.update(f"{each.relative_to(path).as_posix()}\0{file_digest(each)}".encode())
         return digest.hexdigest()
     with regular(path).open("rb", buffering=0) as file:
-        while size := file.readinto(piece):
-            digest.update(piece[:size])
+        while size := file.readinto(chunk):
+            digest.update(chunk[:size])
     return digest.hexdigest()

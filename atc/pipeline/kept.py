@@ -46,7 +46,7 @@ LARGEST = 1 << 28
 """Bytes of an output folder that is kept."""
 SHARE = 4
 """It is no more than this part of what a target's folder of the cache may hold."""
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _ONNX, _OUTSIDE = b"\x08", b"location"  # ONNX's first byte, and the name of a file with data
 
 _UNKEPT = (
@@ -226,13 +226,13 @@ def _model_digest(options: Options) -> str:
         return ""
     digest, end = sha256(), b""
     with regular(options.model).open("rb") as file:
-        while piece := file.read(_PIECE):
-            if not end and (not piece.startswith(_ONNX) or b"mg" in piece[:12].lower()):
+        while chunk := file.read(_CHUNK):
+            if not end and (not chunk.startswith(_ONNX) or b"mg" in chunk[:12].lower()):
                 return ""  # "mg" stands in MegEngine's
-            if _OUTSIDE in piece or _OUTSIDE in end + piece[: len(_OUTSIDE)]:
+            if _OUTSIDE in chunk or _OUTSIDE in end + chunk[: len(_OUTSIDE)]:
                 return ""
-            digest.update(piece)
-            end = piece[-len(_OUTSIDE) :]
+            digest.update(chunk)
+            end = chunk[-len(_OUTSIDE) :]
     return digest.hexdigest() if end else ""
 
 
@@ -288,7 +288,7 @@ def numbers_of(done: Compilation, library: Content | Path | None = None) -> dict
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Chunk:
     """Bytes of an entry: all of a content, or those of a file from `begin` to `end`."""
 
     content: Content | Path
@@ -306,9 +306,9 @@ class _Piece:
                 with self.content.open("rb") as file:
                     file.seek(self.begin)
                     left = self.size
-                    while piece := file.read(min(left, _PIECE)):
-                        left -= len(piece)
-                        yield piece
+                    while chunk := file.read(min(left, _CHUNK)):
+                        left -= len(chunk)
+                        yield chunk
             case Blob():
                 yield from self.content.parts
             case bytes():
@@ -317,57 +317,57 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Packed:
-    """The data of an entry: a line of JSON that lists the files, then pieces that they are of.
+    """The data of an entry: a line of JSON that lists the files, then chunks that they are of.
 
     Files that hold the weights share those. Large files are read as the entry is written.
     """
 
     head: bytes
-    pieces: tuple[_Piece, ...]
+    chunks: tuple[_Chunk, ...]
 
     @property
     def size(self) -> int:
         """The number of all bytes."""
-        return len(self.head) + sum(piece.size for piece in self.pieces)
+        return len(self.head) + sum(chunk.size for chunk in self.chunks)
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         yield self.head
-        for piece in self.pieces:
-            yield from piece
+        for chunk in self.chunks:
+            yield from chunk
 
 
 def _packed(tree: Mapping[str, Content | Path], done: Compilation) -> _Packed:
     blob = done.emission.blob
-    weights = _Piece(blob, 0, blob.size)
-    numbers: dict[int, int] = {}  # of pieces, by identity
-    pieces, files = list[_Piece](), []
+    weights = _Chunk(blob, 0, blob.size)
+    numbers: dict[int, int] = {}  # of chunks, by identity
+    chunks, files = list[_Chunk](), []
     for path, content in tree.items():
-        own: Sequence[_Piece] = [_Piece(content, 0, _size(content))]
+        own: Sequence[_Chunk] = [_Chunk(content, 0, _size(content))]
         if isinstance(content, Path) and blob.size:
             own = _around(content, weights, own[0].size)
         elif content is blob:
             own = [weights]
-        for piece in own:
-            if numbers.setdefault(id(piece), len(pieces)) == len(pieces):
-                pieces.append(piece)
+        for chunk in own:
+            if numbers.setdefault(id(chunk), len(chunks)) == len(chunks):
+                chunks.append(chunk)
         runs = isinstance(content, Path) and os.access(content, os.X_OK)
-        listed = [numbers[id(piece)] for piece in own]
-        files.append({"path": path, "pieces": listed, "executable": runs})
+        listed = [numbers[id(chunk)] for chunk in own]
+        files.append({"path": path, "chunks": listed, "executable": runs})
     head = {
-        "sizes": [piece.size for piece in pieces], "files": files,
+        "sizes": [chunk.size for chunk in chunks], "files": files,
         "numbers": numbers_of(done, tree.get(done.library.name)), "cached": done.build.cached,
         "warnings": done.warnings,
     }  # fmt: skip
-    return _Packed(json.dumps(head).encode() + b"\n", tuple(pieces))
+    return _Packed(json.dumps(head).encode() + b"\n", tuple(chunks))
 
 
-def _around(file: Path, weights: _Piece, size: int) -> Sequence[_Piece]:
-    """Return the pieces of a file: what is before the weights in it, these, what is after them."""
+def _around(file: Path, weights: _Chunk, size: int) -> Sequence[_Chunk]:
+    """Return the chunks of a file: what is before the weights in it, these, what is after them."""
     assert isinstance(weights.content, Blob)
     at = found_in(file, weights.content)
     if at is None:
-        return [_Piece(file, 0, size)]
-    return [_Piece(file, 0, at), weights, _Piece(file, at + weights.size, size)]
+        return [_Chunk(file, 0, size)]
+    return [_Chunk(file, 0, at), weights, _Chunk(file, at + weights.size, size)]
 
 
 def _size(content: Content | Path) -> int:
@@ -389,7 +389,7 @@ def _unpacked(data: bytes) -> tuple[dict[str, Content], dict[str, Any]]:
         views.append(whole[at : at + size])
         at += size
     tree: dict[str, Content] = {
-        file["path"]: Blob(tuple(views[k] for k in file["pieces"]), file["executable"])
+        file["path"]: Blob(tuple(views[k] for k in file["chunks"]), file["executable"])
         for file in head["files"]
     }
     return tree, head

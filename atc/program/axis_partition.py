@@ -1,7 +1,7 @@
 """Partition an axis of a call among threads when the network runs, by the extents that it then has.
 
-A piece is the same kernel on fewer iterations of the outermost axis; it finds its operands, and
-where its results go, so many elements further on. One C function does for all pieces, which is why
+A partition is the same kernel on fewer iterations of the outermost axis; it finds its operands,
+and where its results go, so many elements further on. One C function does for all, which is why
 the axis' extent may be known only at run time.
 """
 
@@ -32,27 +32,27 @@ from atc.program.cuts import Cut, axes_of, cut
 from atc.program.partition import LINE, alike
 
 OWN = "own"
-"""The iterations of a piece, in C."""
+"""The iterations of a partition, in C."""
 
 
 @dataclass(frozen=True)
 class AxisPartition:
-    """Pieces, at most so many, of `extent` iterations of an axis, in multiples of `unit`.
+    """Partitions, at most so many, of `extent` iterations of an axis, in multiples of `unit`.
 
-    `workload` is that of a piece. `steps` are the elements from an iteration to the next of each
+    `workload` is that of each. `steps` are the elements from an iteration to the next of each
     operand that is there, and of the result.
     """
 
     workload: Workload
     extent: int
-    pieces: int
+    partitions: int
     unit: int
     steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class _Own(Symbol):
-    """The extent of a piece, which its task computes."""
+    """The extent of a partition, which its task computes."""
 
     @cached_property
     def text(self) -> str:
@@ -78,10 +78,10 @@ def axis_partition(
         first, second = (cut(w, axis, begin, own) for begin in (0, 1))
         if first is None or second is None:
             return None
-        piece = _piece(w, first)
-        if not (kernel.supports_extents(piece) and kernel.accepts(piece, target)):
+        partition = _partition(w, first)
+        if not (kernel.supports_extents(partition) and kernel.accepts(partition, target)):
             return None
-        packed = kernel.packs(piece, candidate.params, target)
+        packed = kernel.packs(partition, candidate.params, target)
     except Undecided:
         return None
     steps = [b - a for a, b in zip(first.begins(w), second.begins(w), strict=True)]
@@ -90,7 +90,7 @@ def axis_partition(
     step = second.result.begin
     present = (s for s, t in zip(steps, w.inputs, strict=True) if t is not None)
     unit = LINE if step == 1 else 1  # no two threads write to one line of the cache
-    return AxisPartition(piece, axes[axis], threads, unit, (*present, step))
+    return AxisPartition(partition, axes[axis], threads, unit, (*present, step))
 
 
 def _axes(w: Workload) -> Sequence[int]:
@@ -127,20 +127,20 @@ def _may_cut(w: Workload, candidate: Candidate, axis: int) -> bool:
     return True
 
 
-def _piece(w: Workload, first: Cut) -> Workload:
-    """Return the workload of a piece, wherever it begins."""
-    op, piece = w.op, first.workload(w)
+def _partition(w: Workload, first: Cut) -> Workload:
+    """Return the workload of a partition, wherever it begins."""
+    op, partition = w.op, first.workload(w)
     if isinstance(op, Attention):
-        return replace(piece, outputs=w.outputs)  # a batch's rows may lie between other ones'
+        return replace(partition, outputs=w.outputs)  # a batch's rows may lie between other ones'
     if not isinstance(op, Map):
-        return piece
+        return partition
     (y,) = w.outputs
-    size = piece.outputs[0].size
+    size = partition.outputs[0].size
     inputs = tuple(
         TensorType(t.dtype, (size,)) if t is not None and _goes_along(view, op.shape, t, y) else t
         for view, t in zip(op.views, w.inputs, strict=True)
     )
-    return replace(piece, inputs=inputs)
+    return replace(partition, inputs=inputs)
 
 
 def _goes_along(view: View, shape: Sequence[int], type_: TensorType, y: TensorType) -> bool:

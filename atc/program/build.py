@@ -26,7 +26,7 @@ from atc.program.cuts import Range
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
-from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, pieces, shared
+from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, partitions, shared
 from atc.program.row_partition import rows_of_threads
 from atc.program.shared_in_run import shared_in_run
 from atc.program.shared_tables import share_tables
@@ -183,8 +183,8 @@ class _Writer:
     def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:
         """Return the calls of a cascade; each thread has rolling buffers of its own."""
         node = cascade.stages[-1].node
-        pieces = [self._part_of(cascade, k) for k in range(len(cascade.parts))]
-        return Parallel(node, tuple(pieces)) if len(pieces) > 1 else pieces[0]
+        partitions = [self._part_of(cascade, k) for k in range(len(cascade.parts))]
+        return Parallel(node, tuple(partitions)) if len(partitions) > 1 else partitions[0]
 
     def _part_of(self, cascade: Cascade, number: int) -> CascadeLoop:
         made: list[Call] = []
@@ -270,7 +270,7 @@ class _Writer:
             self._rename(result, source)
 
     def _step(self, node: Node, most: int) -> Call | Parallel:
-        """Return a node's call, or those of its pieces for up to `most` threads."""
+        """Return a node's call, or those of its partitions for up to `most` threads."""
         choice = self.selection[node.outputs[0]]
         w, candidate, target = choice.workload, choice.candidate, self.target
         tuned = self.worth.copies is None or not is_copy(w)
@@ -281,7 +281,7 @@ class _Writer:
         if (found := shared_in_run(choice, whole, target, threads, worth, make)) is not None:
             return found
         as_one = whole != candidate or not self.planes.isdisjoint((*node.inputs, *node.outputs))
-        cut = () if as_one else pieces(w, candidate, target, threads, worth)
+        cut = () if as_one else partitions(w, candidate, target, threads, worth)
         in_rows = rows_of_threads(w, candidate, target, threads, cut, worth)
         if in_rows is not None:
             striped, rows = in_rows
@@ -300,16 +300,17 @@ class _Writer:
         made = [self._slice(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
         return Parallel(node, tuple(made))
 
-    def _slice(self, node: Node, choice: Choice, piece: Slice, number: int) -> Call:
-        """Return the call of one piece, with its slices as values of their own."""
+    def _slice(self, node: Node, choice: Choice, partition: Slice, number: int) -> Call:
+        """Return the call of one partition, with its slices as values of their own."""
         inputs = tuple(
-            self._range(name, piece.operands[k], number) if k in piece.operands else name
+            self._range(name, partition.operands[k], number) if k in partition.operands else name
             for k, name in enumerate(node.inputs)
         )
-        output = self._range(node.outputs[0], piece.result, number)
-        part = replace(choice, workload=piece.workload(choice.workload), candidate=piece.candidate)
-        call = self._call(Node(piece.op, inputs, (output,), node.origin), part)
-        own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
+        output = self._range(node.outputs[0], partition.result, number)
+        workload = partition.workload(choice.workload)
+        part = replace(choice, workload=workload, candidate=partition.candidate)
+        call = self._call(Node(partition.op, inputs, (output,), node.origin), part)
+        own, whole = (concrete(w).outputs[0].size for w in (workload, choice.workload))
         return replace(call, chosen=choice.candidate.label, share=own / whole)
 
     def _range(self, value: str, span: Range, number: int) -> str:

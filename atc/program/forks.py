@@ -19,7 +19,7 @@ from atc.ir.graph import Graph, Node, reads
 from atc.ir.ops import Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.ops.external import External
-from atc.program.partition import cycles, is_long, pieces, shared
+from atc.program.partition import cycles, is_long, partitions, shared
 from atc.select.cost import MODELLED, NANOSECONDS
 from atc.select.select import Choice, Selection
 
@@ -333,7 +333,7 @@ def _divided(node: Node, selection: Selection, target: Target, threads: int) -> 
     work_split = split_of(
         candidate.kernel, w, shared(w, candidate, target, threads).params, target
     )
-    count = max(len(pieces(w, candidate, target, threads)), work_split.pieces)
+    count = max(len(partitions(w, candidate, target, threads)), work_split.partitions)
     if count < 2:
         return whole
     operands = zip(w.inputs, w.constant, strict=True)

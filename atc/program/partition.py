@@ -1,8 +1,8 @@
-"""Partition a kernel call into pieces of equal work that threads may run at the same time.
+"""Partition a kernel call into equal shares of work that threads may run at the same time.
 
-A piece is the same kernel with the same parameters on a shorter outermost axis of the result, so
-that it writes a contiguous range of memory, and every result is computed in the same order of
-operations whatever the number of pieces.
+A partition is the same kernel with the same parameters on a shorter outermost axis of the result:
+it writes a contiguous range of memory, and every result is computed in the same order of
+operations whatever the number of partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BYTES_PER_CYCLE = 16
 """The bandwidth of a call that only moves data."""
 
 _OF_LOOPS = (Map, Reduce, MatMul, MatMulPacked, Softmax, Normalize)
-"""Ops whose pieces may begin at any element: no two threads write to one line of the cache."""
+"""Ops whose partitions may begin at any element: no two threads write to one line of the cache."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Slice(Cut):
     candidate: Candidate
 
 
-def pieces(
+def partitions(
     w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
 ) -> tuple[Slice, ...]:
-    """Return the pieces for so many threads; none if the call is short or can't be partitioned.
+    """Return the partitions for so many threads; none if the call is short or can't be partitioned.
 
     Where the run decides extents, these are filters of a convolution: `axis_partition` cuts others.
     """
@@ -121,20 +121,20 @@ def shared(
     for params in kernel.cuts(w, candidate.params, target, threads):
         work_split = kernel.work_split(largest, params, target)
         least = 0 if worth.always or work_split.phases == 1 else work_split.phases * WORTH_PHASE
-        if work_split.pieces > 1 and cycles(largest, target) > least:
+        if work_split.partitions > 1 and cycles(largest, target) > least:
             return replace(candidate, params=params)
     return candidate
 
 
-def _fitted(piece: Slice, w: Workload, target: Target) -> Slice:
-    """Return a piece with parameters of its own, if that doesn't change results."""
-    kernel, own = piece.candidate.kernel, piece.workload(w)
+def _fitted(partition: Slice, w: Workload, target: Target) -> Slice:
+    """Return a partition with parameters of its own, if that doesn't change results."""
+    kernel, own = partition.candidate.kernel, partition.workload(w)
     if not kernel.bitwise_reproducible:
-        return piece
+        return partition
     sets = kernel.parameters(own, target)
-    if piece.candidate.params in sets:
-        return piece
-    return replace(piece, candidate=Candidate(kernel, sets[0]))
+    if partition.candidate.params in sets:
+        return partition
+    return replace(partition, candidate=Candidate(kernel, sets[0]))
 
 
 def is_long(w: Workload, target: Target, worth: Worth = ESTIMATED) -> bool:

@@ -30,7 +30,7 @@ def rows_of_threads(
 ) -> tuple[Candidate, Rows] | None:
     """Return a candidate that computes stripes of rows, and the rows of each thread.
 
-    None if the kernel can't, or if the pieces of the call are faster otherwise.
+    None if the kernel can't, or if the partitions of the call are faster otherwise.
     """
     if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
         return None
@@ -57,7 +57,7 @@ def rows_of_threads(
 def _time_of(
     w: Workload, candidate: Candidate, target: Target, cut: Sequence[Slice], extra: float
 ) -> float:
-    """Return the estimated cycles of pieces, or of the whole call if there are none."""
+    """Return the estimated cycles of partitions, or of the whole call if there are none."""
     if not cut:
         return candidate.kernel.cost(w, candidate.params, target)
     rate = OTHERS * target.machine.far_rate

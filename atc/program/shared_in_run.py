@@ -1,4 +1,4 @@
-"""Calls that threads share by the extents of a run: pieces of panels, or of an axis."""
+"""Calls that threads share by the extents of a run: partitions of panels, or of an axis."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Call:
     slot: Slot | None = None
     """The part of the first output that is written, if not all of it is."""
     chosen: str = ""
-    """The candidate among the choice's estimates, if this call's was derived from it for pieces."""
+    """The candidate among the choice's estimates, if this call's was made from it for threads."""
     share: float = 1.0
     """The part of the work of the choice's estimates that it does."""
     rows: float = 1.0
@@ -44,7 +44,7 @@ class Call:
     partition: AxisPartition | None = None
     """The axis whose iterations threads share when the network runs, if they do."""
     gain: int = 1
-    """Pieces are for several threads where this is above 0."""
+    """Partitions are for several threads where this is above 0."""
 
     @property
     def candidate(self) -> str:
@@ -141,12 +141,12 @@ class Parallel:
     """Tasks that threads may run at the same time: slices of a node's work, or of a cascade's."""
 
     node: Node
-    pieces: tuple[Call | CascadeLoop, ...]
+    partitions: tuple[Call | CascadeLoop, ...]
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls of all pieces."""
-        return tuple(calls(self.pieces))
+        """The calls of all partitions."""
+        return tuple(calls(self.partitions))
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,10 @@ TILED = TiledParams(mr=7, nv=2, phases=1)
         (ConvWinograd(), replace(WINOGRAD, raw=True),
          "conv_winograd(m=4, nv=2, p=8, pf=False, raw=True, rows=3, u=4)"),
         (ConvTilesBytes(), TILES, "conv_amx_bytes(rb=1, tall=False)"),
-        (ConvTilesBytes(), replace(TILES, pieces=3, borders=((0, 1), (2, 0)), planes_y=1, fill_y=0),
-         "conv_amx_bytes(fill_y=0, pieces=3, planes0=1, planes2=0, planes_y=1, rb=1, tall=False)"),
+        (ConvTilesBytes(),
+         replace(TILES, partitions=3, borders=((0, 1), (2, 0)), planes_y=1, fill_y=0),
+         "conv_amx_bytes(fill_y=0, partitions=3, planes0=1, planes2=0, planes_y=1, rb=1, "
+         "tall=False)"),
         (MatMulTile(), TILED, "matmul_tile(mr=7, nv=2, phases=1)"),
         (MatMulTile(), replace(TILED, copy=True, kb=75),
          "matmul_tile(copy=True, kb=75, mr=7, nv=2, phases=1)"),

@@ -141,3 +141,10 @@ def test_picks_are_the_fastest_that_worked() -> None:
     assert (pick.label, pick.ns) == ("map", 3.0)
     assert replay([w], {digest: pick}, TARGET, ANY, pytest.fail) == {w: (measured[0],)}
     assert replay([w], {}, TARGET, ANY, pytest.fail) == {}
+
+
+@pytest.mark.parametrize("word", ["partitions", "pieces"])
+def test_lines_of_calls_that_threads_share_say_how_many_do(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "policy"
+    path.write_text(f"{HEADER}\n{'0' * 16} | 5 | 3 {word} | MatMul\n")
+    assert [pick.partitions for pick in read_policy(path).values()] == [3]

@@ -1,4 +1,4 @@
-"""The number of pieces of each long call is measured, kept in the policy and replayed."""
+"""The number of partitions of each long call is measured, kept in the policy and replayed."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_the_policy_says_how_many_threads_share_a_call(tmp_path: Path) -> None:
         return (tmp_path / name / "net" / "src" / "net.c").read_text()
 
     first, text = source("first", True), policy.read_text()
-    assert len(re.findall(r"\| [12] pieces \| (?:MatMul|Recurrent) ", text)) >= 2
+    assert len(re.findall(r"\| [12] partitions \| (?:MatMul|Recurrent) ", text)) >= 2
     assert source("second", False) == first
-    policy.write_text(re.sub(r"\| [12] pieces \|", "| 1 pieces |", text))
+    policy.write_text(re.sub(r"\| [12] partitions \|", "| 1 partitions |", text))
     assert "start_threads" not in source("alone", False)
-    policy.write_text(re.sub(r"\| [12] pieces \|", "| 2 pieces |", text))
+    policy.write_text(re.sub(r"\| [12] partitions \|", "| 2 partitions |", text))
     both = source("both", False)
-    assert "piece, *(const int *)at" in both
+    assert "partition, *(const int *)at" in both
     assert "case 0:" in both

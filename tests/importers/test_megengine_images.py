@@ -200,10 +200,10 @@ def network(kind: str, layers: int, directions: int, biased: bool, word: str = "
     gates, width, parts, weights = (4 if kind == "LSTM" else 1), WIDTH, [], []
     for _ in range(layers * directions):
         rows = gates * HIDDEN
-        pieces = [normal(rows, width), normal(rows, HIDDEN)]
-        pieces += [normal(rows), normal(rows)] if biased else []
-        parts += [p.ravel() for p in pieces]
-        weights.append((pieces[0], pieces[1], sum(pieces[2:]) if biased else np.zeros(rows)))
+        slices = [normal(rows, width), normal(rows, HIDDEN)]
+        slices += [normal(rows), normal(rows)] if biased else []
+        parts += [p.ravel() for p in slices]
+        weights.append((slices[0], slices[1], sum(slices[2:]) if biased else np.zeros(rows)))
         if len(weights) % directions == 0:
             width = directions * HIDDEN
 

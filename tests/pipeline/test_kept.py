@@ -117,10 +117,10 @@ def test_a_kept_folder_is_that_of_a_warm_build(
     assert tree(tmp_path / "elsewhere/net") == warm
 
 
-def test_large_files_are_kept_in_pieces(
+def test_large_files_are_kept_in_chunks(
     given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_PIECE", 1000)
+    monkeypatch.setattr(kept, "_CHUNK", 1000)
     build(given)
     first = tree(Path(given["output"]))
     assert not compiled_again(given, capsys)

@@ -1,4 +1,4 @@
-"""Calls over ranges of shapes, whose pieces a run makes: the same bits as in one thread."""
+"""Calls over ranges of shapes, whose partitions a run makes: the same bits as in one thread."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     )
     text = project_of(chosen).emission.files["src/net.c"].decode()
     heads = [line for line in text.splitlines() if line.startswith(("  /* ", "/* "))]
-    numbers = {line.split("pieces_")[1].split(",")[0] for line in text.splitlines()
-               if "run_pieces(ctx, pieces_" in line}  # fmt: skip
+    numbers = {line.split("partitions_")[1].split(",")[0] for line in text.splitlines()
+               if "run_partitions(ctx, partitions_" in line}  # fmt: skip
     kinds = {h.split(": ")[1].split(" ")[0] for h in heads
              if h.strip().lstrip("/* ").split(":")[0] in numbers}  # fmt: skip
     assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention"} <= kinds
@@ -193,7 +193,7 @@ def test_listed_shapes_have_threads_beside_ranges_and_without(batch: str, tmp_pa
     )  # fmt: skip
     for profile in (0, 1):
         text = (tmp_path / "net" / "src" / f"net_shape{profile}.c").read_text()
-        assert "run_pieces(ctx, pieces_0, operands, 2);" in text
+        assert "run_partitions(ctx, partitions_0, operands, 2);" in text
     session = onnxruntime.InferenceSession(net.SerializeToString())
     with atc.load(tmp_path / "net") as loaded:
         for images in (4, 1, *((6, 4) if "~" in batch else (4,))):

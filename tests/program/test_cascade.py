@@ -290,8 +290,8 @@ def program_in_cascades(threads: int) -> Program:
 def test_the_audit_catches_cascades_that_read_or_write_other_rows(threads: int) -> None:
     program = program_in_cascades(threads)
     arena = plan_memory(program)
-    pieces = [p for s in program.steps for p in getattr(s, "pieces", (s,))]
-    cascades = [p for p in pieces if isinstance(p, CascadeLoop)]
+    partitions = [p for s in program.steps for p in getattr(s, "partitions", (s,))]
+    cascades = [p for p in partitions if isinstance(p, CascadeLoop)]
     assert len(cascades) >= threads * len(CHAINS) // 2
     for name, by in {"begin": 1, "end": 3, "y_first": 1, "x_first": 2}.items():
         for k in range(name == "x_first", 2):  # the first call reads what is whole
@@ -314,8 +314,10 @@ def _changed(cascade: CascadeLoop, place: tuple[int, int], change: dict[str, int
 def _with(step: Any, old: CascadeLoop, new: CascadeLoop) -> Any:
     if step is old:
         return new
-    pieces = getattr(step, "pieces", None)
-    return replace(step, pieces=tuple(new if p is old else p for p in pieces)) if pieces else step
+    partitions = getattr(step, "partitions", None)
+    if not partitions:
+        return step
+    return replace(step, partitions=tuple(new if p is old else p for p in partitions))
 
 
 def test_memory_holds_a_few_rows_of_what_lies_between() -> None:

@@ -313,7 +313,7 @@ def test_the_bits_are_those_of_one_call_after_the_other(built: Built, name: str)
         for _ in range(20):
             for a, b in zip(want, many(*feed(many)), strict=True):
                 assert a.tobytes() == b.tobytes()
-    assert "run_pieces(ctx, branches_" in (built[name] / "src/net.c").read_text()
+    assert "run_partitions(ctx, branches_" in (built[name] / "src/net.c").read_text()
 
 
 def test_branches_really_run_at_the_same_time(built: Built) -> None:
@@ -331,8 +331,8 @@ def test_branches_may_run_in_any_order(built: Built) -> None:
         given = feed(net)
         want = net(*given)
 
-    def backwards(run: Any, pieces: int) -> None:
-        for k in reversed(range(pieces)):
+    def backwards(run: Any, partitions: int) -> None:
+        for k in reversed(range(partitions)):
             run(k)
 
     got = run_with(built["c99, three"], given, want, backwards)
@@ -364,7 +364,7 @@ def test_forks_inside_a_loop_run_again_and_again(tmp_path: Path) -> None:
     for name, given in {"one": {}, "two": {"parallel_branches": 2}}.items():
         folder = tmp_path / name / "net"
         atc.compile(tmp_path / "m.onnx", folder, build_config="cc -O0", **given)
-        forks = (folder / "src/net.c").read_text().count("run_pieces(ctx, branches_")
+        forks = (folder / "src/net.c").read_text().count("run_partitions(ctx, branches_")
         assert (forks > 0) == (name == "two")
         with atc.load(folder) as net:
             results.append(net(*feed(net)).tobytes())

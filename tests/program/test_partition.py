@@ -1,4 +1,4 @@
-"""Calls cut into pieces: the same bits for any number of threads, whoever runs the pieces."""
+"""Partitions of calls: the same bits for any number of threads, whoever runs them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
         parallel_branches=1, thread_tuning=False,
     )
     text = project_of(options).emission.files["src/net.c"].decode()
-    kinds = {line.split(": ")[1].split(" ")[0] for line in text.splitlines() if "pieces */" in line}
+    lines = (line for line in text.splitlines() if "partitions */" in line)
+    kinds = {line.split(": ")[1].split(" ")[0] for line in lines}
     conv = {"Conv"} if target == "c99" else {"Conv", "ConvBlocked"}
     assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention"} <= kinds
     assert kinds & conv
@@ -129,16 +130,16 @@ def test_contexts_run_at_the_same_time(networks: Builds) -> None:
     assert found == [want] * 12
 
 
-def test_threads_of_the_caller_run_the_pieces_in_any_order(networks: Builds) -> None:
+def test_threads_of_the_caller_run_the_partitions_in_any_order(networks: Builds) -> None:
     net = atc.load(networks["c99", 1, False])
     given = feeds(net)
     want = bits(net(*given))
     ran: list[int] = []
 
-    def backwards(run: Run, pieces: int) -> None:
-        for piece in reversed(range(pieces)):
-            run(piece)
-            ran.append(piece)
+    def backwards(run: Run, partitions: int) -> None:
+        for partition in reversed(range(partitions)):
+            run(partition)
+            ran.append(partition)
 
     outputs = run_with(networks["c99", 3, False], given, net(*given), backwards)
     assert bits(outputs) == want

@@ -1,4 +1,4 @@
-"""Runs a compiled network whose pieces the caller's own threads run."""
+"""Runs a compiled network whose partitions the caller's own threads run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from atc.ir.graph import Array
 
 Run = Callable[[int], None]
-"""Runs one piece."""
+"""Runs one partition."""
 
 
 def run_with(
@@ -23,7 +23,7 @@ def run_with(
 ) -> list[Array]:  # fmt: skip
     """Return the outputs, arrays as those of `like`, of the library `net` in a folder.
 
-    `parallel` runs all pieces of each call; it gets what runs one of them, and how many there are.
+    `parallel` runs all partitions of each call; it gets what runs one of them, and their number.
     """
     library = ctypes.CDLL(str(folder / "libnet.so"))
     library.net_context_size.restype = library.net_arena_size.restype = ctypes.c_size_t
@@ -33,8 +33,8 @@ def run_with(
     assert library.net_init(context, ctypes.c_void_p(start), ctypes.c_size_t(arena.size - 64)) == 0
     task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
 
-    def called(user: object, run: Any, at: int, pieces: int) -> None:
-        parallel(lambda piece: run(at, piece), pieces)
+    def called(user: object, run: Any, at: int, partitions: int) -> None:
+        parallel(lambda partition: run(at, partition), partitions)
 
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, task, ctypes.c_void_p, ctypes.c_int)
     callback = kind(called)
@@ -48,17 +48,17 @@ def run_with(
 def run_at_once(
     folder: Path, inputs: Sequence[Array], like: Sequence[Array]
 ) -> tuple[list[Array], int]:
-    """Return the outputs, and how many calls had pieces that all ran at the same time.
+    """Return the outputs, and how many calls had partitions that all ran at the same time.
 
-    Each piece waits until all others have begun.
+    Each partition waits until all others have begun.
     """
     met = 0
 
-    def together(run: Run, pieces: int) -> None:
+    def together(run: Run, partitions: int) -> None:
         nonlocal met
-        barrier = Barrier(pieces)
+        barrier = Barrier(partitions)
 
-        def piece(k: int) -> bool:
+        def partition(k: int) -> bool:
             try:
                 barrier.wait(10)
             except BrokenBarrierError:
@@ -66,7 +66,7 @@ def run_at_once(
             run(k)
             return True
 
-        with ThreadPoolExecutor(pieces) as threads:
-            met += all([*threads.map(piece, range(pieces))])
+        with ThreadPoolExecutor(partitions) as threads:
+            met += all([*threads.map(partition, range(partitions))])
 
     return run_with(folder, inputs, like, together), met

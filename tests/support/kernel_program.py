@@ -96,7 +96,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
         results = [memory.free(t.nbytes) for t in call.workload.outputs]
         scratch = [memory.free(source.scratch)] if source.scratch else []
         arguments = ", ".join(f"(void *)(d + {at})" for at in (*places, *results, *scratch))
-        texts.append(_all_pieces(source, arguments))
+        texts.append(_all_partitions(source, arguments))
         outputs.append(results)
     with tempfile.TemporaryDirectory() as folder:
         after = _run(sources, texts, memory, target, Path(folder))
@@ -108,12 +108,13 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
     ]  # fmt: skip
 
 
-def _all_pieces(source: KernelSource, arguments: str) -> str:
-    """Return the C that calls a kernel, or all its pieces in all phases, one after the other."""
+def _all_partitions(source: KernelSource, arguments: str) -> str:
+    """Return the C that calls a kernel, or all its partitions in all phases, in their order."""
     work_split = source.work_split
+    counts = {"phase": work_split.phases, "partition": work_split.partitions}
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "
-        for name, count in (("phase", work_split.phases), ("piece", work_split.pieces)) if count > 1
+        for name, count in counts.items() if count > 1
     )  # fmt: skip
     return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names))});"
 

@@ -77,12 +77,12 @@ def _projections(b: Builder, params: Params, xs: Sequence[Var]) -> list[Projecti
     biases = [c * params.flag(f"{n}bias") for n, c in zip("qkvo", columns, strict=True)]
     if sum(sizes) + sum(biases) != flat.size:
         raise b.fail(f"{flat.size} weights where {sum(sizes) + sum(biases)} are expected")
-    pieces = list(_pieces(flat, [*sizes, *biases]))
-    shaped = [p if p is None else p.reshape(r, -1) for p, r in zip(pieces, rows, strict=False)]
-    return [Projection(w, c) for w, c in zip(shaped, pieces[4:], strict=True)]
+    slices = list(_slices(flat, [*sizes, *biases]))
+    shaped = [p if p is None else p.reshape(r, -1) for p, r in zip(slices, rows, strict=False)]
+    return [Projection(w, c) for w, c in zip(shaped, slices[4:], strict=True)]
 
 
-def _pieces(flat: np.ndarray, sizes: Sequence[int]) -> Iterator[np.ndarray | None]:
+def _slices(flat: np.ndarray, sizes: Sequence[int]) -> Iterator[np.ndarray | None]:
     at = 0
     for size in sizes:
         yield flat[at : at + size] if size else None

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
-from atc.importers.megengine.pieces import plain_dtype
+from atc.importers.megengine.encoding import plain_dtype
 from atc.importers.megengine.translation import Rule
 from atc.importers.megengine.types import FLOAT32, DType
 

@@ -137,9 +137,9 @@ def _direction(
     ends = np.cumsum([at, rows * width, rows * hidden, *([rows, rows] if biased else [])]).tolist()
     if ends[-1] > data.size:
         raise b.fail(f"{data.size} weights are too few")
-    pieces = [data[i:j] for i, j in zip(ends, ends[1:], strict=False)]
-    bias = np.concatenate(pieces[2:]) if biased else np.zeros(2 * rows, data.dtype)
-    weights = Weights(pieces[0].reshape(rows, width), pieces[1].reshape(rows, hidden), bias)
+    slices = [data[i:j] for i, j in zip(ends, ends[1:], strict=False)]
+    bias = np.concatenate(slices[2:]) if biased else np.zeros(2 * rows, data.dtype)
+    weights = Weights(slices[0].reshape(rows, width), slices[1].reshape(rows, hidden), bias)
     return weights, ends[-1]
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from atc.errors import ModelError, UnsupportedError, way_out
 from atc.importers.megengine import reader_v1
 from atc.importers.megengine.dump import Dump, Operator, StoredTensor
-from atc.importers.megengine.flat import Buffer, FlatTable, root_table
-from atc.importers.megengine.pieces import (
+from atc.importers.megengine.encoding import (
     Budget,
     read_dtype,
     read_params,
     read_shape,
     tensor_values,
 )
+from atc.importers.megengine.flat import Buffer, FlatTable, root_table
 from atc.importers.megengine.schema import ModelSlot, OperatorSlot, TensorSlot
 from atc.importers.megengine.typeid import kind_of_id, normalized
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from atc.errors import ModelError
 from atc.importers.megengine.dump import Dump, Operator, Params, StoredTensor
-from atc.importers.megengine.flat import Buffer, FlatTable, root_table
-from atc.importers.megengine.pieces import (
+from atc.importers.megengine.encoding import (
     Budget,
     read_dtype,
     read_params,
     read_shape,
     tensor_values,
 )
+from atc.importers.megengine.flat import Buffer, FlatTable, root_table
 from atc.importers.megengine.schema import GraphSlot, OldOperatorSlot, TensorSlot
 from atc.importers.megengine.typeid import kind_of_id
 

@@ -218,7 +218,7 @@ class Builder:
         return self.op("Slice", x, [start], [stop], [axis], [step])
 
     def split(self, x: Tensor, axis: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-        """Cut one axis into pieces."""
+        """Cut one axis into slices."""
         if len(sizes) == 1:
             return (x,)
         return self.emit("Split", [x, self.ints(*sizes)], {"axis": axis}, len(sizes))

@@ -24,11 +24,11 @@ def stack(s: NodeContext) -> Tensor:
 
 @translates("SliceChannel", "split")
 def slice_channel(s: NodeContext) -> list[Tensor]:
-    """Cut an axis into equal pieces."""
+    """Cut an axis into equal slices."""
     axis, count = s.axis(s.integer("axis", 1), s.x.rank), s.integer("num_outputs")
     length = s.x.shape[axis]
-    s.require(0 < count <= length and length % count == 0, f"{length} in {count} pieces")
-    return _pieces(s, axis, [length // count] * count)
+    s.require(0 < count <= length and length % count == 0, f"{length} in {count} slices")
+    return _slices(s, axis, [length // count] * count)
 
 
 @translates("_split_v2")
@@ -37,21 +37,21 @@ def split_v2(s: NodeContext) -> list[Tensor]:
     axis, sections = s.axis(s.integer("axis", 1), s.x.rank), s.integer("sections", 0)
     length = s.x.shape[axis]
     if sections > 0:
-        s.require(length % sections == 0 and sections <= length, f"{length} in {sections} pieces")
-        return _pieces(s, axis, [length // sections] * sections)
+        s.require(length % sections == 0 and sections <= length, f"{length} in {sections} slices")
+        return _slices(s, axis, [length // sections] * sections)
     cuts = [*s.integers("indices", ()), length]
     sizes = [b - a for a, b in zip(cuts, cuts[1:], strict=False)]
     s.require(cuts[0] == 0 and min(sizes, default=0) > 0, f"indices {cuts[:-1]} of {length}")
-    return _pieces(s, axis, sizes)
+    return _slices(s, axis, sizes)
 
 
-def _pieces(s: NodeContext, axis: int, sizes: Sequence[int]) -> list[Tensor]:
-    s.require(len(sizes) <= 4096, f"{len(sizes)} pieces are too many")
-    pieces = s.b.split(s.x, axis, sizes)
+def _slices(s: NodeContext, axis: int, sizes: Sequence[int]) -> list[Tensor]:
+    s.require(len(sizes) <= 4096, f"{len(sizes)} slices are too many")
+    slices = s.b.split(s.x, axis, sizes)
     if not s.truth("squeeze_axis", False):
-        return list(pieces)
-    s.require(set(sizes) == {1}, "squeeze_axis with pieces longer than one")
-    return [s.b.squeeze(p, axis) for p in pieces]
+        return list(slices)
+    s.require(set(sizes) == {1}, "squeeze_axis with slices longer than one")
+    return [s.b.squeeze(p, axis) for p in slices]
 
 
 @translates("Pad", "pad")

@@ -64,8 +64,8 @@ def _heads(s: NodeContext, x: Tensor, parts: int) -> tuple[list[Tensor], int]:
     depth = width // heads // parts
     split = s.b.reshape(x, [length, batch * heads, parts, depth])
     moved = s.b.transpose(split, [2, 1, 0, 3])
-    pieces = s.b.split(moved, 0, [1] * parts)
-    return [s.b.reshape(p, [batch * heads, length, depth]) for p in pieces], depth
+    slices = s.b.split(moved, 0, [1] * parts)
+    return [s.b.reshape(p, [batch * heads, length, depth]) for p in slices], depth
 
 
 def _scores(s: NodeContext, queries: Tensor, keys: Tensor, depth: int) -> Tensor:

@@ -79,8 +79,8 @@ def _layers(s: NodeContext, layers: int, directions: int) -> list[Layer]:
         inputs = s.x.shape[2] if layer == 0 else hidden * directions
         shapes += [(gates, hidden, inputs), (gates, hidden, hidden)] * directions
     shapes += [(gates, hidden)] * (2 * layers * directions)
-    pieces = _cut(s, s.input(1), shapes)
-    weights, biases = pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
+    slices = _cut(s, s.input(1), shapes)
+    weights, biases = slices[: len(slices) // 2], slices[len(slices) // 2 :]
     step = 2 * directions
     return [
         _layer(s, weights[i : i + step], biases[i : i + step]) for i in range(0, len(weights), step)
@@ -93,15 +93,15 @@ def _cut(s: NodeContext, blob: Tensor, shapes: Sequence[tuple[int, ...]]) -> lis
     s.require(blob.shape == (sum(sizes),),
               f"{blob.size} parameters where {sum(sizes)} are needed")  # fmt: skip
     order = list(MODES[s.word("mode")][1])
-    pieces = []
+    slices = []
     start = 0
     for shape, size in zip(shapes, sizes, strict=True):
-        piece = s.b.reshape(s.b.slice(blob, 0, start, start + size), shape)
+        part = s.b.reshape(s.b.slice(blob, 0, start, start + size), shape)
         start += size
         if len(order) > 1:
-            piece = s.b.op("Gather", piece, order, axis=0)
-        pieces.append(s.b.reshape(piece, [1, shape[0] * shape[1], *shape[2:]]))
-    return pieces
+            part = s.b.op("Gather", part, order, axis=0)
+        slices.append(s.b.reshape(part, [1, shape[0] * shape[1], *shape[2:]]))
+    return slices
 
 
 def _layer(s: NodeContext, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Layer:

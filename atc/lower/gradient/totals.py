@@ -70,12 +70,12 @@ class Total:
         if len(parts) < 2 or not disjoint or len({(p.rows, p.row) for p in parts}) > 1:
             return [p.gradient for p in parts]
         rows, row, whole = parts[0].rows, parts[0].row, b.type(parts[0].gradient)
-        pieces: list[str] = []
+        slices: list[str] = []
         for part, end in zip(parts, ends, strict=False):
-            pieces.append(zeros(b, (rows, part.begin - end), whole.dtype))
-            pieces.append(b.reshape(part.value, (rows, part.columns)))
-        pieces.append(zeros(b, (rows, row - ends[-1]), whole.dtype))
-        return [b.reshape(join(b, pieces, 1), whole.shape)]
+            slices.append(zeros(b, (rows, part.begin - end), whole.dtype))
+            slices.append(b.reshape(part.value, (rows, part.columns)))
+        slices.append(zeros(b, (rows, row - ends[-1]), whole.dtype))
+        return [b.reshape(join(b, slices, 1), whole.shape)]
 
     def _multiplied(self) -> list[str]:
         """Return one product of all rows: that of a^T c is the sum of the steps'."""

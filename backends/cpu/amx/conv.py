@@ -126,7 +126,7 @@ class Cut(Panels):
 class TilesParams(BlockParams):
     """Those of blocks of pixels and panels of weights, and of packed layouts."""
 
-    pieces: int = 1
+    partitions: int = 1
     """Threads that share a call."""
     borders: tuple[tuple[int, int], ...] = ()
     """The inputs that are planes, and their borders; in the text `planes0` and so on."""
@@ -226,17 +226,17 @@ class ConvTiles(
     ) -> Sequence[TilesParams]:
         """Threads share the panels, and the copy of x before."""
         c = self.cut(w, params)
-        pieces = min(threads, c.panels // c.units)
-        alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._defers_epilogue(w)
-        return () if alone else [replace(params, pieces=pieces)]
+        partitions = min(threads, c.panels // c.units)
+        alone = c.g.batch * c.g.supers > 1 or partitions < 2 or self._defers_epilogue(w)
+        return () if alone else [replace(params, partitions=partitions)]
 
     def work_split(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> WorkSplit:
-        """Pieces of panels, after a phase for the copy."""
-        pieces = params.pieces
-        phases = 1 if pieces == 1 or self.cut(w, params).direct else 2
-        return WorkSplit(pieces, phases)
+        """Partitions of panels, after a phase for the copy."""
+        partitions = params.partitions
+        phases = 1 if partitions == 1 or self.cut(w, params).direct else 2
+        return WorkSplit(partitions, phases)
 
     def _adds_floats(self, w: Workload[ConvBlocked]) -> bool:
         types = [t.dtype for t in (w.inputs[0], *w.inputs[2:], *w.outputs) if t is not None]
@@ -270,7 +270,7 @@ class ConvTiles(
     def scratch(self, w: Workload[ConvBlocked], params: TilesParams, target: Target) -> int:
         """Reserve the planes of one image and group, and two blocks of sums for each thread."""
         c = self.cut(w, params)
-        return c.own + params.pieces * 2 * 4 * TILE
+        return c.own + params.partitions * 2 * 4 * TILE
 
     def values(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
@@ -285,7 +285,7 @@ class ConvTiles(
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts == 2,
             "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
             "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
-            "result_size": w.outputs[0].dtype.itemsize, "pieces": params.pieces,
+            "result_size": w.outputs[0].dtype.itemsize, "partitions": params.partitions,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: TilesParams, target: Target) -> float:

@@ -79,12 +79,12 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
         return sorted(found, key=lambda p: self._spare(w, p, target))
 
     def _spare(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> bool:
-        """Return whether pieces of rows have more tiles than the whole."""
+        """Return whether partitions of rows have more tiles than the whole."""
         op, cut = w.op, self.cut(w, params, target)
         return -(-part_rows(op, cut)[0] // 16) * cut.rows > -(-op.batch // 16)
 
     def rows(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> int:
-        """Return the rows of a piece, those included that fill its last tile."""
+        """Return the rows of a partition, those included that fill its last tile."""
         return padded(part_rows(w.op, self.cut(w, params, target))[0], 16)
 
     def taken(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> int:

@@ -29,11 +29,11 @@ ADDED = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class TileParams(KernelParams):
-    """Those of tiles of mr channels x nv vectors, whose panels are shared by some pieces."""
+    """Those of tiles of mr channels x nv vectors, whose panels are shared by some partitions."""
 
     mr: int
     nv: int
-    pieces: int = 1
+    partitions: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class FilterGradientTiles(
     def scratch(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target
     ) -> int:
-        """Reserve the sums of a panel and a block of channels, for each piece."""
-        return 4 * params.pieces * self._sums(w, params, target)
+        """Reserve the sums of a panel and a block of channels, for each partition."""
+        return 4 * params.partitions * self._sums(w, params, target)
 
     def _sums(self, w: Workload[ConvFilterGradient], params: TileParams, target: Target) -> int:
         c = self.cut(w, params.nv, target)
@@ -159,7 +159,7 @@ class FilterGradientTiles(
                         for _, _, v in panels})  # fmt: skip
         return {
             "c": c, "batch": x.shape[0], "blocks": blocks, "panels": panels, "tiles": tiles,
-            "tiles_of": lambda n: _tiles(n, params.mr), "nv": nv, "pieces": params.pieces,
+            "tiles_of": lambda n: _tiles(n, params.mr), "nv": nv, "partitions": params.partitions,
             "x_image": c.x_plane * x.shape[1], "g_image": c.g_plane * c.panel_blocks,
             "down": c.rows_axis.tap_ranges, "across": c.cols_axis.tap_ranges,
             "sums": self._sums(w, params, target),
@@ -169,14 +169,14 @@ class FilterGradientTiles(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target, threads: int
     ) -> Sequence[TileParams]:
         """Threads share the panels."""
-        pieces = min(threads, -(-self.cut(w, params.nv, target).panel_blocks // params.nv))
-        return [replace(params, pieces=pieces)] if pieces > 1 else []
+        partitions = min(threads, -(-self.cut(w, params.nv, target).panel_blocks // params.nv))
+        return [replace(params, partitions=partitions)] if partitions > 1 else []
 
     def work_split(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target
     ) -> WorkSplit:
-        """Pieces of panels."""
-        return WorkSplit(params.pieces)
+        """Partitions of panels."""
+        return WorkSplit(params.partitions)
 
     def cost(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target

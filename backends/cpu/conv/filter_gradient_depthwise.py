@@ -27,11 +27,11 @@ SHAPES = ((2, 7), (1, 14), (2, 4), (1, 7), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1
 
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseParams(KernelParams):
-    """Those of tiles of r x c pixels of g; threads share the blocks of channels in `pieces`."""
+    """Those of tiles of r x c pixels of g; threads share the blocks of channels in `partitions`."""
 
     r: int
     c: int
-    pieces: int = 1
+    partitions: int = 1
 
 
 class FilterGradientDepthwise(
@@ -76,21 +76,21 @@ class FilterGradientDepthwise(
         rows = [(d, [(t.across, t) for t in met if t.down is d]) for d in down]
         return {
             "g": g, "rows": [(d, found) for d, found in rows if found], "met": _met,
-            "channels": w.outputs[0].shape[0], "pieces": params.pieces,
+            "channels": w.outputs[0].shape[0], "partitions": params.partitions,
         }  # fmt: skip
 
     def cuts(
         self, w: Workload[ConvFilterGradient], params: DepthwiseParams, target: Target, threads: int
     ) -> Sequence[DepthwiseParams]:
         """Threads share the blocks of channels."""
-        pieces = min(threads, _geometry(w).supers)
-        return [replace(params, pieces=pieces)] if pieces > 1 else []
+        partitions = min(threads, _geometry(w).supers)
+        return [replace(params, partitions=partitions)] if partitions > 1 else []
 
     def work_split(
         self, w: Workload[ConvFilterGradient], params: DepthwiseParams, target: Target
     ) -> WorkSplit:
-        """Pieces of blocks."""
-        return WorkSplit(params.pieces)
+        """Partitions of blocks."""
+        return WorkSplit(params.partitions)
 
     def cost(
         self, w: Workload[ConvFilterGradient], params: DepthwiseParams, target: Target

@@ -125,7 +125,7 @@ class MatMulRoundingTile(PackedTiles):
 
     def scratch(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums."""
-        return scratch_parts(w.op)[2] * params.pieces
+        return scratch_parts(w.op)[2] * params.partitions
 
     def values(
         self, w: Workload[MatMulPacked], params: SharedParams, target: Target

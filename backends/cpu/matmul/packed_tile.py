@@ -139,7 +139,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
 
     def packing(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> str:
         """Panels are the same for any number of threads."""
-        return super().packing(w, replace(params, pieces=1), target)
+        return super().packing(w, replace(params, partitions=1), target)
 
     def tile_values(
         self, w: Workload[MatMulPacked], params: SharedParams, target: Target,
@@ -165,7 +165,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
-            "grouped": grouped, "ahead": AHEAD, "pieces": params.pieces,
+            "grouped": grouped, "ahead": AHEAD, "partitions": params.partitions,
             "epilogues": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
@@ -203,7 +203,7 @@ class MatMulUnpackingTile(PackedTiles):
     def scratch(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
         """Reserve the rows of x interleaved, where they would crowd in the cache."""
         op = w.op
-        return op.m * op.k * 4 * params.pieces if _crowd(op) else 0
+        return op.m * op.k * 4 * params.partitions if _crowd(op) else 0
 
     def values(
         self, w: Workload[MatMulPacked], params: SharedParams, target: Target

@@ -15,16 +15,16 @@ from atc.backends.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class SharedParams(TileParams):
-    """Those of tiles whose panels `pieces` threads share."""
+    """Those of tiles whose panels `partitions` threads share."""
 
-    pieces: int = 1
+    partitions: int = 1
 
 
 SharedT = TypeVar("SharedT", bound=SharedParams, default=SharedParams)
 
 
 class SharesPanels(Splittable[OpT_contra, SharedT], Protocol):
-    """A kernel whose pieces compute whole panels, the last one also what is left of the columns."""
+    """A kernel whose partitions are whole panels, the last one also what is left of the columns."""
 
     def shared_panels(self, w: Workload[OpT_contra], params: SharedT, target: Target) -> int:
         """Return how many panels, or groups of them, threads may share; 0 if they don't."""
@@ -33,10 +33,10 @@ class SharesPanels(Splittable[OpT_contra, SharedT], Protocol):
     def cuts(
         self, w: Workload[OpT_contra], params: SharedT, target: Target, threads: int
     ) -> Sequence[SharedT]:
-        """Return a piece for each thread."""
+        """Return a partition for each thread."""
         enough = self.shared_panels(w, params, target) >= threads
-        return [replace(params, pieces=threads)] if enough else []
+        return [replace(params, partitions=threads)] if enough else []
 
     def work_split(self, w: Workload[OpT_contra], params: SharedT, target: Target) -> WorkSplit:
-        """Pieces of panels."""
-        return WorkSplit(params.pieces)
+        """Partitions of panels."""
+        return WorkSplit(params.partitions)

@@ -153,9 +153,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         return params.nv * lanes(target) if w.constant[1] else 0
 
     def scratch(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
-        """One panel of B where it has to be packed at run time, for each piece, and A where it is
-        interleaved."""
-        columns = params.pieces * self._panel_room(w, params, target)
+        """One panel of B where it has to be packed at run time, for each partition, and A where
+        it is interleaved."""
+        columns = params.partitions * self._panel_room(w, params, target)
         columns += w.op.m if params.interleave else 0
         return self._depth(w, params) * columns * 4
 
@@ -209,7 +209,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
-            "room": depth * self._panel_room(w, params, target), "pieces": params.pieces,
+            "room": depth * self._panel_room(w, params, target), "partitions": params.partitions,
             "b_base": _b_base(op, outer, width) if mode == "packed"
             else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,

@@ -114,7 +114,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         raise NotImplementedError
 
     def cut(self, w: Workload[Recurrent], params: GroupT, target: Target) -> Cut:
-        """Return the pieces of a call, parts of units in whole groups."""
+        """Return the partitions of a call, parts of units in whole groups."""
         return cut_of(w.op, params, params.u * lanes(target))
 
     def cuts(
@@ -126,11 +126,11 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         return [cut.cut(params) for cut in found]
 
     def work_split(self, w: Workload[Recurrent], params: GroupT, target: Target) -> WorkSplit:
-        """Pieces of units wait for each other at each step."""
+        """Partitions of units wait for each other at each step."""
         return work_split_of(w.op, self.cut(w, params, target))
 
     def taken(self, w: Workload[Recurrent], params: GroupT, target: Target) -> int:
-        """Return the floats that rows of h take which a piece multiplies, and its waiting sums."""
+        """Return the floats of the rows of h that a partition multiplies, and of waiting sums."""
         raise NotImplementedError
 
     def panel(self, op: Recurrent, phase: Phase, lane: int) -> int:
@@ -138,15 +138,15 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         raise NotImplementedError
 
     def scratch(self, w: Workload[Recurrent], params: GroupT, target: Target) -> int:
-        """Rows of h for each piece; behind them what all share: the h of a step and of the next
+        """Rows of h for each partition; behind them what all share: the h of a step and of the next
         one for parts of units, the reset h and the sums that its cells wait with."""
         op, cut = w.op, self.cut(w, params, target)
         own = padded(self.taken(w, params, target), LINE // 4)
         shared = (2 * (cut.units > 1) + resets_of(op)) * max_value(size_of(op))
-        return 4 * (cut.pieces * own + shared)
+        return 4 * (cut.partitions * own + shared)
 
     def values(self, w: Workload[Recurrent], params: GroupT, target: Target) -> dict[str, object]:
-        """Sizes and strides, what the pieces have, and the cells."""
+        """Sizes and strides, what the partitions have, and the cells."""
         op, cut, lane = w.op, self.cut(w, params, target), lanes(target)
         phases, units = self.phases(w, params, target), params.u * lane
         directions, hidden = len(op.cells), op.hidden
@@ -160,7 +160,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
             "own": padded(self.taken(w, params, target), LINE // 4), "size": size_of(op),
             "begins": [groups * sum(panels[:k]) for k in range(len(panels))],
             "weights": groups * sum(panels), "sides": cut.sides, "parts": cut.units,
-            "pieces": cut.pieces, "block": cut.block, "rows": rows, "row_parts": cut.rows,
+            "partitions": cut.partitions, "block": cut.block, "rows": rows, "row_parts": cut.rows,
             "state_row": (directions if op.batch_major else 1) * hidden,
             "state_side": (1 if op.batch_major else op.batch) * hidden,
             "given_width": op.gates * hidden, "resets": resets_of(op),
@@ -177,7 +177,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
 
 
 def part_rows(op: Recurrent, cut: Cut) -> list[int]:
-    """Return how many rows pieces have: all but the last one, and that, where it differs."""
+    """Return how many rows partitions have: all but the last one, and that, where it differs."""
     each = -(-op.batch // cut.rows)
     return list(dict.fromkeys((each, op.batch - (cut.rows - 1) * each)))
 

@@ -32,10 +32,10 @@ def padded(columns: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class Cut:
-    """A layer in pieces: some of the directions, and some of the rows or of the units of each.
+    """A layer in partitions: some of the directions, and some of the rows or of the units of each.
 
-    Directions and rows know nothing of each other. Units need what all of them were, so that pieces
-    of them wait for each other at each step.
+    Directions and rows know nothing of each other. Units need what all of them were, so that
+    partitions of them wait for each other at each step.
     """
 
     sides: int = 1
@@ -45,21 +45,21 @@ class Cut:
     """Units of a part, less in the last one."""
 
     @property
-    def pieces(self) -> int:
+    def partitions(self) -> int:
         """Return their number."""
         return self.sides * self.rows * self.units
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutParams(KernelParams):
-    """Those of a layer in pieces, see `Cut`."""
+    """Those of a layer in partitions, see `Cut`."""
 
     sides: int = 1
     rows: int = 1
     units: int = 1
 
     def cut(self, params: CutT) -> CutT:
-        """Return other parameters with this one's pieces."""
+        """Return other parameters with this one's partitions."""
         return replace(params, sides=self.sides, rows=self.rows, units=self.units)
 
 
@@ -76,7 +76,7 @@ def cut_of(op: Recurrent, params: CutParams, step: int) -> Cut:
 def cuts(
     machine: Machine, op: Recurrent, weights: TensorType, threads: int, step: int
 ) -> list[CutParams]:
-    """Return the parameters of cuts into at most so many pieces, the best first.
+    """Return the parameters of cuts into at most so many partitions, the best first.
 
     None where how many rows there are is known only at run time.
     """
@@ -100,9 +100,9 @@ def _parts(extent: int, most: int) -> int:
 
 
 def work_split_of(op: Recurrent, cut: Cut) -> WorkSplit:
-    """Return how often pieces wait for each other: twice a step where a reset h is multiplied."""
+    """Return how often partitions wait for others: twice a step where a reset h is multiplied."""
     phases = 1 if op.cells[0].reset is None else 2
-    return WorkSplit(cut.pieces, op.steps * phases if cut.units > 1 else 1)
+    return WorkSplit(cut.partitions, op.steps * phases if cut.units > 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -157,28 +157,28 @@ def pack_panels(op: Recurrent, r: Array, cut: Cut, width: int = COLUMNS) -> Arra
 
 @dataclass(frozen=True)
 class ScratchLayout:
-    """The scratch of a layer in elements: what each piece has, and behind it what all share."""
+    """The scratch of a layer in elements: what each partition has, and behind it what all share."""
 
     results: int
-    """Of a piece: the results of products, of all rows where the reset h is multiplied later."""
+    """A partition's results of products, of all rows where the reset h is multiplied later."""
     own: int
-    """Of a piece: these, a row's reset h, its h in bytes."""
+    """A partition's a row's reset h, its h in bytes."""
     shared: int
     """The h of a step and of the next, and the reset h."""
 
     @staticmethod
     def of(op: Recurrent, cut: Cut, width: int, itemsize: int) -> ScratchLayout:
-        """Return what a cut layer needs; pieces don't meet in a line of the cache."""
+        """Return what a cut layer needs; partitions don't meet in a line of the cache."""
         states = len(op.cells) * op.batch
         parted, reset = cut.units > 1, op.cells[0].reset is not None
         results = shares(op, cut.block, width) * (states if parted and reset else 1)
         own = results + op.hidden + (-(-op.hidden // itemsize) if op.scales else 0)
-        own = padded(own, LINE // itemsize) if cut.pieces > 1 else own
+        own = padded(own, LINE // itemsize) if cut.partitions > 1 else own
         return ScratchLayout(results, own, (2 + reset) * states * op.hidden if parted else 0)
 
     def elements(self, cut: Cut) -> int:
         """Return how many there are in all."""
-        return cut.pieces * self.own + self.shared
+        return cut.partitions * self.own + self.shared
 
 
 class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParams]):
@@ -190,7 +190,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
     dynamic = True
 
     def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[CutParams]:
-        """Return the whole as one piece."""
+        """Return the whole as one partition."""
         return (CutParams(),)
 
     def cuts(
@@ -202,7 +202,7 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         return [p for p in found if w.constant[1] or p.units == 1]
 
     def work_split(self, w: Workload[Recurrent], params: CutParams, target: Target) -> WorkSplit:
-        """Pieces of units wait for each other at each step."""
+        """Partitions of units wait for each other at each step."""
         op = w.op
         return work_split_of(op, cut_of(op, params, COLUMNS))
 
@@ -256,7 +256,7 @@ def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:
     return {
         "op": op, "type": type_.c, "weight": "int8_t" if op.scales else type_.c,
         "scales": [literal(s, DType.FLOAT) for s in op.scales],
-        "sides": cut.sides, "rows": cut.rows, "units": cut.units, "pieces": cut.pieces,
+        "sides": cut.sides, "rows": cut.rows, "units": cut.units, "partitions": cut.partitions,
         "block": cut.block, "last": op.hidden - (cut.units - 1) * cut.block,
         "part_rows": -(-op.batch // cut.rows) if cut.rows > 1 else op.batch,
         "phased": cut.units > 1 and op.cells[0].reset is not None,
@@ -278,7 +278,7 @@ def direction_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str
 def place_of(op: Recurrent, d: int, k: int, cut: Cut, width: int = COLUMNS) -> tuple[str, int]:
     """Return the C pointer and the offset from it where Input(k) of direction d's cell lies.
 
-    That is at the first unit of the piece. The new memory has no place but a name, `memory`.
+    That is at the first unit of the partition. The new memory has no place but a name, `memory`.
     """
     gates, units = op.gates, op.hidden
     if k < gates:

@@ -87,7 +87,7 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         return found
 
     def work_split(self, w: Workload[Recurrent], params: PanelParams, target: Target) -> WorkSplit:
-        """Pieces of units wait for each other at each step."""
+        """Partitions of units wait for each other at each step."""
         op = w.op
         return work_split_of(op, cut_of(op, params, lanes(target)))
 

@@ -28,8 +28,8 @@ class ConcatElements(ElementKernel[Concat]):
         """Return where each part begins in a row of the result."""
         op = w.op
         begins = [sum(op.parts[:k]) for k in range(len(op.parts))]
-        pieces = [(k, b, n) for k, (b, n) in enumerate(zip(begins, op.parts, strict=True)) if n]
-        return {"count": w.outputs[0].size, "indices": [], "row": sum(op.parts), "pieces": pieces}
+        slices = [(k, b, n) for k, (b, n) in enumerate(zip(begins, op.parts, strict=True)) if n]
+        return {"count": w.outputs[0].size, "indices": [], "row": sum(op.parts), "slices": slices}
 
 
 @dataclass(frozen=True)

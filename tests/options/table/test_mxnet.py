@@ -560,15 +560,15 @@ def transposed(path: Path, elements: int) -> Path:
 
 @pytest.mark.parametrize("name", ["MXNET_CPU_PARALLEL_COPY_SIZE", "MXNET_CPU_PARALLEL_SIZE"])
 def test_x_39_elements_from_which_on_copies_are_divided(name: str, tmp_path: Path) -> None:
-    def pieces(elements: int, environ: dict[str, str]) -> int:
+    def partitions(elements: int, environ: dict[str, str]) -> int:
         model = transposed(tmp_path / "m.onnx", elements)
         chosen = options(environ, model, target="c99", num_threads="3")
         (step,) = project_of(chosen).program.steps
-        return len(step.pieces) if isinstance(step, Parallel) else 1
+        return len(step.partitions) if isinstance(step, Parallel) else 1
 
-    assert [pieces(7 * n, {name: "700"}) for n in (99, 100, 101)] == [1, 3, 3]
-    assert [pieces(70, {name: "0"}), pieces(70, {})] == [3, 1]
-    assert [pieces(700000, {}), pieces(700000, {name: "700001"})] == [3, 1]
+    assert [partitions(7 * n, {name: "700"}) for n in (99, 100, 101)] == [1, 3, 3]
+    assert [partitions(70, {name: "0"}), partitions(70, {})] == [3, 1]
+    assert [partitions(700000, {}), partitions(700000, {name: "700001"})] == [3, 1]
 
 
 def test_x_40_the_lesser_of_two_is_how_many_run_at_a_time(tmp_path: Path) -> None:
@@ -582,10 +582,10 @@ def test_x_40_the_lesser_of_two_is_how_many_run_at_a_time(tmp_path: Path) -> Non
 
 
 def divided(model: Path, environ: dict[str, str], threads: str) -> list[int]:
-    """Return in how many pieces each call of a model is divided."""
+    """Return in how many partitions each call of a model is divided."""
     chosen = options(environ, model, target="c99", num_threads=threads, parallel_branches="1")
     steps = project_of(chosen).program.steps
-    return [len(s.pieces) if isinstance(s, Parallel) else 1 for s in steps]
+    return [len(s.partitions) if isinstance(s, Parallel) else 1 for s in steps]
 
 
 def test_x_41_whether_it_is_found_out_what_gains_from_threads(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 from atc.passes import run_passes
 from atc.program.cuts import Range
-from atc.program.partition import Worth, pieces
+from atc.program.partition import Worth, partitions
 from atc.templates import verbatim
 from support import compile_graph
 
@@ -96,7 +96,7 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
 
 
 def stretch(array: Array, part: Range | None) -> Array:
-    """Return the part of an operand that a piece reads."""
+    """Return the part of an operand that a partition reads."""
     if part is None:
         return array
     return array.ravel()[part.begin :][: part.type.size].reshape(part.type.shape)
@@ -104,19 +104,19 @@ def stretch(array: Array, part: Range | None) -> Array:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", [ConvTilesBf16x3(), ConvBf16()], ids=lambda k: k.name)
-def test_pieces_for_threads_give_the_same_bits(kernel: AnyKernel) -> None:
+def test_partitions_for_threads_give_the_same_bits(kernel: AnyKernel) -> None:
     target, case = vector_target(AMX), Case(48, 80, (9, 8), epilogue="residual")
     graph, feeds, _ = build(case, 16)
     w = workload_of(graph, graph.nodes[0], graph.constants)
     candidate = Candidate(kernel, kernel.parameters(w, target)[0])
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     arrays = [given[i] for i in graph.nodes[0].inputs]
-    cut = pieces(w, candidate, target, 3, Worth(always=True))
+    cut = partitions(w, candidate, target, 3, Worth(always=True))
     calls = [Call(kernel, candidate.params, w, arrays)]
-    for piece in cut:
-        own = [stretch(a, piece.operands.get(k)) for k, a in enumerate(arrays)]
-        taken = piece.candidate
-        calls.append(Call(taken.kernel, taken.params, piece.workload(w), own))
+    for partition in cut:
+        own = [stretch(a, partition.operands.get(k)) for k, a in enumerate(arrays)]
+        taken = partition.candidate
+        calls.append(Call(taken.kernel, taken.params, partition.workload(w), own))
     whole, *rest = (got.ravel() for (got,) in run_calls(calls, target))
     assert len(rest) == 3
     np.testing.assert_array_equal(np.concatenate(rest), whole)

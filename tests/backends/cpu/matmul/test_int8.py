@@ -17,7 +17,7 @@ from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, type_of
 from atc.ir.ops import Epilogue, MatMul
 from atc.ir.view import View, dense, gather_view
-from atc.program.partition import pieces
+from atc.program.partition import partitions
 
 Array = NDArray[Any]
 I32, F32 = DType.INT32, DType.FLOAT
@@ -177,12 +177,12 @@ def test_threads_compute_parts_of_the_whole(m: int) -> None:
     target = vector_target("x86-64-avx512-vnni")
     w, arrays = prepared(replace(CASES["unsigned B"], m=m, n=500, k=700))
     kernel, whole = MatMulBytes(), sums(w, arrays).reshape(-1)
-    found = pieces(w, Candidate(kernel, kernel.parameters(w, target)[0]), target, 3)
+    found = partitions(w, Candidate(kernel, kernel.parameters(w, target)[0]), target, 3)
     assert len(found) == 3
-    for piece in found:
-        part = piece.workload(w)
+    for partition in found:
+        part = partition.workload(w)
         assert kernel.accepts(part, target)
-        begin, size = piece.result.begin, piece.result.type.size
+        begin, size = partition.result.begin, partition.result.type.size
         np.testing.assert_array_equal(sums(part, arrays).reshape(-1), whole[begin : begin + size])
 
 

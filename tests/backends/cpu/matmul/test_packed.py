@@ -23,7 +23,7 @@ from atc.ir.graph import DType, Node, TensorType, type_of
 from atc.ir.ops import Epilogue, identity_epilogue
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
-from atc.program.partition import pieces
+from atc.program.partition import partitions
 from atc.select.select import ANY, Limits, choose
 
 Array = NDArray[Any]
@@ -211,14 +211,14 @@ def test_rows_are_rounded_where_the_operator_and_the_options_allow_it(name: str)
 def test_threads_cut_rows_or_columns(m: int) -> None:
     target = vector_target("c99")
     w, _ = prepared(replace(CASES[0], m=m, n=1 << 12))
-    found = pieces(w, Candidate(MatMulUnpackingTile()), replace(target, vector_bytes=32), 3)
+    found = partitions(w, Candidate(MatMulUnpackingTile()), replace(target, vector_bytes=32), 3)
     assert len(found) == 3
     assert sum(p.result.type.size for p in found) == m << 12
-    for piece in found:
-        part = piece.workload(w)
+    for partition in found:
+        part = partition.workload(w)
         part.op.check(part.inputs, part.outputs)
-        begin = piece.operands[0 if m > 1 else 1].begin
-        rows = piece.result.begin // (1 << 12) if m > 1 else piece.result.begin
+        begin = partition.operands[0 if m > 1 else 1].begin
+        rows = partition.result.begin // (1 << 12) if m > 1 else partition.result.begin
         assert begin == rows * (64 if m > 1 else 4 * 8)
 
 

@@ -19,7 +19,7 @@ from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, gather_view
-from atc.program.partition import Worth, pieces
+from atc.program.partition import Worth, partitions
 from atc.select.select import Limits, candidates
 
 KERNELS: tuple[tuple[str, Kernel], ...] = (
@@ -168,7 +168,7 @@ def test_infinite_weights_and_sums_that_only_rounding_overflows(deep: int) -> No
 
 @pytest.mark.few(1)
 @EVERY
-def test_pieces_for_threads_give_the_same_bits(target: str, kernel: AnyKernel) -> None:
+def test_partitions_for_threads_give_the_same_bits(target: str, kernel: AnyKernel) -> None:
     record = vector_target(target)
     calls: list[Call] = []
     counts: list[int] = []
@@ -177,7 +177,7 @@ def test_pieces_for_threads_give_the_same_bits(target: str, kernel: AnyKernel) -
         arrays = operands(w, 1)
         candidate = Candidate(kernel, kernel.parameters(w, record)[0])
         for threads in (1, 2, 3):
-            cut = pieces(w, candidate, record, threads, Worth(always=True))
+            cut = partitions(w, candidate, record, threads, Worth(always=True))
             assert len(cut) == threads or threads == 1
             own = [(p.candidate, p.workload(w)) for p in cut] or [(candidate, w)]
             calls += [Call(c.kernel, c.params, each, arrays) for c, each in own]

@@ -249,7 +249,7 @@ def test_weights_beyond_the_cache_equal_float64(target: str, kernel: BatchedRecu
     check(layers, [call(x, kernel, target) for x in layers], target)
 
 
-def check_pieces(target: str, kernel: BatchedRecurrent[Any], names: Sequence[str]) -> None:
+def check_partitions(target: str, kernel: BatchedRecurrent[Any], names: Sequence[str]) -> None:
     record, calls = get_target(target), []
     for name in names:
         w, operands = workload(LAYERS[name])
@@ -268,14 +268,14 @@ def check_pieces(target: str, kernel: BatchedRecurrent[Any], names: Sequence[str
     assert kinds == {"sides", "rows", "units"}
 
 
-def test_pieces_for_threads_give_the_same_bits() -> None:
-    check_pieces("x86-64-amx", RecurrentAmxSplit(), ["reset"])
+def test_partitions_for_threads_give_the_same_bits() -> None:
+    check_partitions("x86-64-amx", RecurrentAmxSplit(), ["reset"])
 
 
 @pytest.mark.slow
 @EVERY
-def test_all_pieces_for_threads_give_the_same_bits(target: str, kernel: BatchedRecurrent) -> None:
-    check_pieces(target, kernel, ["peepholes", "reset", "after, rows", "rows"])
+def test_all_partitions_give_the_same_bits(target: str, kernel: BatchedRecurrent) -> None:
+    check_partitions(target, kernel, ["peepholes", "reset", "after, rows", "rows"])
 
 
 def check_specials(target: str, kernel: BatchedRecurrent) -> None:

@@ -130,8 +130,8 @@ def test_results_are_the_same_bits(
             for t, a, b in zip(one.outputs, want, results(many), strict=True):
                 np.testing.assert_array_equal(b, a, err_msg=t.name)
     text = (folders[1] / "src" / "net.c").read_text()
-    assert "piece);" in text
-    assert "piece, *(const int *)at" in text
+    assert "partition);" in text
+    assert "partition, *(const int *)at" in text
     labels = " ".join((folders[1] / "src").joinpath("net_kernels.h").read_text().split())
     for cut in ("rows", "units", *["sides"] * (threads == 2)):
         assert f"{cut}={2 if cut == 'sides' else ''}" in labels
