@@ -31,12 +31,12 @@ class Limits:
 
     @property
     def max_bytes(self) -> int:
-        """The size at which ageing starts."""
+        """The size at which eviction starts."""
         return self.megabytes * MEBIBYTE
 
     @property
     def remain_bytes(self) -> int:
-        """The size that ageing aims at, rounded down."""
+        """The size that eviction aims at, rounded down."""
         return self.max_bytes * self.remain_percent // 100
 
 

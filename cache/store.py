@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atc.cache import entry as entries
-from atc.cache.aging import evict, is_full, remove_stale_temporaries
 from atc.cache.counts import add_counts
 from atc.cache.entry import Damaged
+from atc.cache.eviction import evict, is_full, remove_stale_temporaries
 from atc.cache.explain import Explainer
 from atc.cache.folder import Data, Folder, chunks_of, describe
 from atc.cache.key import Key

@@ -24,7 +24,9 @@ REASONS: Mapping[str, str] = {
 """Why an op computes in float, by its kind."""
 
 
-def in_float(program: Program, source: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+def float_fallbacks(
+    program: Program, source: Sequence[Mapping[str, object]]
+) -> list[dict[str, object]]:
     """Return the calls that read or write floats in a network that has quantized values.
 
     `source` is the model's own nodes; where none of them quantizes the list is empty.

@@ -21,7 +21,7 @@ from atc.lower.context import node_name
 from atc.memory.planner import Buffer
 from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
-from atc.pipeline.float_fallbacks import in_float
+from atc.pipeline.float_fallbacks import float_fallbacks
 from atc.pipeline.request import Request
 from atc.pipeline.writing import Project
 from atc.program.placement import place
@@ -85,7 +85,7 @@ def report_json(done: Reported) -> str:
         **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
-        "in_float": in_float(done.program, done.source),
+        "in_float": float_fallbacks(done.program, done.source),
         **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
         "nodes": [
             {

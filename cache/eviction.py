@@ -1,4 +1,4 @@
-"""Ageing: delete what has been idle longest once a target's folder is full."""
+"""Eviction: delete what has been idle longest once a target's folder is full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from atc.cache.entry import Contents, Entry, remove, scan
 from atc.cache.folder import Folder
 from atc.cache.limits import Limits
 
-IDLE_S = 1800  # an entry used within the last half hour is never aged
+IDLE_S = 1800  # an entry used within the last half hour is never evicted
 
 
 def is_full(contents: Contents, limits: Limits) -> bool:

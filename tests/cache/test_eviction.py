@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from atc.cache import Session, aging
+from atc.cache import Session, eviction
 from atc.cache.entry import scan
 from atc.cache.folder import Folder
 
@@ -109,7 +109,7 @@ def test_s34_an_entry_used_meanwhile_is_kept(small, monkeypatch):
         os.utime(small.path("k1", "json"))
         return contents
 
-    monkeypatch.setattr(aging, "scan", scan_then_hit)
+    monkeypatch.setattr(eviction, "scan", scan_then_hit)
     with small.open() as cache:
         assert cache.stats.aged == 3
     assert small.stored(names(4)) == ["k1"]
