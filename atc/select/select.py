@@ -181,38 +181,41 @@ def _considered(
         able = [_precise(c, w, target) for c in able]
     if not limits.tensor_cores:
         able = [c for c in able if not c.kernel.tensor_cores]
-    sound = [c for c in able if (w, c.label) not in limits.crashing] or able
-    wanted = [c for c in sound if _is_portable(c) == (limits.tier == "portable")]
-    tier = wanted if wanted and limits.tier != "all" else sound
-    exact = [
-        c
-        for c in tier
-        if c.kernel.precision in limits.precisions
-        and (not limits.exact or c.kernel.exact(c.params))
-        and (not w.whole or c.kernel.precision != "float32" or c.kernel.exact(c.params))
-    ]
-    scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
-    most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None
-    found = [c for c, need in zip(exact, scratch, strict=True) if most is None or need <= most]
-    fits = {c.label for c in found}
-    needs = {c.label: n for c, n in zip(exact, scratch, strict=True)}
-    excluded = tuple(
-        (
-            c.label,
-            f"needs {needs[c.label]} bytes of workspace"
-            if c.label in needs
-            else f"computes in {c.kernel.precision}"
-            if c in tier and c.kernel.precision not in limits.precisions
-            else "is less accurate than the operator's definition"
-            if c in tier
-            else "crashes its compiler"
-            if c not in sound
-            else f"isn't {limits.tier}",
-        )
-        for c in able
-        if c.label not in fits
-    )
-    return Considered(w, target, tuple(found), excluded)
+    found, excluded = able, dict[str, str]()
+    for rule, may_reject_all in ((_crash, False), (_other_tier, False), (_imprecision, True)):
+        reasons = {c.label: reason for c in found if (reason := rule(c, w, limits))}
+        if reasons and (may_reject_all or len(reasons) < len(found)):
+            found = [c for c in found if c.label not in reasons]
+            excluded |= reasons
+    if limits.workspace is not None:
+        needs = {c.label: c.kernel.scratch(w, c.params, target) for c in found}
+        most = max(limits.workspace, min(needs.values(), default=0))
+        found = [c for c in found if needs[c.label] <= most]
+        large = {label: need for label, need in needs.items() if need > most}
+        excluded |= {label: f"needs {need} bytes of workspace" for label, need in large.items()}
+    listed = tuple((c.label, excluded[c.label]) for c in able if c.label in excluded)
+    return Considered(w, target, tuple(found), listed)
+
+
+def _crash(c: Candidate, w: Workload, limits: Limits) -> str:
+    """Return why a candidate can't be built; '' if it can."""
+    return "crashes its compiler" if (w, c.label) in limits.crashing else ""
+
+
+def _other_tier(c: Candidate, w: Workload, limits: Limits) -> str:
+    """Return why a candidate isn't of the tier that is asked for; '' if it is."""
+    of_tier = limits.tier == "all" or _is_portable(c) == (limits.tier == "portable")
+    return "" if of_tier else f"isn't {limits.tier}"
+
+
+def _imprecision(c: Candidate, w: Workload, limits: Limits) -> str:
+    """Return why a candidate isn't precise enough; '' if it is."""
+    precision = c.kernel.precision
+    if precision not in limits.precisions:
+        return f"computes in {precision}"
+    must_be_exact = limits.exact or (w.whole and precision == "float32")
+    inexact = must_be_exact and not c.kernel.exact(c.params)
+    return "is less accurate than the operator's definition" if inexact else ""
 
 
 def _is_portable(c: Candidate) -> bool:
