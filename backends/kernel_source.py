@@ -16,7 +16,7 @@ from atc.backends.kernel import (
     stripe_names,
 )
 from atc.backends.render.own_math import HEADER, with_own_math
-from atc.backends.render.single_loops import without_single_loops
+from atc.backends.render.simplify import simplified
 from atc.backends.target import Target
 from atc.dims import bind_tokens
 from atc.ir.graph import TensorType
@@ -101,7 +101,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
     if dims:
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
-    text = without_single_loops(text)  # before extents are read, lest one be read for nothing
+    text = simplified(text)  # before extents are read, lest one be read for nothing
     if dims and not launch:
         text = _FUNCTION.sub(_with_dims, text)
     lanes = target.vector_bytes // 4

@@ -12,7 +12,7 @@ import numpy as np
 from atc import __version__
 from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
-from atc.backends.render.single_loops import without_single_loops
+from atc.backends.render.simplify import simplified
 from atc.backends.target import Target
 from atc.backends.toolchain.nvcc import FLAGS
 from atc.codegen.gpu import Plan, make_gpu
@@ -207,7 +207,7 @@ def emit(
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     if selftest:
-        runs[f"src/{name}_selftest.c"] = without_single_loops(
+        runs[f"src/{name}_selftest.c"] = simplified(
             render("project/selftest.c.j2", values.values())
         )
     values = replace(values, sources=[*runs, *sources])
@@ -288,7 +288,7 @@ def _library(
     own = {"src/gpu_own.h": render("cuda/project/gpu_own.h.j2", known)} if values.gpu else {}
     return {
         f"include/{name}.h": render("project/net.h.j2", known),
-        f"src/{name}.c": without_single_loops(render("project/net.c.j2", known)),
+        f"src/{name}.c": simplified(render("project/net.c.j2", known)),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", known),
         **own,
         **kernel_tree(kernels, target),

@@ -21,6 +21,7 @@ _LOOP = re.compile(
     r"(?P<rest>| [^\\]*[^\\ ])"
 )
 _COMMENT = re.compile(r" ?(/\*(?:[^*]|\*(?!/))*\*/)$")
+_IN_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _DECLARES = re.compile(
     r"(?!return\b|goto\b|else\b|case\b)(?:[A-Za-z_]\w* )+\**(?:(?:const|restrict) )*"
     r"(?=\w+(?: =|[;,\[]))"
@@ -172,7 +173,7 @@ def _statements(loop: _Loop, others: Sequence[str], before: str) -> list[str]:
     """Return what a loop does, in a block of its own where it declares what others call so."""
     narrow = {name for line in (*others, *loop.body) for name in _narrow_names(line)}
     body = [_without_term(line, loop, narrow) for line in loop.body]
-    if any(loop.name in line and re.search(rf"\b{loop.name}\b", line) for line in body):
+    if _names(body, {loop.name}):
         body.insert(0, f"{loop.indent}  const {loop.type} {loop.name} = {loop.value};")
     if loop.comment:
         body.insert(0, f"{loop.indent}  {loop.comment}")
@@ -184,10 +185,17 @@ def _statements(loop: _Loop, others: Sequence[str], before: str) -> list[str]:
         for name in _DECLARED.findall(line.removeprefix(inside)[type_.end() :])
     }
     alone = _AFTER_STATEMENT.search(before) is not None
-    around = "\n".join(others) if declared else ""
-    if not alone or any(re.search(rf"\b{name}\b", around) for name in declared):
+    if not alone or _names(others, declared):
         return [f"{loop.indent}{{", *body, f"{loop.indent}}}"]
     return [line.removeprefix("  ") for line in body]
+
+
+def _names(lines: Sequence[str], names: Set[str]) -> bool:
+    """Return whether the code of some lines, not a comment alone, has one of these names."""
+    if not any(name in line for name in names for line in lines):
+        return False
+    code = _IN_COMMENT.sub("", "\n".join(lines))
+    return any(re.search(rf"\b{name}\b", code) for name in names)
 
 
 def _without_term(line: str, loop: _Loop, narrow: Set[str]) -> str:

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-import onnx
 import pytest
-from networks import conv_net
-from projects import affine_model, emit_model
 
-from atc.backends import kernel_source
 from atc.backends.render.single_loops import without_single_loops
-from atc.codegen import emit
-from support import Runner, compile_models
-
-SAMPLES = Path(__file__).parents[3] / "samples"
 
 
 def function(body: str) -> str:
@@ -66,6 +53,9 @@ def function(body: str) -> str:
          "  const ptrdiff_t i = 0;\n  int j = 3;\n  y[i * 5000000000 + j] = 1;\n"),
         ("  for (ptrdiff_t i = 0; i < 1; i++) {\n    y[0] = scale * i + (i + x[i * 3]);\n  }\n",
          "  const ptrdiff_t i = 0;\n  y[0] = scale * i + (x[0]);\n"),
+        ("  for (ptrdiff_t n = 0; n < 1; n++) {\n    float a = x[n]; /* of image n */\n"
+         "    y[n] = a;\n  }\n  /* An a. */\n",
+         "  float a = x[0]; /* of image n */\n  y[0] = a;\n  /* An a. */\n"),
     ],
 )  # fmt: skip
 def test_the_body_stands_without_the_loop(loop: str, plain: str) -> None:
@@ -87,60 +77,6 @@ def test_the_body_stands_without_the_loop(loop: str, plain: str) -> None:
 )
 def test_other_loops_stay(kept: str) -> None:
     assert without_single_loops(function(kept)) == function(kept)
-
-
-LOOP = re.compile(r"for \(\w+ (\w+) = (\d+)u?; \1 < (\d+)u?; (?:\1\+\+|\+\+\1|\1 \+= (\d+)u?)[,)]")
-
-
-def single_loops(text: str) -> Iterator[str]:
-    for found in LOOP.finditer(text):
-        first, end, step = (int(found[k] or 1) for k in (2, 3, 4))
-        if first < end <= first + step:
-            yield found[0]
-
-
-@pytest.mark.few(8)
-@pytest.mark.parametrize(
-    "target", ["c99", "x86-64-avx2", "x86-64-avx512", "x86-64-amx", "aarch64-neon", "cuda-emulated"]
-)
-@pytest.mark.parametrize("model", ["digits", "keywords", "conv_net", "affine"])
-def test_no_loop_of_one_iteration_is_left_and_statements_are_indented(
-    model: str, target: str, tmp_path: Path
-) -> None:
-    emission = emit_model(_model(model, tmp_path), target=target)
-    unindented = re.compile(r"^\{\n(?:(?: .*|#.*)?\n)*[^ #}\n].*", re.M)
-    assert not [f for f, data in emission.files.items()
-                if f.startswith("src/kernels/") and unindented.search(data.decode())]  # fmt: skip
-    found = {path: [*single_loops(data.decode())] for path, data in emission.files.items()
-             if path.startswith("src/") and path.endswith((".c", ".cu"))}  # fmt: skip
-    assert found
-    assert not {path: loops for path, loops in found.items() if loops}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("model", ["digits", "keywords", "conv_net", "affine"])
-def test_results_are_the_same_bits(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proto = _model(model, tmp_path)
-    (without,) = compile_models([proto])
-    for module in (kernel_source, emit):
-        monkeypatch.setattr(module, "without_single_loops", lambda text: text)
-    (kept,) = compile_models([proto])
-    assert isinstance(without, Runner)
-    assert isinstance(kept, Runner)
-    random = np.random.default_rng(3)
-    feeds = [random.standard_normal(t.shape).astype(t.dtype.numpy) for t in kept.inputs]
-    for a, b in zip(without(feeds), kept(feeds), strict=True):
-        assert a.tobytes() == b.tobytes()
-
-
-def _model(name: str, folder: Path) -> onnx.ModelProto:
-    if name == "affine":
-        return affine_model()
-    if name == "conv_net":
-        return onnx.load(conv_net(folder / "net.onnx"))
-    return onnx.load(SAMPLES / f"{name}.onnx")
 
 
 @pytest.mark.parametrize("unroll", ["UNROLL", "UNROLL_BY(4)"])
