@@ -107,6 +107,8 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     outputs = tuple(graph.types[o] for o in node.outputs)
     known = tuple(i in constants for i in node.inputs)
     weights = constants.get(node.inputs[1]) if isinstance(node.op, PRODUCTS) else None
+    if weights is None and isinstance(node.op, MatMul):
+        weights = constants.get(node.inputs[0])
     whole = weights is not None and is_whole(weights)
     narrow = weights is not None and is_narrow(weights)
     return Workload(node.op, graph.types_of(node.inputs), outputs, known, whole, narrow)

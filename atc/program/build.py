@@ -22,7 +22,7 @@ from atc.ir.ops import If, Loop, Map, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
-from atc.program.cuts import Range
+from atc.program.cuts import Range, views_of
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.least_memory import cascades_of
 from atc.program.packed_layouts import propagate_packed_layouts
@@ -116,7 +116,7 @@ class _Writer:
     """The values in `storage` that are reshapes of all of another one."""
     timeline: Timeline = field(default_factory=Timeline)
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
-    packed: dict[tuple[str, str], str] = field(default_factory=dict)
+    packed: dict[tuple[str, str, View | None], str] = field(default_factory=dict)
 
     def scope(self, graph: Graph, outputs: Sequence[str]) -> tuple[Step, ...]:
         """Return a graph's steps; its outputs end up in the storage of `outputs`."""
@@ -417,8 +417,9 @@ class _Writer:
         # Through reshapes at once: an output that is one may become a copy at the end.
         inputs = [self._same(i) for i in node.inputs]
         kernel, params = choice.candidate.kernel, choice.candidate.params
+        views = views_of(node.op, len(inputs))  # parts of a constant may be packed for one source
         for index, pack in kernel.packs(choice.workload, params, self.target).items():
-            key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}")
+            key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}", views[index])
             if key not in self.packed:
                 self.packed[key] = self._add_packed(
                     inputs[index], pack(self.constants[inputs[index]])

@@ -58,7 +58,7 @@ class Cut:
 
     def begins(self, w: Workload) -> tuple[int, ...]:
         """Return the element at which the part begins to read each operand."""
-        views = _views(self.op, len(w.inputs))
+        views = views_of(self.op, len(w.inputs))
         return tuple(
             self.operands[k].begin if k in self.operands else view.offset if view else 0
             for k, view in enumerate(views)
@@ -123,7 +123,7 @@ def cut(w: Workload, axis: int, begin: int, extent: int) -> Cut | None:
     return None
 
 
-def _views(op: Op, count: int) -> tuple[View | None, ...]:
+def views_of(op: Op, count: int) -> tuple[View | None, ...]:
     """Return the view through which each operand is read; None where all of it is."""
     match op:
         case Map():

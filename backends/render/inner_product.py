@@ -19,8 +19,9 @@ their units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,8 @@ WAIT = 1.1
 """How much longer than the latency a sum waits for the one before."""
 BALANCING = 1.6
 """Cycles to transpose, scale and sum a number of a row."""
+BALANCING_COLUMNS = 1.0
+"""Cycles to copy, scale and sum a number of a column."""
 ENDING = 9.0
 """Cycles to make a vector of results of its sum."""
 
@@ -76,7 +79,7 @@ class InnerProduct:
         return self.third // 2 * self.lines(tiles) * self.lanes
 
     def cycles(self, target: Target, tiles: Iterable[tuple[int, int]], panels: int) -> float:
-        """Return the cycles of (rows, count) tiles for all panels, and of balancing the rows."""
+        """Return the cycles of (rows, count) tiles for all panels."""
         machine, size = target.machine, 4 * self.lanes
         units, numbers = machine.fma_rate(size), machine.loads
         vector, waiting = 1 / machine.load_rate(size), machine.fma_latency * WAIT
@@ -85,7 +88,7 @@ class InnerProduct:
             step = max(2 * rows / units, PARTS * (rows / numbers + vector), 2 * waiting)
             plain = max(rows / units, rows / numbers + vector, waiting)
             each = CALL + self.third * step + self.rest * plain + ENDING * rows
-            total += count * (panels * each + BALANCING * rows * self.depth)
+            total += count * panels * each
         return total
 
 
@@ -103,16 +106,26 @@ def balanced_columns(columns: Array) -> Array:
     follow, then the columns' sums of pairs and what undoes their scales: 0 for zeros, whose results
     are exact.
     """
-    *batch, depth, width = columns.shape
+    return _balanced(columns, lambda first, second, signs: (second, signs * first))
+
+
+def balanced_rows(rows: Array) -> Array:
+    """Return rows [..., depth, lanes] likewise, the first number of a pair first."""
+    return _balanced(rows, lambda first, second, signs: (first, second))
+
+
+def _balanced(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array]]) -> Array:
+    *batch, depth, width = numbers.shape
     third = InnerProduct(depth, width).third
-    wide = columns.astype(np.float64)
+    wide = numbers.astype(np.float64)
     size = np.sqrt((wide**2).mean(-2))
     exponent = np.clip(np.frexp(size)[1] - 1, -126, 126)
     scaled = wide * np.ldexp(1.0, -exponent)[..., None, :]
     first, second, plain = (scaled[..., n * third : (n + 1) * third, :] for n in range(PARTS))
-    signed = first * np.where(np.arange(third) % 2, -1.0, 1.0)[:, None]
-    steps = np.stack([second, signed, plain], -2).reshape(*batch, PARTS * third, width)
-    sums = (signed * second).sum(-2)
+    signs = np.where(np.arange(third) % 2, -1.0, 1.0)[:, None]
+    steps = np.stack([*in_order(first, second, signs), plain], -2)
+    sums = (signs * first * second).sum(-2)
     undo = np.where(size > 0, np.ldexp(1.0, exponent), 0.0)
-    ends = np.stack([sums, undo], -2)
-    return np.concatenate([steps, scaled[..., PARTS * third :, :], ends], -2).astype(np.float32)
+    parts = (steps.reshape(*batch, PARTS * third, width), scaled[..., PARTS * third :, :],
+             np.stack([sums, undo], -2))  # fmt: skip
+    return np.concatenate(parts, -2).astype(np.float32)

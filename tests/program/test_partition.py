@@ -36,7 +36,7 @@ def model() -> onnx.ModelProto:
         "w_first": (40, 3, 3, 3), "w_deep": (56, 48, 3, 3), "w_one": (40, 48, 1, 1),
         "w_each": (48, 1, 3, 3), "w_thin": (16, 16, 3, 3), "w_stride": (16, 16, 5, 3),
         "w_batch": (24, 20, 3, 3), "w_rows": (70, 130), "w_vector": (300, 333), "bias": (333,),
-        "gamma": (70,), "beta": (70,),
+        "gamma": (70,), "beta": (70,), "w_parts": (3, 70, 40), "w_left": (150, 40),
     }  # fmt: skip
     node = helper.make_node
     nodes = [
@@ -64,6 +64,8 @@ def model() -> onnx.ModelProto:
         node("Softmax", ["batch"], ["shares"]),
         node("Mul", ["shares", "thousand"], ["larger"]),
         node("Cast", ["larger"], ["whole"], to=TensorProto.INT16),  # in the Softmax's epilogue
+        node("MatMul", ["rows", "w_parts"], ["parts"]),
+        node("MatMul", ["w_left", "cache"], ["left"]),
     ]  # fmt: skip
     nodes[16], nodes[17] = nodes[17], nodes[16]
     inner = {"three", "turned", "scores", "weighted", "shares", "larger"}

@@ -110,7 +110,7 @@ def test_high_precision_leaves_out_large_winograd_tiles() -> None:
     assert all(label.startswith(("conv_winograd(m=4", "conv_winograd(m=6")) for label in out)
 
 
-@pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
+@pytest.mark.parametrize(("op_type", "place"), [("Conv", 1), ("MatMul", 1), ("MatMul", 0)])
 @pytest.mark.parametrize(
     ("weights", "whole"),
     [
@@ -124,13 +124,15 @@ def test_high_precision_leaves_out_large_winograd_tiles() -> None:
     ],
 )
 def test_whole_weights_are_not_added_to_what_they_multiply(
-    op_type: str, weights: Callable[[Any], Any], whole: bool
+    op_type: str, place: int, weights: Callable[[Any], Any], whole: bool
 ) -> None:
     target = replace(get_target("x86-64-avx512"), machine=MACHINES["zen4"])
     shape = (64, 64, 3, 3) if op_type == "Conv" else (768, 64)
     w = np.asarray(weights(np.arange(np.prod(shape))), np.float32).reshape(shape)
     x = np.zeros((1, 64, 28, 28) if op_type == "Conv" else (128, 768), np.float32)
-    model = node_model(op_type, [x, w], constant=[1], **({"pads": [1] * 4} if x.ndim > 2 else {}))
+    operands = [x, w] if place else [w.T, x.T]
+    pads = {"pads": [1] * 4} if op_type == "Conv" else {}
+    model = node_model(op_type, operands, constant=[place], **pads)
     graph = run_passes(compile_graph(model), width=16)
     selection = select(graph, target)
     (choice,) = (c for c in selection.values() if isinstance(c.workload.op, ConvBlocked | MatMul))

@@ -17,7 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
-from atc.backends.cpu.matmul.winograd import BlockParams, MatMulWinograd
+from atc.backends.cpu.matmul.winograd import (
+    BlockParams,
+    GroupParams,
+    MatMulWinograd,
+    MatMulWinogradLeft,
+)
 from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machines import MACHINES
 from atc.backends.target import host_features
@@ -147,8 +152,8 @@ TRANSPOSED = (
     "makes NaN of results up to a stride away."
 )
 INNER_PRODUCT = (
-    "Winograd's inner product makes NaN of all results of a row with an infinity, and loses digits "
-    "of rows below 2^-126."
+    "Winograd's inner product makes NaN of all results of a row with an infinity (a column, where "
+    "rows are constant), and loses digits of rows below 2^-126."
 )
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
@@ -245,13 +250,21 @@ def test_what_an_inner_product_makes_of_infinities() -> None:
     a, b = (rng.standard_normal(t.shape).astype(np.float32) for t in (a_type, b_type))
     a[3, 7] = INF
     a[5] *= np.float32(2**-140)
-    (got,) = run_calls([Call(MatMulWinograd(), BlockParams(kb=48), w, [a, b])], target)[0]
-    assert np.isnan(got[3]).all()
+    turned = replace(op, a_view=View((1, 16)))
+    left = Workload(turned, (b_type, b_type), (y_type,), (True, False))
+    columns = np.ascontiguousarray(a.T)
+    calls = [
+        Call(MatMulWinograd(), BlockParams(kb=48), w, [a, b]),
+        Call(MatMulWinogradLeft(), GroupParams(panels=1), left, [b, columns]),
+    ]
+    (straight,), (transposed,) = run_calls(calls, target)
     want = np.delete(a, 3, 0).astype(np.float64) @ b.astype(np.float64)
-    others = np.delete(got, 3, 0)
-    np.testing.assert_allclose(others, want, rtol=1e-4, atol=1e-4)
-    low = np.abs(others[4] - want[4]).max() / np.abs(want[4]).max()
-    assert 1e-6 < low < 1e-2
+    for got in (straight, transposed.T):
+        assert np.isnan(got[3]).all()
+        others = np.delete(got, 3, 0)
+        np.testing.assert_allclose(others, want, rtol=1e-4, atol=1e-4)
+        low = np.abs(others[4] - want[4]).max() / np.abs(want[4]).max()
+        assert 1e-6 < low < 1e-2
 
 
 @pytest.mark.parametrize(

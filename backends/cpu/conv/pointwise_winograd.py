@@ -17,6 +17,7 @@ from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_typ
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.inner_product import (
+    BALANCING,
     InnerProduct,
     balanced_columns,
     inner_product,
@@ -128,6 +129,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         g = _in_rows(w, params)
         tiles = [(t.rows, t.count) for t in row_tiles(g.cols.out, g.block)]
         cycles = InnerProduct(g.ic, g.block).cycles(target, tiles, g.mb)
+        cycles += BALANCING * g.ic * g.cols.out
         cycles += GATHERING * g.ic * g.cols.out * _strided(geometry(w, 1, recut=False))
         if _weight_bytes(g) > streamed(target.machine):
             cycles = max(cycles, _weight_bytes(g) / target.machine.far_rate)

@@ -14,8 +14,11 @@ from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
 from atc.backends.render.expr import address
 from atc.backends.render.inner_product import (
+    BALANCING,
+    BALANCING_COLUMNS,
     InnerProduct,
     balanced_columns,
+    balanced_rows,
     inner_product,
     pairs_pay,
 )
@@ -25,7 +28,7 @@ from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense
+from atc.ir.view import View, dense, gather_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,13 @@ class BlockParams(KernelParams):
     """The depth that is summed at a time."""
 
     kb: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupParams(KernelParams):
+    """The panels of columns that are balanced at a time."""
+
+    panels: int
 
 
 class MatMulWinograd(Kernel[MatMul, BlockParams]):
@@ -87,7 +97,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
 
     def scratch(self, w: Workload[MatMul], params: BlockParams, target: Target) -> int:
         """Reserve a block of the depth of all rows, balanced."""
-        tiles = sum(t.count for t in row_tiles(w.op.m, lanes(target)))
+        tiles = _tile_count(row_tiles(w.op.m, lanes(target)))
         return 4 * tiles * InnerProduct(params.kb, lanes(target)).size
 
     def values(self, w: Workload[MatMul], params: BlockParams, target: Target) -> dict[str, object]:
@@ -98,26 +108,20 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
         finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(kb, width)
         blocked, streams = kb != op.k, op.k * op.n * 4 > streamed(target.machine)
-        count = sum(t.count for t in tiles)
+        count = _tile_count(tiles)
         own = [*["const float *next"] * streams, *finish.parameters[0]]
         own += ["bool first", "bool last"] * blocked
         given = [*["next"] * streams, *finish.places]
         given += ["k == 0", f"k == {op.k - kb}"] * blocked
         y = address(dense(op.loops), [*outer, "i", "j"])
-        sizes = [t.nbytes for t in w.inputs[2:] if t is not None]
+        packed_size = op.k // kb * -(-op.n // width) * product.size
         return {
             "op": op, "batch": batch, "product": product, "blocked": blocked, "panels": panels,
             "tiles": tiles, "lines": product.lines(count) if streams else 0,
-            "functions": [
-                {
-                    **_function(finish, op.n, own, p, t),
-                    "awaited": finish.awaited(sizes, target.machine.nearby, t.rows, [0]),
-                }
-                for p in panels for t in tiles
-            ],
+            "functions": _functions(w, finish, own, target, panels, tiles),
             "share": product.share(count), "am": op.a_view.strides[-2],
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": _b_base(op, outer, product),
+            "b_base": _packed_base(op.batch, op.b_view, outer, packed_size),
             "block_size": -(-op.n // width) * product.size,
             "arguments": ", ".join((*given, f"y0 + {y}", *finish.extras)),
             "epilogues": finish.functions(
@@ -131,18 +135,140 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         panels, tiles = -(-op.n // width), [(t.rows, t.count) for t in row_tiles(op.m, width)]
         blocks = op.k // params.kb
         cycles = blocks * InnerProduct(params.kb, width).cycles(target, tiles, panels)
+        cycles += BALANCING * op.m * op.k
         if op.k * panels * width * 4 > streamed(target.machine):
             cycles = max(cycles, op.k * panels * width * 4 / target.machine.memory)
         return prod(op.batch) * cycles
 
 
-def _b_base(op: MatMul, outer: list[str], product: InnerProduct) -> str:
-    """Return where the panels of a batch begin in packed B; broadcast batches are kept once."""
-    strides = op.b_view.strides[:-2]
-    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
-    size = op.k // product.depth * -(-op.n // product.lanes) * product.size
-    steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
+class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
+    """float MatMul of constant A by dense rows of B, whose columns each run balances."""
+
+    name = "matmul_winograd_left"
+    op = MatMul
+    template = "cpu/matmul/winograd_left.c.j2"
+    portable = False
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
+        """Floats of known extents, an epilogue in vectors, units for additions."""
+        op = w.op
+        if not pairs_pay(target) or is_dynamic(w) or w.constant[:2] != (True, False):
+            return False
+        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        fits = inner_product(op.k, target) is not None and prod(op.loops) > 0
+        dense_rows = op.b_view.strides[-1] == 1 and bool(self.parameters(w, target))
+        return floats and fits and dense_rows and vector_epilogue(op.epilogue, w, target, 2)
+
+    def exact(self, params: GroupParams) -> bool:
+        """Numbers far below the root mean square of their row or column lose digits."""
+        return False
+
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[GroupParams]:
+        """Return the most panels that fit into half the L2 cache."""
+        room, width = target.machine.l2.size // 2, lanes(target)
+        panels = min(room // (4 * InnerProduct(w.op.k, width).size), -(-w.op.n // width))
+        return [GroupParams(panels=panels)] if panels else []
+
+    def packs(self, w: Workload[MatMul], params: GroupParams, target: Target) -> Mapping[int, Pack]:
+        """Tiles of balanced rows."""
+        op, width = w.op, lanes(target)
+
+        def pack(a: Array) -> Array:
+            rows = gather_view(a, (*_kept(op.batch, op.a_view), op.m, op.k), op.a_view)
+            tiles = row_tiles(op.m, width)
+            spread = np.zeros((*rows.shape[:-2], _tile_count(tiles), width, op.k), rows.dtype)
+            number = 0
+            for tile in tiles:
+                for first in range(tile.first, tile.first + tile.rows * tile.count, tile.rows):
+                    spread[..., number, : tile.rows, :] = rows[..., first : first + tile.rows, :]
+                    number += 1
+            return balanced_rows(spread.swapaxes(-1, -2))
+
+        return {0: pack}
+
+    def packing(self, w: Workload[MatMul], params: GroupParams, target: Target) -> str:
+        """Name what is the same for any columns."""
+        return f"balanced rows of {w.op.a_view} {w.op.m}x{w.op.k}"
+
+    def packing_overhead(
+        self, w: Workload[MatMul], params: GroupParams, target: Target
+    ) -> int:  # fmt: skip
+        """Fill the last lanes of tiles; add a sum and a scale for each row."""
+        op, width = w.op, lanes(target)
+        tiles = _tile_count(row_tiles(op.m, width))
+        return 4 * (tiles * InnerProduct(op.k, width).size - op.m * op.k)
+
+    def scratch(self, w: Workload[MatMul], params: GroupParams, target: Target) -> int:
+        """Reserve balanced panels, and a sum of squares for each column."""
+        width = lanes(target)
+        return 4 * params.panels * (InnerProduct(w.op.k, width).size + width)
+
+    def values(self, w: Workload[MatMul], params: GroupParams, target: Target) -> dict[str, object]:
+        """Panels and how many of them are balanced together, tiles, and the epilogue."""
+        op, width = w.op, lanes(target)
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
+        finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(op.k, width)
+        y = address(dense(op.loops), [*outer, "i", "j"])
+        return {
+            "op": op, "batch": batch, "product": product, "blocked": False, "lines": 0,
+            "panels": panels, "tiles": tiles, "group": params.panels,
+            "functions": _functions(w, finish, finish.parameters[0], target, panels, tiles),
+            "bk": op.b_view.strides[-2],
+            "a_base": _packed_base(op.batch, op.a_view, outer, _tile_count(tiles) * product.size),
+            "b_base": address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
+            "epilogues": finish.functions(
+                any(not p.part for p in panels), any(p.part for p in panels)
+            ),
+        }  # fmt: skip
+
+    def cost(self, w: Workload[MatMul], params: GroupParams, target: Target) -> float:
+        """Cycles of all tiles, of balancing B, and of waiting for A in every group of panels."""
+        op, width, machine = w.op, lanes(target), target.machine
+        panels, tiles = -(-op.n // width), row_tiles(op.m, width)
+        cycles = InnerProduct(op.k, width).cycles(
+            target, [(t.rows, t.count) for t in tiles], panels
+        )
+        cycles += BALANCING_COLUMNS * op.k * panels * width
+        weights = 4 * op.m * op.k
+        if weights > streamed(machine):
+            cycles = max(cycles, -(-panels // params.panels) * weights / machine.far_rate)
+        return prod(op.batch) * cycles
+
+
+def _kept(batch: Sequence[int], view: View) -> list[int]:
+    """Return the batch of a packed operand: what it broadcasts over is kept once."""
+    return [1 if s == 0 else n for n, s in zip(batch, view.strides, strict=False)]
+
+
+def _packed_base(batch: Sequence[int], view: View, outer: list[str], size: int) -> str:
+    """Return where a batch of a packed operand begins, each of so many floats."""
+    kept = dense(_kept(batch, view)).strides
+    steps = tuple(0 if s == 0 else t * size for s, t in zip(view.strides, kept, strict=False))
     return address(View(steps), outer)
+
+
+def _tile_count(tiles: Sequence[Tile]) -> int:
+    return sum(t.count for t in tiles)
+
+
+def _functions(
+    w: Workload[MatMul], finish: EpilogueFunctions, own: Sequence[str], target: Target,
+    panels: Sequence[Panel], tiles: Sequence[Tile],
+) -> list[dict[str, object]]:  # fmt: skip
+    """Return the functions of tiles, with the operands of the epilogue that they ask for first."""
+    sizes = [t.nbytes for t in w.inputs[2:] if t is not None]
+    nearby = target.machine.nearby
+    return [
+        {
+            **_function(finish, w.op.n, own, p, t),
+            "awaited": finish.awaited(sizes, nearby, t.rows, [0]),
+        }
+        for p in panels for t in tiles
+    ]  # fmt: skip
 
 
 def _function(
@@ -162,4 +288,4 @@ def _function(
     return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
 
 
-KERNELS = (MatMulWinograd(),)
+KERNELS = (MatMulWinograd(), MatMulWinogradLeft())

@@ -18,7 +18,12 @@ from matmul_workloads import TRUTH, operands, workload
 import atc
 from atc.backends.cpu.conv.pointwise_winograd import ConvPointwiseWinograd, RowParams
 from atc.backends.cpu.matmul.tile import MatMulTile
-from atc.backends.cpu.matmul.winograd import BlockParams, MatMulWinograd
+from atc.backends.cpu.matmul.winograd import (
+    BlockParams,
+    GroupParams,
+    MatMulWinograd,
+    MatMulWinogradLeft,
+)
 from atc.backends.kernel import Workload, workload_of
 from atc.backends.machines import MACHINES
 from atc.backends.target import Target
@@ -31,6 +36,7 @@ from atc.select.select import Limits, candidates
 from support import node_model
 
 KERNEL = MatMulWinograd()
+LEFT = MatMulWinogradLeft()
 
 
 def machine(name: str) -> Target:
@@ -77,9 +83,43 @@ def test_sizes_views_blocks_and_epilogues() -> None:
             calls.append(Call(KERNEL, BlockParams(kb=kb), w, arrays))
             wanted.append(want)
     assert len(calls) >= len(found) + 3
+    check(calls, wanted, target)
+
+
+def check(calls: list[Call], wanted: list[Any], target: Target) -> None:
+    """Run products and compare them."""
     for each, (got,), want in zip(calls, run_calls(calls, target), wanted, strict=True):
         assert got.shape == want.shape
         assert np.abs(got - want).max() <= 3e-6 * max(1.0, float(np.abs(want).max())), each
+
+
+def left(w: Workload) -> Workload:
+    """Return a product whose first operand is the constant one."""
+    return replace(w, constant=(True, False, *w.constant[2:]))
+
+
+def test_constant_first_operands() -> None:
+    target = machine("zen4")
+    sizes = ((16, 16, 48), (17, 1, 64), (31, 33, 96), (40, 50, 240), (64, 100, 80))
+    found = [(e, dense_product(*size, e)) for size, e in zip(sizes, TRUTH, strict=True)]
+    found += [
+        ("bias, relu", workload((3,), 33, 40, 96, View((0, 96, 1)), View((96 * 40, 40, 1)),
+                                "bias, relu")),
+        ("residual", workload((2, 3), 18, 17, 48, View((18 * 48, 0, 1, 18)),
+                              View((17, 2 * 17, 102, 1), 5), "residual")),
+        ("none", workload((), 19, 35, 64, View((70, 1), 3), View((40, 1), 2), "none")),
+    ]  # fmt: skip
+    calls, wanted = [], []
+    for seed, (epilogue, each) in enumerate(found):
+        w = left(each)
+        assert LEFT.accepts(w, target)
+        arrays, op = operands(w, seed), op_of(w)
+        views = zip(arrays[2:], op.epilogue.views, strict=True)
+        extra = [gather_view(x, op.loops, v) for x, v in views]
+        for panels in {1, 2, LEFT.parameters(w, target)[0].panels}:
+            calls.append(Call(LEFT, GroupParams(panels=panels), w, arrays))
+            wanted.append(TRUTH[epilogue](product(w, arrays)[0], extra[0] if extra else None))
+    check(calls, wanted, target)
 
 
 KINDS: dict[str, Callable[[np.random.Generator, Any, Any], tuple[Any, Any]]] = {
@@ -105,34 +145,42 @@ def test_errs_at_most_five_times_as_much_as_ordinary_sums() -> None:
         rng = np.random.default_rng(seed)
         a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
         arrays = [np.ascontiguousarray(x, np.float32).reshape(-1) for x in make(rng, a, b)]
-        for kernel, params in ((KERNEL, BlockParams(kb=k)), (MatMulTile(), tile)):
-            calls.append(Call(kernel, params, w, arrays))
+        calls.append(Call(KERNEL, BlockParams(kb=k), w, arrays))
+        calls.append(Call(LEFT, GroupParams(panels=2), left(w), arrays))
+        calls.append(Call(MatMulTile(), tile, w, arrays))
     results = [got for (got,) in run_calls(calls, target)]
-    for kind, each, ours, plain in zip(KINDS, calls[::2], results[::2], results[1::2], strict=True):
-        want, scale = product(w, each.inputs)
-        errors = [np.sqrt((((got - want) / scale) ** 2).mean()) for got in (ours, plain)]
-        assert errors[0] <= 5 * errors[1], (kind, errors)
+    for n, kind in enumerate(KINDS):
+        want, scale = product(w, calls[3 * n].inputs)
+        errors = [
+            np.sqrt((((got - want) / scale) ** 2).mean()) for got in results[3 * n : 3 * n + 3]
+        ]
+        assert max(errors[:2]) <= 5 * errors[2], (kind, errors)
 
 
 def test_zeros_denormals_and_nan_stay_in_their_rows_and_columns() -> None:
     target, (m, n, k) = machine("zen4"), (18, 20, 96)
-    w = dense_product(m, n, k)
+    w, turned = dense_product(m, n, k), left(dense_product(n, m, k))
     a, b = (x.reshape(s) for x, s in zip(operands(w, 0), ((m, k), (k, n)), strict=True))
     a[3], b[:, 7] = 0, 0
     a[5] *= np.float32(2.0**-124)
     a[8, 4], a[17, 95] = np.nan, np.inf
-    call = Call(KERNEL, BlockParams(kb=48), w, [a.reshape(-1), b.reshape(-1)])
-    (got,) = run_calls([call], target)[0]
+    columns = [np.ascontiguousarray(x.T).reshape(-1) for x in (b, a)]
+    calls = [
+        Call(KERNEL, BlockParams(kb=48), w, [a.reshape(-1), b.reshape(-1)]),
+        Call(LEFT, GroupParams(panels=1), turned, columns),
+    ]
+    (straight,), (transposed,) = run_calls(calls, target)
     finite = np.ones(m, bool)
     finite[[8, 17]] = False
-    assert not got[3].any()
-    assert not got[finite][:, 7].any()
-    assert np.isnan(got[8]).all()
-    assert np.isnan(got[17]).all()
     want = a[finite].astype(np.float64) @ b.astype(np.float64)
-    assert np.allclose(got[finite], want, rtol=1e-4, atol=1e-4)
     row = a[5].astype(np.float64) @ b.astype(np.float64)
-    assert np.abs(got[5] - row).max() <= 1e-5 * np.abs(row).max() + 2.0**-148
+    for got in (straight, transposed.T):
+        assert not got[3].any()
+        assert not got[finite][:, 7].any()
+        assert np.isnan(got[8]).all()
+        assert np.isnan(got[17]).all()
+        assert np.allclose(got[finite], want, rtol=1e-4, atol=1e-4)
+        assert np.abs(got[5] - row).max() <= 1e-5 * np.abs(row).max() + 2.0**-148
 
 
 POINTWISE = {
@@ -200,23 +248,29 @@ def test_pointwise_convolutions_store_float16() -> None:
 
 
 def test_only_cores_whose_additions_have_units_choose_it() -> None:
-    w, chosen = dense_product(128, 768, 768), {}
-    for name in ("zen4", "zen5", "sapphirerapids"):
-        target = replace(get_target("x86-64-avx512"), machine=MACHINES[name])
-        best = min(candidates(w, target), key=lambda c: c.kernel.cost(w, c.params, target))
-        chosen[name] = best.kernel.name
-        precise = candidates(w, target, Limits(exact=True))
-        assert KERNEL.name not in {c.kernel.name for c in precise}
-    assert chosen["zen4"] == KERNEL.name
-    assert KERNEL.name not in {chosen["zen5"], chosen["sapphirerapids"]}
+    right = dense_product(256, 256, 768)
+    for kernel, w in ((KERNEL, right), (LEFT, left(right))):
+        chosen = {}
+        for name in ("zen4", "zen5", "sapphirerapids"):
+            target = replace(get_target("x86-64-avx512"), machine=MACHINES[name])
+            best = min(candidates(w, target), key=lambda c: c.kernel.cost(w, c.params, target))
+            chosen[name] = best.kernel.name
+            precise = candidates(w, target, Limits(exact=True))
+            assert kernel.name not in {c.kernel.name for c in precise}
+        assert chosen["zen4"] == kernel.name
+        assert kernel.name not in {chosen["zen5"], chosen["sapphirerapids"]}
 
 
 @pytest.mark.slow
-def test_threads_and_one_thread_give_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", [KERNEL, LEFT], ids=lambda k: k.name)
+def test_threads_and_one_thread_give_the_same_bits(
+    kernel: MatMulWinograd | MatMulWinogradLeft, tmp_path: Path
+) -> None:
     machine("zen4")  # skips where programs for it can't run
     weights = np.random.default_rng(0).standard_normal((768, 256)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((1, 100, 768)).astype(np.float32)
-    model = node_model("MatMul", [x, weights], constant=(1,))
+    given, place = ([x, weights], 1) if kernel is KERNEL else ([weights.T, x[0].T], 0)
+    model = node_model("MatMul", given, constant=(place,))
     onnx.save(model, tmp_path / "m.onnx")
     results = []
     for threads in (1, 2):
@@ -224,7 +278,7 @@ def test_threads_and_one_thread_give_the_same_bits(tmp_path: Path) -> None:
             tmp_path / "m.onnx", tmp_path / str(threads), target="x86-64-avx512", machine="zen4",
             num_threads=threads,
         )  # fmt: skip
-        assert KERNEL.name in {c.candidate.kernel.name for c in done.selection.values()}
-        results.append(atc.load(done.folder)(x))
+        assert kernel.name in {c.candidate.kernel.name for c in done.selection.values()}
+        results.append(atc.load(done.folder)(given[1 - place]))
     assert np.array_equal(*results)
-    assert np.allclose(results[0], x @ weights, atol=1e-3)
+    assert np.allclose(results[0], given[0] @ given[1], atol=1e-3)
