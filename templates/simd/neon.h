@@ -334,7 +334,13 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 #endif
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
-static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
+static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+#else
+  return v_dot4(acc, a, b);
+#endif
+}
 /* The products of signed bytes: of the lower halves of a and b, two sums of two for each lane there,
  * and of the upper halves. */
 static inline vi32 neon_dot4_low(vi32 acc, vi32 a, vi32 b) {

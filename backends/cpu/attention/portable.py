@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from atc.backends.cpu.matmul.portable import COLUMNS, PRODUCTS
+from atc.backends.cpu.matmul.portable import COLUMNS, product_rate
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address
@@ -57,7 +57,8 @@ class AttentionRows(Kernel[Attention]):
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Cycles of both products and of the exponentials."""
         op = w.op
-        return prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20) / PRODUCTS
+        scores = prod((*op.batch, op.queries, op.keys))
+        return scores * (op.depth + op.width + 20) / product_rate(target)
 
 
 def _computed(w: Workload[Attention]) -> DType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.matmul.portable import PRODUCTS
+from atc.backends.cpu.matmul.portable import product_rate
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
 from atc.backends.render.loops import epilogue_lines
@@ -12,6 +12,8 @@ from atc.ir.ops.quantize import MatMulPacked
 
 LANES = 16
 """Partial sums of a dot product, which a compiler can keep in vectors."""
+UNPACKING = 1.0
+"""Cycles to unpack a weight."""
 
 
 class MatMulUnpacking(Kernel[MatMulPacked]):
@@ -48,7 +50,7 @@ class MatMulUnpacking(Kernel[MatMulPacked]):
     def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
         """Cycles of the multiplications and of the weights that are unpacked."""
         op = w.op
-        return (op.m + 1) * op.n * op.k / PRODUCTS
+        return op.n * op.k * (op.m / product_rate(target) + UNPACKING)
 
 
 KERNELS = (MatMulUnpacking(),)

@@ -1,8 +1,12 @@
-"""MatMulPacked of rounded rows: blocks of INT8 times packed weights, summed as integers.
+"""MatMulPacked summed as integers: blocks of INT8, or of fixed-point numbers, times packed weights.
 
 Each block of a row of x becomes bytes once, in scratch; its exact sum with a column's weights, less
 the zero point times the sum of the bytes, is scaled by both scales and added in float, block after
-block. So all kernels here give the same bits.
+block. So all kernels that round give the same bits.
+
+Where x may not be rounded to bytes, a block becomes fixed-point numbers of three bytes in steps of
+one power of two: three sums of bytes take fewer instructions than floats made of the weights, and
+numbers in steps of it are exact.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
+from atc.backends.cpu.matmul.packed import UNPACKING
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
-from atc.backends.cpu.matmul.portable import PRODUCTS
+from atc.backends.cpu.matmul.portable import product_rate
 from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
@@ -31,22 +36,36 @@ SPARE, SPARE_SPLIT = 5, 10
 """Registers beside sums and words: a mask, an operand, scales, and what a slow v_dot4 takes."""
 ROUNDING = 4.0
 """Cycles to round a number of x."""
+SPLITTING = 1.0
+"""Cycles to make a number of x one of three bytes."""
+JOINED = 5.0
+"""Cycles to join three sums of a block, and to scale and add them."""
+LONGEST = 256
+"""The longest block whose sums of digits times weights of 8 bits fit 32 bits."""
 SPLIT = 3.0
 """How much longer a v_dot4 of small numbers takes than one instruction."""
 
 
-def takes(w: Workload[MatMulPacked]) -> bool:
-    """Return whether a workload may be rounded, and has weights whose words this file knows."""
+def fits(w: Workload[MatMulPacked]) -> bool:
+    """Return whether a workload has weights whose words this file knows."""
     op, zeros = w.op, w.inputs[3]
-    fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.n, op.k))
-    return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m != 0
+    words = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.n, op.k))
+    return words and (zeros is None or zeros.dtype is DType.UINT8) and op.m != 0
 
 
-def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
-    """Return where in scratch, in bytes, the blocks' scales and sums and, behind all, more lie."""
-    scales = -(-op.m * op.blocks * op.block // 64) * 64
-    sums = scales + 4 * op.m * op.blocks
-    return scales, sums, -(-(sums + 4 * op.m * op.blocks) // 64) * 64
+def takes(w: Workload[MatMulPacked]) -> bool:
+    """Return whether a workload may be rounded."""
+    return w.op.rounds and fits(w)
+
+
+def scratch_parts(op: MatMulPacked, digits: int = 1, sums: int = 1) -> tuple[int, int, int]:
+    """Return where in scratch, in bytes, the blocks' scales and sums and, behind all, more lie.
+
+    A number has so many digits, a block so many sums.
+    """
+    scales = -(-op.m * op.blocks * op.block * digits // 64) * 64
+    begin = scales + 4 * op.m * op.blocks
+    return scales, begin, -(-(begin + 4 * op.m * op.blocks * sums) // 64) * 64
 
 
 class MatMulRounding(Kernel[MatMulPacked]):
@@ -82,7 +101,7 @@ class MatMulRounding(Kernel[MatMulPacked]):
     def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
         """Cycles: fewer than of the kernel that unpacks floats."""
         op = w.op
-        return 0.8 * (op.m + 1) * op.n * op.k / PRODUCTS
+        return 0.8 * op.n * op.k * (op.m / product_rate(target) + UNPACKING)
 
 
 def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
@@ -108,16 +127,21 @@ class MatMulRoundingTile(PackedTiles):
     name = "matmul_packed_bytes_tile"
     template = "cpu/matmul/packed_int8_tile.c.j2"
     precision = "int8"
+    digits = 1
+    """Bytes of a number of x."""
+    sums = 1
+    """Sums of a block of x."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Rows that may be rounded."""
         return takes(w) and super().accepts(w, target)
 
     def high(self, w: Workload[MatMulPacked], nv: int, target: Target) -> int:
-        """Rows, whose every vector has a sum of integers and one of floats, beside words and
-        their scales."""
+        """Rows, whose every vector has a sum of integers for each digit, beside words and their
+        scales; sums of floats have registers, too, where there is one digit."""
         spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT
-        return (target.vector_registers - spare - 2 * nv) // (2 * nv)
+        each = self.digits if self.digits > 1 else 2
+        return (target.vector_registers - spare - 2 * nv) // (each * nv)
 
     def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
         """Return the weights in words of four numbers, or of eight nibbles."""
@@ -125,7 +149,11 @@ class MatMulRoundingTile(PackedTiles):
 
     def scratch(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums."""
-        return scratch_parts(w.op)[2] * params.partitions
+        return self.parts(w.op)[2] * params.partitions
+
+    def parts(self, op: MatMulPacked) -> tuple[int, int, int]:
+        """Return where in scratch, in bytes, scales and sums begin, and where they end."""
+        return scratch_parts(op, self.digits, self.sums)
 
     def values(
         self, w: Workload[MatMulPacked], params: SharedParams, target: Target
@@ -138,7 +166,7 @@ class MatMulRoundingTile(PackedTiles):
         ]  # fmt: skip
         return {
             **self.tile_values(w, params, target, parameters), "zeros": zeros,
-            "depth": op.blocks * op.block, "parts": scratch_parts(op),
+            "depth": op.blocks * op.block, "digits": self.digits, "parts": self.parts(op),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
@@ -157,4 +185,39 @@ class MatMulRoundingTile(PackedTiles):
         return cycles + max(tiles, bytes_ / target.machine.memory)
 
 
-KERNELS = (MatMulRounding(), MatMulRoundingTile())
+class MatMulFixedPointTile(MatMulRoundingTile):
+    """MatMulPacked of rows of fixed-point numbers."""
+
+    name = "matmul_packed_fixed_tile"
+    precision = "float32"
+    digits, sums = 3, 2
+
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
+        """Weights whose sums with bytes are few instructions, whole blocks of whole vectors."""
+        op, width = w.op, lanes(target)
+        if op.k % op.block or op.block % width or op.block > LONGEST:
+            return False
+        few = op.bits < 8 or bool(DOT_FEATURES & target.features)
+        return few and fits(w) and PackedTiles.accepts(self, w, target)
+
+    def exact(self, params: SharedParams) -> bool:
+        """Numbers far below the largest one of their block lose digits."""
+        return False
+
+    def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
+        """Cycles of all tiles, and of waiting for memory."""
+        op, nv = w.op, params.nv
+        dots, tiles = target.machine.fma_rate(target.vector_bytes), 0.0
+        if not DOT_FEATURES & target.features:
+            dots /= SPLIT
+        for panel in column_panels(op.n, nv, lanes(target)):
+            for tile in row_tiles(op.m, params.mr):
+                sums = tile.rows * panel.vectors
+                unpacking = panel.vectors * op.block / 8 * (1.0 if op.bits == 4 else 0.5)
+                block = op.block / WORD * sums * self.digits / dots + unpacking + JOINED * sums
+                tiles += panel.count * tile.count * (CALL + op.blocks * block)
+        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + w.input(2).dtype.itemsize)
+        return op.m * op.k * SPLITTING + max(tiles, bytes_ / target.machine.memory)
+
+
+KERNELS = (MatMulRounding(), MatMulRoundingTile(), MatMulFixedPointTile())

@@ -98,11 +98,11 @@ class MatMulRows(Kernel[MatMul]):
         op = w.op
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
-        rate = SMALL if target.bytes_last else _products(target)
+        rate = SMALL if target.bytes_last else product_rate(target)
         return prod(op.batch) * max(products / rate, op.k * op.n * 4 / RATE)
 
 
-def _products(target: Target) -> float:
+def product_rate(target: Target) -> float:
     """Return the multiply-adds per cycle, as measured of a target's own vectors."""
     if target.vector_bytes == 4:  # the compiler knows of vectors that the target doesn't name
         return PRODUCTS

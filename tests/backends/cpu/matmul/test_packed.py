@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from kernel_program import Call, run_calls, vector_target
 from numpy.typing import NDArray
 
 import atc
-from atc.backends.cpu.matmul.packed_int8 import MatMulRounding, MatMulRoundingTile
+from atc.backends.cpu.matmul.packed_int8 import (
+    MatMulFixedPointTile,
+    MatMulRounding,
+    MatMulRoundingTile,
+)
 from atc.backends.cpu.matmul.packed_tile import MatMulUnpackingTile
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.targets import get_target
@@ -116,6 +121,105 @@ def test_tiles_err_no_more_than_sums_of_floats(name: str) -> None:
     for (case, want, total), (got,), c in zip(wanted, run_calls(calls, target), calls, strict=True):
         bound = 2.0**-24 * (case.k + 4) * total + 1e-6
         assert (np.abs(got - want) <= bound).all(), str(c)
+
+
+FIXED = (
+    Case(1, 70, 64, 16, 4, halves=True),
+    Case(3, 33, 96, 32, 4, "bytes"),
+    Case(17, 40, 256, 32, 4, bias=True),
+    Case(5, 33, 1024, 256, 8),
+    Case(2, 16, 128, 64, 8, "bytes", bias=True),
+)
+
+
+def fixed_calls(name: str, made: Callable[[Array], Array]) -> list[tuple[Case, Call]]:
+    """Return calls of a target's tiles, with `made` of random rows."""
+    found, target = [], vector_target(name)
+    for case in FIXED:
+        w, arrays = prepared(case)
+        assert arrays[0] is not None
+        arrays[0] = made(arrays[0])
+        if not MatMulFixedPointTile().accepts(w, target):
+            assert case.bits == 8  # whose products with bytes don't fit 16 bits in pairs
+            continue
+        for params in MatMulFixedPointTile().parameters(w, target)[:2]:
+            found.append((case, Call(MatMulFixedPointTile(), params, w, arrays)))
+    return found
+
+
+def spread(x: Array) -> Array:
+    """Return rows of very large and very small numbers."""
+    return x * np.exp2(np.linspace(-100, 100, len(x)))[:, None].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("x86-64-avx512-vnni", lambda x: x),
+        ("x86-64-avx512-vnni", spread),
+        *(
+            pytest.param(name, spread, marks=pytest.mark.slow)
+            for name in (
+                "x86-64-sse2",
+                "x86-64-avx2",
+                "x86-64-avx512",
+                "x86-64-avx2-vnni",
+                "aarch64-neon",
+                "aarch64-neon-dotprod",
+            )
+        ),
+    ],
+)
+def test_fixed_point_rows_err_no_more_than_floats(
+    name: str, made: Callable[[Array], Array]
+) -> None:
+    calls = fixed_calls(name, made)
+    for (case, c), (got,) in zip(
+        calls, run_calls([c for _, c in calls], vector_target(name)), strict=True
+    ):
+        want, total = expected(case, [*c.inputs])
+        assert (np.abs(got - want) <= 2.0**-24 * (3 * total + np.abs(want))).all(), str(c)
+
+
+def test_fixed_point_rows_of_whole_numbers_are_exact() -> None:
+    """Steps are powers of two: what floats add without error is added without error."""
+    random = np.random.default_rng(3)
+    calls = fixed_calls(
+        "x86-64-avx512-vnni", lambda x: random.integers(-64, 65, x.shape).astype(np.float32) / 8
+    )
+    for _, c in calls:
+        assert c.inputs[2] is not None
+        c.inputs[2][:] = np.exp2(random.integers(-3, 4, c.inputs[2].shape))
+    results = run_calls([c for _, c in calls], vector_target("x86-64-avx512-vnni"))
+    for (case, c), (got,) in zip(calls, results, strict=True):
+        if not case.bias:
+            np.testing.assert_array_equal(got, expected(case, [*c.inputs])[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_fixed_point_rows_with_nan_or_infinity_are_nan(bad: float) -> None:
+    def made(x: Array) -> Array:
+        x[0, 7] = bad
+        return x
+
+    calls = fixed_calls("x86-64-avx512-vnni", made)
+    results = run_calls([c for _, c in calls], vector_target("x86-64-avx512-vnni"))
+    for (_, c), (got,) in zip(calls, results, strict=True):
+        assert np.isnan(got[0]).all(), str(c)
+        assert np.isfinite(got[1:]).all(), str(c)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(
+    "name", ["x86-64-sse2", "x86-64-avx2", "x86-64-avx512", "host", "aarch64-neon"]
+)
+def test_vectors_are_chosen_for_many_rows_and_for_few(name: str, rounds: bool) -> None:
+    target = get_target(name)
+    for m in (1, 16, 512):
+        w, _ = prepared(Case(m, 1536, 576, 32, 4))
+        w = replace(w, op=replace(w.op, rounds=rounds))  # type: ignore[type-var]
+        chosen = choose(Node(w.op, (), ("y",), ("n",)), w, target, ANY).candidate
+        assert not chosen.kernel.portable, chosen.label
 
 
 ROUNDED = (
