@@ -137,3 +137,20 @@ def test_a_machine_without_nvcc_takes_the_ready_kernels(tmp_path: Path) -> None:
     said = " ".join(done.stderr.split())
     assert "NET_BUILD_KERNELS needs a CUDA compiler, and nvcc isn't there" in said
     assert said.count("CMake Error") == 1
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+@pytest.mark.parametrize("other", ["g++", "nowhere"])
+def test_another_compiler_is_refused_in_one_line(way: str, other: str, tmp_path: Path) -> None:
+    compiled(mixed_model(), tmp_path, target="cuda-sm80")
+    given = [f"-DCMAKE_CUDA_COMPILER={other}"] if way == "option" else []
+    environ = {**os.environ, "CUDACXX": f"{other} -O2"} if way == "environment" else {**os.environ}
+    done = subprocess.run(
+        [require("cmake"), "-S", tmp_path / "net", "-B", tmp_path / "build",
+         "-DNET_BUILD_KERNELS=ON", *given],
+        env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert f"NET_BUILD_KERNELS needs nvcc, which {other} isn't" in said
+    assert said.count("CMake Error") == 1

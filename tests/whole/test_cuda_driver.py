@@ -1,0 +1,108 @@
+"""Networks for GPUs beside a driver that refuses what the real one would, their cubins read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cuda_networks import X, attention_model, compiled, image_model, joined_model, mixed_model
+from dynamic_models import floats
+from onnx import helper
+from own_process import in_own_process
+from product_cases import F32, needs_nvcc
+from projects import make_model
+from strict_driver import build_driver, drive
+from whole.test_cuda import towers_model
+from whole.test_cuda_ranges import rows_model, state_beside_a_text
+
+Feed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what it is given, the kernels that it must have, and options."""
+
+    model: Callable[[], onnx.ModelProto]
+    feeds: Sequence[Feed]
+    kernels: Sequence[str] = ()
+    arch: int = 90
+    captured: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def large_model(dtype: Any) -> onnx.ModelProto:
+    """Return a model whose convolutions and products are large enough for warpgroups."""
+    rng = np.random.default_rng(0)
+    shapes = {"f": (64, 64, 3, 3), "g": (128, 64, 3, 3), "h": (256, 128, 1, 1), "w": (512, 1024)}
+    weights = {k: (rng.normal(size=s) / 32).astype(dtype) for k, s in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "g"], ["b"], strides=[2, 2]),
+        helper.make_node("Conv", ["b", "h"], ["c"]),
+        helper.make_node("MatMul", ["m", "w"], ["d"]),
+        helper.make_node("MatMul", ["d", "n"], ["e"]),
+    ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return make_model(
+        nodes, [("x", kind, (32, 64, 33, 33)), ("m", kind, (1024, 512)), ("n", kind, (1024, 1024))],
+        [("c", kind, (32, 256, 16, 16)), ("e", kind, (1024, 1024))], weights,
+    )  # fmt: skip
+
+
+def large(dtype: Any) -> Sequence[Feed]:
+    shapes = {"x": (32, 64, 33, 33), "m": (1024, 512), "n": (1024, 1024)}
+    return [{name: floats(*shape).astype(dtype) for name, shape in shapes.items()}]
+
+
+IMAGES = [{"x": floats(32, 32, 16, 16)}]
+BOXES = ("cuda_matmul_wgmma", "cuda_conv_wgmma", "cuda_conv_wgmma_im2col")
+CASES = {
+    "warpgroups": Case(lambda: large_model(F32), large(F32), BOXES),
+    "warpgroups in halves": Case(lambda: large_model(np.float16), large(np.float16), BOXES),
+    "warpgroups in tf32": Case(
+        lambda: large_model(F32), large(F32), BOXES, options={"allow_hf32": True}
+    ),
+    "older tiles": Case(image_model, IMAGES, ("cuda_conv_bf16x3",), arch=80),
+    "attention": Case(attention_model, [{"x": floats(2, 100, 64)}], ("cuda_attention_bf16x3",)),
+    "branches": Case(
+        towers_model, [{"x": floats(16, 64)}], arch=80, options={"gpu_streams": 2}
+    ),
+    "joined": Case(
+        lambda: joined_model(8),
+        [{"x": floats(32, 32).astype(np.float16), "s": floats(8).astype(np.float16)}],
+    ),
+    "texts on the host": Case(mixed_model, [{"x": X}], captured=False),
+    "copies on streams": Case(
+        lambda: rows_model(48, 40).model, rows_model(48, 40).feeds,
+        options={"input_shape": "x:1~300,48"},
+    ),
+    "shapes beside ranges": Case(
+        lambda: rows_model(192, 160).model, rows_model(192, 160).feeds, arch=80,
+        options={"input_shape": "x:1~300,192", "dynamic_dims": "1;65"},
+    ),
+    "a state": Case(
+        state_beside_a_text, [{"x": floats(2, 200)}], captured=False, options={"state": "s:t"}
+    ),
+    "timed": Case(image_model, IMAGES, captured=False, options={"profile": True}),
+    "turing": Case(image_model, IMAGES, arch=75),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize("name", CASES)
+def test_the_driver_refuses_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    monkeypatch.setenv("FAKE_ARCH", str(case.arch))
+    report = compiled(case.model(), tmp_path, target=f"cuda-sm{case.arch}", **case.options).report
+    chosen = " ".join(node["kernel"] for node in report["nodes"])
+    assert all(kernel in chosen for kernel in case.kernels), chosen
+    library = build_driver(tmp_path)
+    in_own_process(120, drive, library, tmp_path / "net", case.feeds, case.captured)
