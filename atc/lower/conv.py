@@ -173,7 +173,11 @@ def transposed_size(
 def transposed_extents(
     ctx: LoweringContext, full: Sequence[int], strides: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the begin pads and output sizes, from pads, output_padding or output_shape."""
+    """Return the begin pads and output sizes, from pads, output_padding or output_shape.
+
+    An odd total puts its larger half in front but for SAME_UPPER, as ConvTranspose-11 corrects the
+    equations of ConvTranspose-1.
+    """
     rank = len(full)
     extra = ctx.ints("output_padding", [0] * rank) or [0] * rank
     pads = ctx.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
@@ -190,10 +194,7 @@ def transposed_extents(
         out = [f + e - p - q for f, e, p, q in zip(full, extra, begin, end, strict=True)]
         return begin, out
     total = [maximum(f + e - o, 0) for f, e, o in zip(full, extra, wanted, strict=True)]
-    begin = [t - t // 2 if auto == "SAME_LOWER" else t // 2 for t in total]
-    if auto not in ("SAME_UPPER", "SAME_LOWER"):
-        begin = [t // 2 for t in total]
-    return begin, list(wanted)
+    return [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total], list(wanted)
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")
