@@ -27,6 +27,7 @@ from atc.backends.toolchain.linking import link_shared
 from atc.backends.toolchain.nvcc import find_nvcc, nvcc_flags
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import Emission, emit
+from atc.codegen.project_options import ProjectOptions
 from atc.codegen.weights import included_weights
 from atc.dims import InputShape
 from atc.errors import ModelError, UnsupportedError
@@ -122,10 +123,8 @@ def _emit(
     graph = run_passes(graph, width=target.vector_bytes // 4, device=bool(target.device))
     own = target_for(graph, target)
     program = build_program(graph, choose(graph, own), own)
-    return emit(
-        program, plan_memory(program), target, name=name, model=FILE, model_hash="", options="",
-        library_alone=True,
-    )  # fmt: skip
+    options = ProjectOptions(name=name, model=FILE, library_alone=True)
+    return emit(program, plan_memory(program), target, options)
 
 
 def _write(project: Emission, folder: Path) -> Iterator[str]:

@@ -338,7 +338,7 @@ class Stripable(Protocol[OpT_contra, ParamsT]):
 class Splittable(Protocol[OpT_contra, ParamsT]):
     """A kernel that threads can share a call of, whose parts are no calls of the same kernel."""
 
-    def cuts(
+    def shared_params(
         self, w: Workload[OpT_contra], params: ParamsT, target: Target, threads: int
     ) -> Sequence[ParamsT]:
         """Return parameters with which so many threads share a call, the best first.

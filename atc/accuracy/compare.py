@@ -16,7 +16,7 @@ import onnx_ir
 
 from atc.accuracy.differences import Difference, compare, plain_form
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
-from atc.accuracy.inputs import random_inputs, sized_inputs
+from atc.accuracy.inputs import Types, random_inputs, sized_inputs
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
@@ -161,17 +161,10 @@ def verify_library(
     if opened is None:
         _check_sanitizer(library)
     net: Runnable = (opened or open_network)(library)
-    alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
-    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
-    ranges = bool(subject.adaptation.states) and any(_varies(net, v) for v in net.parameters)
-    pinned = subject.input_shape if subject.adaptation.reshapes or ranges else shapes
-    model = load_model(subject.model, subject.framework, pinned, subject.weight)
-    if subject.adaptation.adds_nodes:
-        model = _newer(model)
-    adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    grows = bool(subject.adaptation.states) and any(_varies(net, v) for v in net.parameters)
+    model = _model_of(subject, net, grows)
     states = dict(states_of(model))
     outputs = [v.name or "" for v in model.graph.outputs if v.name not in states.values()]
-    tolerance = max(tolerance, _ROUNDINGS * subject.epsilon)
     if len(outputs) != len(net.results):
         raise OptionError(
             f"the library has {len(net.results)} outputs, the model {len(outputs)}",
@@ -179,18 +172,8 @@ def verify_library(
         )  # fmt: skip
     own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.shape_profile else {}
     types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
-    if ranges and inputs is not None:
-        raise OptionError(
-            "a file has the inputs of one run, but the states grow from run to run",
-            where="--input", hint="leave it out: the runs are of seeded inputs",
-        )  # fmt: skip
-    if ranges:
-        feeds, source = {}, f"seed {seed}"
-    elif inputs is None:
-        feeds, source = random_inputs(types, seed), f"seed {seed}"
-    else:
-        feeds, source = _read_inputs(inputs, types), inputs.name
-    precision = ""
+    feeds, source = _first_feeds(types, inputs, seed, grows)
+    tolerance, precision = max(tolerance, _ROUNDINGS * subject.epsilon), ""
     if float64:
         stated, precision = stated_precision(net.build_info)
         rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
@@ -200,7 +183,7 @@ def verify_library(
     compared: list[Difference] = []
     seen = _layer_names(net, model, outputs)
     for step in range(_STEPS if states else 1):
-        if ranges:
+        if grows:
             found_feeds = sized_inputs(model, types, carried, step, seed)
             if found_feeds is None:
                 break  # the states are full
@@ -219,6 +202,34 @@ def verify_library(
     known = dict(zip([*outputs, *states.values(), *seen], found[1], strict=True))
     layers = tuple(_compared_layers(net, known, tolerance))
     return Verification(reference, source, tolerance, tuple(compared), precision, layers)
+
+
+def _model_of(subject: Subject, net: Runnable, grows: bool) -> onnx_ir.Model:
+    """Return the model with the library's interface, at its shapes unless its states grow."""
+    alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
+    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
+    pinned = subject.input_shape if subject.adaptation.reshapes or grows else shapes
+    model = load_model(subject.model, subject.framework, pinned, subject.weight)
+    if subject.adaptation.adds_nodes:
+        model = _newer(model)
+    adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    return model
+
+
+def _first_feeds(
+    types: Types, inputs: Path | None, seed: int, grows: bool
+) -> tuple[Mapping[str, Array], str]:
+    """Return the inputs of the first run, and where they come from; none where states grow."""
+    if grows and inputs is not None:
+        raise OptionError(
+            "a file has the inputs of one run, but the states grow from run to run",
+            where="--input", hint="leave it out: the runs are of seeded inputs",
+        )  # fmt: skip
+    if grows:
+        return {}, f"seed {seed}"
+    if inputs is None:
+        return random_inputs(types, seed), f"seed {seed}"
+    return _read_inputs(inputs, types), inputs.name
 
 
 def _layer_names(
@@ -341,9 +352,7 @@ def check_inputs(path: Path, types: Mapping[str, InputType]) -> None:
     _read_inputs(path, {name: (t.shape, t.dtype) for name, t in types.items()})
 
 
-def _read_inputs(
-    path: Path, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
-) -> dict[str, Array]:
+def _read_inputs(path: Path, types: Types) -> dict[str, Array]:
     try:
         with np.load(regular(path), allow_pickle=False) as file:
             arrays = dict(file)

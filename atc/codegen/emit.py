@@ -15,25 +15,25 @@ from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.simplify import simplified
 from atc.backends.target import Target
 from atc.backends.toolchain.nvcc import FLAGS
-from atc.codegen.gpu import Plan, make_gpu
+from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
 from atc.codegen.interface import Port
 from atc.codegen.prefault import PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
+from atc.codegen.project_options import ProjectOptions
 from atc.codegen.sanity import checked
-from atc.codegen.schedule import make_schedule
-from atc.codegen.selftest import Expected, formula, node_sums
+from atc.codegen.schedule import Plan, Schedule, make_schedule
+from atc.codegen.selftest import formula, node_sums
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.sources import gpu_files, kernel_tree
 from atc.codegen.template_values import TemplateValues
-from atc.files.blob import NO_WEIGHTS, Blob
+from atc.files.blob import Blob
 from atc.files.byte_order import in_byte_order
 from atc.ir.graph import Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, network_identifier
-from atc.options.values import Checks
 from atc.program.placement import uses_device
 from atc.program.steps import Program, calls
 from atc.runtime import device as runtime_device
@@ -64,111 +64,131 @@ class Emission:
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Where each constant begins in the weights."""
     threads: int = 1
-    """The most pieces, of a call or of the network, that may run at the same time."""
+    """The most partitions, of a call or of the network, that may run at the same time."""
     on_gpu: bool = False
     """Whether a GPU runs any of its kernels."""
 
     @cached_property
     def weights(self) -> bytes:
-        """The weights in one piece: a copy."""
+        """The weights as a whole: a copy."""
         return b"".join(self.blob.parts)
+
+
+@dataclass(frozen=True)
+class _Library:
+    """The programs of a library, and where their constants lie in its weights."""
+
+    main: Plan
+    """The only program, that of all shapes that have none of their own, or else one of these."""
+    fixed: tuple[Plan, ...]
+    """Those of listed shapes."""
+    open: bool
+    """Whether the main program is none of these."""
+    blob: Blob
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All that are run."""
+        return (*self.fixed, *[self.main] * self.open)
+
+    @property
+    def programs(self) -> list[Program]:
+        """Their programs."""
+        return [plan.program for plan in self.plans]
+
+    @cached_property
+    def kernels(self) -> tuple[KernelSource, ...]:
+        """The kernels of all."""
+        return tuple(dict.fromkeys(c.source for p in self.programs for c in calls(p.steps)))
+
+    @property
+    def has_arena(self) -> bool:
+        """Whether any program has values between its calls."""
+        arenas = [plan.arena for plan in self.plans]
+        return any(a.offsets or a.scratch or a.io for a in arenas)
+
+    @property
+    def arena_size(self) -> int:
+        """The bytes that the largest needs."""
+        return max(plan.arena.plan.size for plan in self.plans)
 
 
 def emit(
     program: Program,
     arena: Arena,
     target: Target,
-    *,
-    name: str,
-    model: str,
-    model_hash: str,
-    options: str,
-    external_weights: bool = False,
-    split_weights: bool = False,
-    profile: bool = False,
-    hooks: bool = False,
-    log: bool = False,
-    checks: Checks | None = None,
-    threads: int = 1,
-    device_id: int = 0,
-    gpu_pool: str = "",
-    gpu_kept_free: int = 0,
-    gpu_copy_streams: int = 1,
-    before: Blob = NO_WEIGHTS,
+    options: ProjectOptions,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
-    selftest: Expected | None = None,
-    starter: bool = False,
-    step: bool = False,
-    max_ram: int = 0,
-    max_rom: int = 0,
-    once_from: int | None = None,
-    library_alone: bool = False,
 ) -> Emission:
-    """Return the generated project. `name` is the prefix of everything, `model` a file name.
-
-    With `library_alone` it has the library's sources and nothing that a user starts from.
-
-    With `profile` every kernel call is timed, with `hooks` an observer sees its values, with `log`
-    it is logged on standard error, with `checks` they are made around it; without, nothing of that
-    is in the code.
+    """Return the generated project.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
-    reserves a `gpu_pool` of so many bytes (or "all"), leaves others `gpu_kept_free` percent, and
-    copies inputs and outputs on up to `gpu_copy_streams` streams. A
-    network without weights is never `external_weights`. With
-    `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
-
-    With a `selftest` the library compares its outputs with those, and if a run can be done in parts
-    the results of nodes, too; `starter` says that there is a program for a board beside it, `step`
-    that a run can be done in parts. Its header holds `max_ram` and `max_rom` bytes, if not 0.
-
-    From `once_from` bytes on, the weights are to lie in the shared library alone, where the other
-    files find them.
-
-    The weights begin with those that lie `before` them, of other networks of a library: what they
-    hold isn't added twice.
+    are left to the caller.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
     ranges.
     """
-    name = network_identifier(name)
-    general = bool(shape_profiles) and all(p is not program for p, _ in shape_profiles)
-    own = [program] if general or not shape_profiles else []
-    programs = [*(p for p, _ in shape_profiles), *own]
-    kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
-    places, blob = _layout_weights(programs, target, before)
-    offsets = places[programs.index(program)]
-    schedule = make_schedule(
-        program, arena, offsets, name, profile, hooks, checks is not None, log
+    options = replace(options, name=network_identifier(options.name))
+    library = _planned(program, arena, target, options.weights.before, shape_profiles)
+    fixed = [make_schedule(plan, options.name) for plan in library.fixed]
+    values = _template_values(library, fixed, target, options)
+    runs = _runs(values, fixed)
+    values = replace(values, sources=[*runs, *values.sources])
+    texts = {**_library_texts(values, library.kernels, target), **runs}
+    texts |= {} if options.library_alone else project_texts(values)
+    if any(isinstance(c.node.op, External) for p in library.programs for c in calls(p.steps)):
+        texts["include/atc_external.h"] = verbatim("project/atc_external.h")
+    return Emission(
+        {path: text.encode() for path, text in texts.items()}, values.name, library.kernels,
+        library.blob, values, library.main.weights, values.threads, values.gpu is not None,
     )  # fmt: skip
-    once = not external_weights and once_from is not None and blob.size >= once_from
+
+
+def _planned(
+    program: Program, arena: Arena, target: Target, before: Blob,
+    shape_profiles: Sequence[tuple[Program, Arena]],
+) -> _Library:  # fmt: skip
+    """Lay out the weights of all programs; see `emit`."""
+    alone = all(p is not program for p, _ in shape_profiles)
+    planned = [*shape_profiles, *[(program, arena)] * alone]
+    places, blob = _layout_weights([p for p, _ in planned], target, before)
+    plans = [Plan(*each, at) for each, at in zip(planned, places, strict=True)]
+    main = next(plan for plan in plans if plan.program is program)
+    return _Library(main, tuple(plans[: len(shape_profiles)]), alone, blob)
+
+
+def _template_values(
+    library: _Library, fixed: Sequence[Schedule], target: Target, options: ProjectOptions
+) -> TemplateValues:
+    """Return what the templates are given; `fixed` are the schedules of listed shapes."""
+    name, around, kernels = options.name, options.instrumentation, library.kernels
+    main, programs = library.main, library.programs
+    program, arena = main.program, main.arena
+    schedule = make_schedule(main, name, around)
     ports = (*schedule.inputs, *schedule.outputs)
-    fixed = [make_schedule(*p, at, name) for p, at in zip(shape_profiles, places, strict=False)]
-    if shape_profiles and not general:
+    if not library.open:
         ports = _widest(ports, programs)
-    planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
-    has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
     if any(map(uses_device, programs)):
-        plans = tuple(map(Plan, programs, planned, places))
-        gpu = make_gpu(
-            plans, kernels, name, target.device, profile, hooks, checks is not None, log,
-            gpu_copy_streams,
-        )  # fmt: skip
-        has_arena, schedule = gpu.hybrid, gpu.schedule
-    hosted = gpu is None or gpu.hybrid
-    profiles = make_shape_profiles(shape_profiles, name, hosted) if shape_profiles else None
-    ranges = (
-        None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
-    )
+        streams = options.gpu.copy_streams
+        gpu = make_gpu(library.plans, kernels, name, target.device, around, streams)
+        schedule = gpu.schedule
+    has_arena = gpu.hybrid if gpu else library.has_arena
+    profiles = None
+    if library.fixed:
+        profiles = make_shape_profiles(library.fixed, name, hosted=gpu is None or gpu.hybrid)
+    ranges = make_dynamic(program, arena, schedule.uses) if library.open else None
     sources = [k.path for k in kernels if not k.launch]
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
-    values = TemplateValues(
-        name=name, model=comment(model), target=target.name, bare=target.bare,
-        order=target.byte_order,
-        build_info=c_string(_build_info(target, model, model_hash, options)),
+    # Empty values need an address too, hence never a size of 0 with values.
+    least = target.alignment if has_arena or (gpu and (ranges or profiles)) else 0
+    blob, external, once_from = library.blob, options.weights.external, options.weights.once_from
+    once = not external and once_from is not None and blob.size >= once_from
+    selftest, checks = options.selftest, around.checks
+    return TemplateValues(
+        name=name, model=comment(options.model), target=target.name, bare=target.bare,
+        order=target.byte_order, build_info=c_string(_build_info(target, options)),
         cflags=target.cflags, checks=target.cpu_checks, tiles=any(k.tiles for k in kernels),
         as_text=not target.includes_files,
         own_math=any(OWN_MATH in k.headers for k in kernels), deterministic=target.deterministic,
@@ -176,49 +196,42 @@ def emit(
         inputs=ports[: len(schedule.inputs)], outputs=ports[len(schedule.inputs) :],
         composites=_composites(program), failures=_failures(kernels), shape_profiles=profiles,
         ranges=ranges, states=_states(program, arena), io=_io_places(program, arena),
-        # Empty values need an address too, hence never a size of 0 with values.
-        arena_size=max(max(a.plan.size for a in planned), target.alignment) if has_arena
-        else target.alignment if gpu and (ranges or profiles) else 0,
+        arena_size=max(library.arena_size, least) if has_arena else least,
         alignment=target.alignment,
         touches_arena=has_arena and not target.bare and gpu is None
-        and max(a.plan.size for a in planned) >= 2 * PAGE,
-        touched=() if target.bare else prefault_ranges(programs, places),
-        weights_size=blob.size,
-        weights_hash=blob.checksum if external_weights or selftest else 0,
+        and library.arena_size >= 2 * PAGE,
+        touched=() if target.bare else prefault_ranges(library.plans),
+        weights_size=blob.size, weights_hash=blob.checksum if external or selftest else 0,
         weights_in=f"lib{name}.so" if once else "",
-        external=external_weights and blob.size > 0,
-        split=external_weights and split_weights and blob.size > 0,
-        threads=threads if any(s.tasks for s in (schedule, *fixed)) else 1, step=step,
-        profile=profiled_calls(program) if profile else (),
-        hooks=observed(program) if hooks else None, log=log,
+        external=external and blob.size > 0,
+        split=external and options.weights.split and blob.size > 0,
+        threads=options.threads if any(s.tasks for s in (schedule, *fixed)) else 1,
+        step=options.step,
+        profile=profiled_calls(program) if around.timed else (),
+        hooks=observed(program) if around.observed else None, log=around.logged,
         sanity=checked(program, arena, checks) if checks else None,
         selftest=selftest.outputs if selftest else (),
-        nodes=node_sums(program, arena, selftest) if selftest and step else (),
+        nodes=node_sums(program, arena, selftest) if selftest and options.step else (),
         formulas=[formula(p) for p in schedule.inputs] if selftest else [],
-        starter=starter, max_ram=max_ram, max_rom=max_rom, gpu=gpu, device_id=device_id,
-        gpu_pool=gpu_pool, gpu_kept_free=gpu_kept_free,
+        starter=options.starter, max_ram=options.max_ram, max_rom=options.max_rom, gpu=gpu,
+        device_id=options.gpu.device_id, gpu_pool=options.gpu.pool,
+        gpu_kept_free=options.gpu.kept_free,
     )  # fmt: skip
-    runs: dict[str, str] = {}
-    for k, run in enumerate(profiles.runs if profiles and gpu is None else ()):
-        plan = fixed[k]
-        runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
-            **values.values(), "shape_profile": run, "net": plan, "inputs": plan.inputs,
-            "outputs": plan.outputs,
-            "dynamic": None, "ranges": None, "arena_size": run.arena,
+
+
+def _runs(values: TemplateValues, fixed: Sequence[Schedule]) -> dict[str, str]:
+    """Return the sources of what runs listed shapes on the host, and of the self-test."""
+    texts: dict[str, str] = {}
+    known, profiles = values.values(), values.shape_profiles
+    for k, run in enumerate(profiles.runs if profiles and values.gpu is None else ()):
+        texts[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
+            **known, "shape_profile": run, "net": fixed[k], "inputs": fixed[k].inputs,
+            "outputs": fixed[k].outputs, "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
-    if selftest:
-        runs[f"src/{name}_selftest.c"] = simplified(
-            render("project/selftest.c.j2", values.values())
-        )
-    values = replace(values, sources=[*runs, *sources])
-    texts = {**_library(values, kernels, target), **runs}
-    texts |= {} if library_alone else project_texts(values)
-    if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
-        texts["include/atc_external.h"] = verbatim("project/atc_external.h")
-    files = {path: text.encode() for path, text in texts.items()}
-    return Emission(
-        files, name, kernels, blob, values, offsets, values.threads, gpu is not None
-    )
+    if values.selftest:
+        text = simplified(render("project/selftest.c.j2", known))
+        texts[f"src/{values.name}_selftest.c"] = text
+    return texts
 
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
@@ -266,11 +279,11 @@ def _composites(program: Program) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _build_info(target: Target, model: str, model_hash: str, options: str) -> str:
-    file = comment(model).replace(";", "_").replace("=", "_")
+def _build_info(target: Target, options: ProjectOptions) -> str:
+    file = comment(options.model).replace(";", "_").replace("=", "_")
     return (
-        f"atc={__version__}; target={target.name}; model={file}; model_sha256={model_hash}; "
-        f"{options}"
+        f"atc={__version__}; target={target.name}; model={file}; "
+        f"model_sha256={options.model_hash}; {options.contract}"
     ).removesuffix("; ")
 
 
@@ -280,7 +293,7 @@ def _failures(kernels: Iterable[KernelSource]) -> list[tuple[str, int, str]]:
     return [(name, *FAILURES[name]) for name in FAILURES if name in given]
 
 
-def _library(
+def _library_texts(
     values: TemplateValues, kernels: Sequence[KernelSource], target: Target
 ) -> dict[str, str]:
     """Return what the library is made of, less the weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from atc.backends.cuda.targets import EMULATED
@@ -11,14 +11,14 @@ from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
 from atc.backends.toolchain.nvcc import cmake_architecture
 from atc.codegen.copies import Copies, copies_of
-from atc.codegen.schedule import Schedule, make_schedule
+from atc.codegen.project_options import Instrumentation
+from atc.codegen.schedule import Plan, Schedule, make_schedule
 from atc.codegen.steps import StepWriter
 from atc.codegen.uses import Uses, extent_text, plus
 from atc.dims import Dim, max_value
-from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
-from atc.program.steps import Call, Fork, Program, Step, calls
+from atc.program.steps import Call, Fork, Step, calls
 
 
 @dataclass(frozen=True)
@@ -108,26 +108,15 @@ class Gpu:
         return max(run.extents for run in self.runs)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A program, its memory, and where its constants begin in the weights."""
-
-    program: Program
-    arena: Arena
-    weights: Mapping[str, int]
-
-
 def make_gpu(
     plans: Sequence[Plan], kernels: Sequence[KernelSource], network: str, device: str,
-    timed: bool = False, observed: bool = False, checked: bool = False, logged: bool = False,
-    copy_streams: int = 1,
+    around: Instrumentation, copy_streams: int,
 ) -> Gpu:  # fmt: skip
     """Write the calls of programs some of whose steps a GPU runs.
 
-    With `timed` it times each, with `observed` their values are copied for an observer, with
-    `checked` for checks around each, with `logged` each is logged: none of them is in a graph.
-    `kernels` are those of all programs. Of several programs each is run by a function of its own.
-    Inputs and outputs are copied on at most `copy_streams`.
+    None of those that something is done `around` is in a graph. `kernels` are those of all
+    programs. Of several programs each is run by a function of its own. Inputs and outputs are
+    copied on at most `copy_streams`.
     """
     launched = tuple(k for k in kernels if k.launch)
     segments: list[Segment] = []
@@ -135,10 +124,7 @@ def make_gpu(
     for k, plan in enumerate(plans):
         several = "run_ranges" if plan.program.dims else f"run_shape{k}"
         function = several if len(plans) > 1 else "run_on_gpu"
-        write = partial(
-            make_schedule, plan.program, plan.arena, plan.weights, network, timed, observed,
-            checked, logged,
-        )  # fmt: skip
+        write = partial(make_schedule, plan, network, around)
         runs.append(_make_run(plan, launched, segments, function, write, copy_streams))
     arena = max(plan.arena.plan.size for plan in plans)
     return Gpu(tuple(map(listed, launched)), tuple(segments), arena, device, tuple(runs))
@@ -198,30 +184,25 @@ def launches(
         yield some, f"(const CUdeviceptr[]){{{', '.join((*pointers, *phase, *dims))}}}"
 
 
+@dataclass(kw_only=True)
 class _GpuWriter(StepWriter):
     """Writes launches where a GPU computes, and the moves before them."""
 
-    def __init__(
-        self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
-        observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
-        weights: Mapping[str, int], kernels: Sequence[KernelSource],
-        hosted: Placement, resident: Placement, segments: list[Segment], function: str,
-        copy_streams: int,
-    ) -> None:  # fmt: skip
-        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
-        self.weights = weights
-        self.kernels = kernels
-        self.hosted = hosted
-        self.resident = resident
-        self.segments = segments
-        self.function = function
-        self.copy_streams = copy_streams
-        self.tables = set[str]()
-        offsets = arena.offsets.items()
+    weights: Mapping[str, int]
+    kernels: Sequence[KernelSource]
+    hosted: Placement
+    resident: Placement
+    segments: list[Segment]
+    function: str
+    copy_streams: int
+    tables: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        program, offsets = self.program, self.arena.offsets.items()
         self.begins = {
             program.base(v): at - max_value(program.byte_offset(v)) for v, at in offsets
         }
-        self.buffers = {program.base(v): k for v, k in arena.number.items()}
+        self.buffers = {program.base(v): k for v, k in self.arena.number.items()}
         self.outputs = {base: k for k, base in enumerate(program.output_bases)}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:

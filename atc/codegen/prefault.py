@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atc.codegen.schedule import Plan
 from atc.ir.ops.data import Gather
 from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
@@ -17,15 +18,13 @@ _GAP = 16 * PAGE
 """Unread bytes from which two ranges are not merged."""
 
 
-def prefault_ranges(
-    programs: Sequence[Program], places: Sequence[Mapping[str, int]]
-) -> tuple[tuple[int, int], ...]:
+def prefault_ranges(plans: Sequence[Plan]) -> tuple[tuple[int, int], ...]:
     """Return the ranges of the weights, [begin, end), that every run of any program reads.
 
     Those that branches and gathers read are left out: an embedding table need not be in memory for
     a few of its rows. So are weights of less than two pages.
     """
-    sets = [_read(p, at) for p, at in zip(programs, places, strict=True)]
+    sets = [_read(plan.program, plan.weights) for plan in plans]
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(set.intersection(*sets)):
         if merged and begin - merged[-1][1] <= _GAP:

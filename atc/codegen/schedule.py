@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from atc.codegen.interface import Port
+from atc.codegen.project_options import PLAIN, Instrumentation
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.steps import StepWriter
 from atc.codegen.tasks import Task
@@ -16,6 +17,15 @@ from atc.memory.arena import Arena
 from atc.names import OF_DEVICES, OF_RANGES, comment, tensor_identifiers
 from atc.program.placement import uses_device
 from atc.program.steps import Program, touched, walk
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program, its memory, and where its constants begin in the weights."""
+
+    program: Program
+    arena: Arena
+    weights: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -48,16 +58,11 @@ class Schedule:
 
 
 def make_schedule(
-    program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
-    observed: bool = False, checked: bool = False, logged: bool = False,
-    writer: Callable[..., StepWriter] | None = None,
+    plan: Plan, network: str, around: Instrumentation = PLAIN,
+    writer: Callable[..., StepWriter] = StepWriter,
 ) -> Schedule:  # fmt: skip
-    """Name every value once and write the calls; `weights` are the constants' offsets.
-
-    The calls of a `timed` schedule are counted and timed; around those of an `observed` one the
-    observer is called, around those of a `checked` one the checks are made; a `logged` one logs
-    each before it runs. `writer` replaces the default writer of steps.
-    """
+    """Name every value once and write the calls, and what is done `around` them."""
+    program, arena, weights = plan.program, plan.arena, plan.weights
     used = [*([OF_RANGES] if program.dims else []), *([OF_DEVICES] if uses_device(program) else [])]
     names = tensor_identifiers([*program.inputs, *program.outputs], network, used)
     split = len(program.inputs)
@@ -95,9 +100,10 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
-    own = (writer or StepWriter)(
-        program, arena, pointers, timed, observed, checked, logged, network.upper(), uses
-    )
+    own = writer(
+        program, arena, pointers, around.timed, around.observed, around.checks is not None,
+        around.logged, network.upper(), uses,
+    )  # fmt: skip
     groups = own.groups()
     return Schedule(inputs, outputs, constants, values, groups, uses, tuple(own.tasks))
 

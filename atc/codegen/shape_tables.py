@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from textwrap import wrap
 
+from atc.codegen.schedule import Plan
 from atc.codegen.uses import Uses
 from atc.dims import (
     Dim,
@@ -235,11 +236,12 @@ class ShapeProfiles:
 
 
 def make_shape_profiles(
-    plans: Sequence[tuple[Program, Arena]], network: str, hosted: bool
+    plans: Sequence[Plan], network: str, hosted: bool
 ) -> ShapeProfiles:
     """Return the tables for the plans of a library, which the host or a GPU computes."""
     runs = []
-    for k, (program, arena) in enumerate(plans):
+    for k, plan in enumerate(plans):
+        program, arena = plan.program, plan.arena
         sides = [[program.types[v].shape for v in s] for s in (program.inputs, program.outputs)]
         size = (arena.plan.size or ALIGNMENT) if arena.offsets or arena.scratch else 0
         size = size if hosted else ALIGNMENT

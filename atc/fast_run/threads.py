@@ -17,6 +17,7 @@ from atc.backends.toolchain.linking import link_program
 from atc.backends.toolchain.processes import TimedOut
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
+from atc.codegen.project_options import ProjectOptions, WeightFiles
 from atc.dims import is_dynamic
 from atc.errors import AtcError
 from atc.farm.runners import Unreachable
@@ -131,10 +132,11 @@ def _network(choice: Choice, threads: int, target: Target) -> Emission:
     node = Node(w.op, tuple(names), results, ())
     graph = Graph(NAME, inputs, results, (node,), types, constants)
     program = build_program(graph, {results[0]: choice}, target, threads=threads)
-    return emit(
-        program, plan_memory(program), target, name=NAME, model=NAME, model_hash="", options="",
-        external_weights=True, threads=threads, library_alone=True,
+    options = ProjectOptions(
+        name=NAME, model=NAME, weights=WeightFiles(external=True), threads=threads,
+        library_alone=True,
     )  # fmt: skip
+    return emit(program, plan_memory(program), target, options)
 
 
 def _build(emission: Emission, threads: bool, bench: Bench, cwd: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from atc.dims import is_data_dependent, max_value
@@ -111,23 +111,13 @@ def plan_memory(
     def place(value: str) -> str:
         return base_of(program.base(value), base)
 
-    uses: dict[str, list[Event]] = {}
-    extents: dict[str, int] = {}
-    scratch_of: dict[str, str] = {}
-    for event in events:
-        if event.call is not None and event.call.source.scratch:
-            key = _scratch_key(event.call)
-            extents[key], uses[key] = event.call.source.scratch, [event]
-            scratch_of[key] = event.call.node.outputs[0]
-        for value in (*event.reads, *event.writes):
-            if (storage := place(value)) not in fixed:
-                extents[storage] = program.types[storage].nbytes
-                uses.setdefault(storage, []).append(event)
+    uses, extents = _uses(program, events, place, fixed)
     placed: list[tuple[Buffer, _Lane | None]] = []
     for name, own in uses.items():
         first, last, lane = _life(own)
         size = max_value(extents[name]) + 2 * guard
-        of = scratch_of.get(name, "")
+        call = own[0].call
+        of = call.node.outputs[0] if call and name == _scratch_key(call) else ""
         placed.append((Buffer(name, size, first, last, alignment, of), lane))
     shared = _io_buffers(program, events, alignment) if io else []
     placed += [(buffer, None) for buffer in shared]
@@ -173,6 +163,24 @@ def plan_memory(
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _uses(
+    program: Program, events: Sequence[Event], place: Callable[[str], str], fixed: Set[str]
+) -> tuple[dict[str, list[Event]], dict[str, int]]:
+    """Return the events of each buffer, of values that aren't `fixed` and of scratch, and its size.
+    """
+    uses: dict[str, list[Event]] = {}
+    extents: dict[str, int] = {}
+    for event in events:
+        if event.call is not None and event.call.source.scratch:
+            key = _scratch_key(event.call)
+            extents[key], uses[key] = event.call.source.scratch, [event]
+        for value in (*event.reads, *event.writes):
+            if (storage := place(value)) not in fixed:
+                extents[storage] = program.types[storage].nbytes
+                uses.setdefault(storage, []).append(event)
+    return uses, extents
 
 
 def _with_overlaps(

@@ -15,6 +15,12 @@ from atc.build.output_folder import Content, network_name
 from atc.build.place_in import place_in
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
+from atc.codegen.project_options import (
+    GpuOptions,
+    Instrumentation,
+    ProjectOptions,
+    WeightFiles,
+)
 from atc.codegen.weights import (
     in_library,
     included_weights,
@@ -62,24 +68,27 @@ def write_project(
     options, shown = request.options, plans.shown
     check_whole(options, shown.program, bool(plans.shape_profiles))
     diagnostics.stage("writing C")
-    emission = emit(
-        shown.program, shown.arena, request.target, name=network_name(options.output),
-        model=options.model.name, model_hash=model_hash,
-        options=contract_of(request, shown.selection).text,
-        external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
-        profile=options.profile,
-        hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
+    weights = WeightFiles(
+        external=options.external_weight > 0, split=options.external_weight == 1,
+        before=request.decisions.before, once_from=ONCE if once else None,
+    )  # fmt: skip
+    around = Instrumentation(
+        options.profile, options.hooks, options.runtime_log, options.sanity_check
+    )
+    gpu = GpuOptions(
+        options.device_id, options.gpu_pool, options.gpu_kept_free, options.gpu_copy_streams
+    )
+    wanted = ProjectOptions(
+        name=network_name(options.output), model=options.model.name, model_hash=model_hash,
+        contract=contract_of(request, shown.selection).text, weights=weights,
+        instrumentation=around, gpu=gpu,
         threads=max(plans.threads, most_branches(shown.program.steps)),
-        device_id=options.device_id,
-        gpu_pool=options.gpu_pool,
-        gpu_kept_free=options.gpu_kept_free, gpu_copy_streams=options.gpu_copy_streams,
-        before=request.decisions.before,
-        shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.expected, starter=options.starter,
         step=options.step or (options.has_selftest and _has_parts(plans, options)),
         max_ram=options.max_ram, max_rom=options.max_rom,
-        once_from=ONCE if once else None,
     )  # fmt: skip
+    profiles = [(p.program, p.arena) for p in plans.shape_profiles]
+    emission = emit(shown.program, shown.arena, request.target, wanted, profiles)
     texts = wrapper_texts(emission.interface, options.wrappers)
     if options.starter:
         texts |= starter_texts(emission.interface, request.target)

@@ -118,7 +118,7 @@ def shared(
     if not isinstance(kernel, Splittable):
         return candidate
     largest = concrete(w)
-    for params in kernel.cuts(w, candidate.params, target, threads):
+    for params in kernel.shared_params(w, candidate.params, target, threads):
         work_split = kernel.work_split(largest, params, target)
         least = 0 if worth.always or work_split.phases == 1 else work_split.phases * WORTH_PHASE
         if work_split.partitions > 1 and cycles(largest, target) > least:

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
+from atc.codegen.project_options import ProjectOptions
 from atc.importers import load_model
 from atc.lower import lower_model
 from atc.memory.arena import plan_memory
@@ -333,9 +334,7 @@ def compiled(network: str, form: str, target_name: str, folder: Path) -> Compile
     graph = run_passes(graph, width=target.vector_bytes // 4)
     program = build_program(graph, select(graph, target), target)
     arena = plan_memory(program)
-    emission = emit(
-        program, arena, target, name="net", model="net", model_hash="0" * 64, options=""
-    )
+    emission = emit(program, arena, target, ProjectOptions(name="net", model="net"))
     plan = sorted((arena.plan.offsets[b.name], b.size) for b in arena.buffers)
     kernels = [c.source.symbol for c in calls(program.steps)]
     sources = {p: t for p, t in emission.files.items() if p.startswith("src/kernels/")}

@@ -21,6 +21,7 @@ from stages import project_of
 import atc
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
+from atc.codegen.project_options import ProjectOptions
 from atc.diagnostics import Diagnostics
 from atc.errors import InternalError
 from atc.ir.graph import Graph
@@ -395,10 +396,8 @@ int main(void)
 def test_no_race_is_seen_by_the_thread_sanitizer(tmp_path: Path) -> None:
     graph: Graph = run_passes(compile_graph(inception(9, 8)))
     program = build_program(graph, select(graph, TARGET), TARGET, workers=ALWAYS, threads=2)
-    made = emit(
-        program, plan_memory(program), TARGET, name="net", model="m", model_hash="", options="",
-        threads=2,
-    )  # fmt: skip
+    options = ProjectOptions(name="net", model="m", threads=2)
+    made = emit(program, plan_memory(program), TARGET, options)
     write_project(tmp_path, made)
     (tmp_path / "main.c").write_text(MAIN)
     flags = ("-std=c11", "-O1", "-g", "-fsanitize=thread", "-pthread")

@@ -17,6 +17,7 @@ from atc.backends.cpu.amx.conv import ConvTiles, ConvTilesBf16, ConvTilesBf16x3,
 from atc.backends.kernel import Candidate
 from atc.backends.target import Target
 from atc.codegen.emit import emit
+from atc.codegen.project_options import ProjectOptions
 from atc.ir.graph import Array, Graph
 from atc.ir.ops import ConvBlocked
 from atc.memory.arena import plan_memory
@@ -110,10 +111,8 @@ def compiled(
         )
         kept = [c for c in calls(program.steps) if "planes" in c.choice.candidate.label]
         assert bool(kept) == (count > 0)
-        emission = emit(
-            program, plan_memory(program), target, name=f"m{k}", model="test.onnx",
-            model_hash="0" * 64, options="", threads=max(count, 1),
-        )  # fmt: skip
+        options = ProjectOptions(name=f"m{k}", model="test.onnx", threads=max(count, 1))
+        emission = emit(program, plan_memory(program), target, options)
         parts.append((graph, emission))
     found = []
     for runner in _compile(parts, target, ()):

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.targets import get_target
 from atc.codegen.emit import Emission, emit
+from atc.codegen.project_options import Instrumentation, ProjectOptions, WeightFiles
 from atc.codegen.sanity import GUARD
 from atc.codegen.weights import included_weights
 from atc.ir.graph import Array, Graph
@@ -144,12 +145,11 @@ def emit_graph(
     record = get_target(target)
     graph = run_passes(graph, width=record.vector_bytes // 4)
     program = build_program(graph, select(graph, record), record)
-    return emit(
-        program, plan_memory(program, guard=GUARD if checks else 0), record, name=name, model=file,
-        model_hash="0" * 64, options="", external_weights=external, profile=profile, hooks=hooks,
-        log=log,
-        checks=checks,
+    options = ProjectOptions(
+        name=name, model=file, model_hash="0" * 64, weights=WeightFiles(external=external),
+        instrumentation=Instrumentation(profile, hooks, log, checks),
     )  # fmt: skip
+    return emit(program, plan_memory(program, guard=GUARD if checks else 0), record, options)
 
 
 def write_project(folder: Path, emission: Emission, external: bool = False) -> Path:

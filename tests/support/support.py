@@ -27,6 +27,7 @@ from atc.backends.kernel import Candidate, workload_of
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.codegen.emit import Emission, emit
+from atc.codegen.project_options import ProjectOptions
 from atc.errors import AtcError
 from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Array, DType, Graph, TensorType
@@ -225,10 +226,8 @@ def build_emission(graph: Graph, target: Target, name: str) -> Emission:
     graph = run_passes(graph, width=target.vector_bytes // 4)
     program = build_program(graph, select(graph, target), target)
     arena = plan_memory(program)
-    return emit(
-        program, arena, target, name=name, model="test.onnx", model_hash="0" * 64, options="",
-        library_alone=True,
-    )  # fmt: skip
+    options = ProjectOptions(name=name, model="test.onnx", library_alone=True)
+    return emit(program, arena, target, options)
 
 
 @dataclass(frozen=True)
@@ -326,10 +325,8 @@ def compile_candidates(
         (node,) = graph.nodes
         choice = Choice(workload_of(graph, node, graph.constants), candidate, ())
         program = build_program(graph, {node.outputs[0]: choice}, target)
-        emission = emit(
-            program, plan_memory(program), target,
-            name=f"m{k}", model="test.onnx", model_hash="0" * 64, options="", library_alone=True,
-        )  # fmt: skip
+        options = ProjectOptions(name=f"m{k}", model="test.onnx", library_alone=True)
+        emission = emit(program, plan_memory(program), target, options)
         built.append((graph, emission))
     return _compile(built, target, ())
 

@@ -19,6 +19,7 @@ from whole.test_dynamic import Interface
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
+from atc.codegen.project_options import ProjectOptions
 from atc.importers.onnx import pin_inputs
 from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
@@ -95,10 +96,8 @@ def network_of(case: Case, folder: Path, target: Target) -> Network:
     """Return the compiled network of a case."""
     graph, selection = laid_out(case.build(), case.ranges, target)
     program = build_program(graph, selection, target)
-    emission = emit(
-        program, plan_memory(program), target, name="net", model="test.onnx", model_hash="0" * 64,
-        options="",
-    )  # fmt: skip
+    options = ProjectOptions(name="net", model="test.onnx")
+    emission = emit(program, plan_memory(program), target, options)
     project = write_project(folder, emission)
     flags = ("-O0", "-fPIC", "-shared", "-fvisibility=hidden", *target.cflags)
     compile_c(project, *flags, "-o", "libnet.so", *sources(project), "-lm")

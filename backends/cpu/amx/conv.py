@@ -221,7 +221,7 @@ class ConvTiles(
         params = replace(params, borders=borders)
         return replace(params, planes_y=y.border, fill_y=y.fill or 0) if y else params
 
-    def cuts(
+    def shared_params(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target, threads: int
     ) -> Sequence[TilesParams]:
         """Threads share the panels, and the copy of x before."""

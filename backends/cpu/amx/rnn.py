@@ -71,11 +71,11 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
         tall = 2 if part_rows(op, self.cut(w, params, target))[0] > 16 else 1
         return phases_of(op, u, MOST_SUMS // tall)
 
-    def cuts(
+    def shared_params(
         self, w: Workload[Recurrent], params: GroupParams, target: Target, threads: int
     ) -> Sequence[GroupParams]:
         """Into directions, groups of units, or rows where no tile is split."""
-        found = super().cuts(w, params, target, threads)
+        found = super().shared_params(w, params, target, threads)
         return sorted(found, key=lambda p: self._spare(w, p, target))
 
     def _spare(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> bool:

@@ -165,7 +165,7 @@ class FilterGradientTiles(
             "sums": self._sums(w, params, target),
         }  # fmt: skip
 
-    def cuts(
+    def shared_params(
         self, w: Workload[ConvFilterGradient], params: TileParams, target: Target, threads: int
     ) -> Sequence[TileParams]:
         """Threads share the panels."""

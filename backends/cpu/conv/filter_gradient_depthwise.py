@@ -79,7 +79,7 @@ class FilterGradientDepthwise(
             "channels": w.outputs[0].shape[0], "partitions": params.partitions,
         }  # fmt: skip
 
-    def cuts(
+    def shared_params(
         self, w: Workload[ConvFilterGradient], params: DepthwiseParams, target: Target, threads: int
     ) -> Sequence[DepthwiseParams]:
         """Threads share the blocks of channels."""

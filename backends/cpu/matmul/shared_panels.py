@@ -30,7 +30,7 @@ class SharesPanels(Splittable[OpT_contra, SharedT], Protocol):
         """Return how many panels, or groups of them, threads may share; 0 if they don't."""
         raise NotImplementedError
 
-    def cuts(
+    def shared_params(
         self, w: Workload[OpT_contra], params: SharedT, target: Target, threads: int
     ) -> Sequence[SharedT]:
         """Return a partition for each thread."""

@@ -21,9 +21,9 @@ from atc.backends.cpu.rnn.portable import (
     Cut,
     CutParams,
     cut_of,
-    cuts,
     padded,
     products,
+    shared_params,
     work_split_of,
 )
 from atc.backends.cpu.rnn.vectors import streaming_cycles
@@ -117,12 +117,12 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         """Return the partitions of a call, parts of units in whole groups."""
         return cut_of(w.op, params, params.u * lanes(target))
 
-    def cuts(
+    def shared_params(
         self, w: Workload[Recurrent], params: GroupT, target: Target, threads: int
     ) -> Sequence[GroupT]:
         """Into directions, rows, or groups of units."""
         op, weights = w.op, w.input(1)
-        found = cuts(target.machine, op, weights, threads, params.u * lanes(target))
+        found = shared_params(target.machine, op, weights, threads, params.u * lanes(target))
         return [cut.cut(params) for cut in found]
 
     def work_split(self, w: Workload[Recurrent], params: GroupT, target: Target) -> WorkSplit:

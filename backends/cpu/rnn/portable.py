@@ -73,7 +73,7 @@ def cut_of(op: Recurrent, params: CutParams, step: int) -> Cut:
     return Cut(sides, rows, units, block)
 
 
-def cuts(
+def shared_params(
     machine: Machine, op: Recurrent, weights: TensorType, threads: int, step: int
 ) -> list[CutParams]:
     """Return the parameters of cuts into at most so many partitions, the best first.
@@ -193,12 +193,12 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         """Return the whole as one partition."""
         return (CutParams(),)
 
-    def cuts(
+    def shared_params(
         self, w: Workload[Recurrent], params: CutParams, target: Target, threads: int
     ) -> Sequence[CutParams]:
         """Into directions, rows, or units of constant weights."""
         op, weights = w.op, w.input(1)
-        found = cuts(target.machine, op, weights, threads, COLUMNS)
+        found = shared_params(target.machine, op, weights, threads, COLUMNS)
         return [p for p in found if w.constant[1] or p.units == 1]
 
     def work_split(self, w: Workload[Recurrent], params: CutParams, target: Target) -> WorkSplit:

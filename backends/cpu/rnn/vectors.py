@@ -13,13 +13,13 @@ from atc.backends.cpu.rnn.portable import (
     CutParams,
     ScratchLayout,
     cut_of,
-    cuts,
     direction_weights,
     frame,
     pack_panels,
     padded,
     place_of,
     products,
+    shared_params,
     shares,
     work_split_of,
 )
@@ -74,13 +74,13 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         largest = concrete(w)
         return sorted(sets, key=lambda p: self.cost(largest, p, target))
 
-    def cuts(
+    def shared_params(
         self, w: Workload[Recurrent], params: PanelParams, target: Target, threads: int
     ) -> Sequence[PanelParams]:
         """Into directions, rows, or units, with panels for so many units."""
         op, weights = w.op, w.input(1)
         found = []
-        for cut in cuts(target.machine, op, weights, threads, lanes(target)):
+        for cut in shared_params(target.machine, op, weights, threads, lanes(target)):
             block = cut_of(op, cut, lanes(target)).block
             sets = (cut.cut(replace(params, nv=nv)) for nv in _WAITING)
             found.append(min(sets, key=lambda p: _work(op, block, p, target)))

@@ -307,37 +307,36 @@ class _Stored(TensorProduct):
         return None
 
 
-class ProductsOfSplit(TensorProduct):
+class _OfFloats(TensorProduct):
+    """Floats, which `floats` makes the operands of tensor cores of."""
+
+    floats: Form
+
+    def form(self, product: Product) -> Form | None:
+        """Return the form if the operands are floats."""
+        types = {product.a.dtype, product.b.dtype, product.accumulator}
+        return self.floats if types == {DType.FLOAT} else None
+
+
+class ProductsOfSplit(_OfFloats):
     """Floats as sums of two bfloat16; three of the four products are summed."""
 
     precision = "bf16x3"
-
-    def form(self, product: Product) -> Form | None:
-        """Return the form if the operands are floats."""
-        types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return SPLIT if types == {DType.FLOAT} else None
+    floats = SPLIT
 
 
-class ProductsOfRounded(TensorProduct):
+class ProductsOfRounded(_OfFloats):
     """Floats rounded to bfloat16."""
 
     precision = "bf16"
-
-    def form(self, product: Product) -> Form | None:
-        """Return the form if the operands are floats."""
-        types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return ROUNDED if types == {DType.FLOAT} else None
+    floats = ROUNDED
 
 
-class ProductsOfShortened(TensorProduct):
+class ProductsOfShortened(_OfFloats):
     """Floats rounded to TF32."""
 
     precision = "tf32"
-
-    def form(self, product: Product) -> Form | None:
-        """Return the form if the operands are floats."""
-        types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return SHORTENED if types == {DType.FLOAT} else None
+    floats = SHORTENED
 
 
 class MatMulTensor(_Stored):

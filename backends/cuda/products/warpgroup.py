@@ -394,34 +394,35 @@ class MatMulWarpgroup(_MatMul, StoredProduct):
     name = "cuda_matmul_wgmma"
 
 
-class SplitProduct(WarpgroupProduct):
+class _OfFloats(WarpgroupProduct):
+    """Floats, which `floats` makes the operands of tensor cores of."""
+
+    floats: Form
+
+    def form(self, w: Workload) -> Form | None:
+        """Return the form if the operands are floats."""
+        return self.floats if self._are_floats(w) else None
+
+
+class SplitProduct(_OfFloats):
     """Floats split in two bfloat16."""
 
     precision = "bf16x3"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form if the operands are floats."""
-        return SPLIT if self._are_floats(w) else None
+    floats = SPLIT
 
 
-class RoundedProduct(WarpgroupProduct):
+class RoundedProduct(_OfFloats):
     """Floats as bfloat16."""
 
     precision = "bf16"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form if the operands are floats."""
-        return ROUNDED if self._are_floats(w) else None
+    floats = ROUNDED
 
 
-class ShortenedProduct(WarpgroupProduct):
+class ShortenedProduct(_OfFloats):
     """Floats as TF32."""
 
     precision = "tf32"
-
-    def form(self, w: Workload) -> Form | None:
-        """Return the form if the operands are floats."""
-        return SHORTENED if self._are_floats(w) else None
+    floats = SHORTENED
 
 
 class MatMulWarpgroupSplit(_MatMul, SplitProduct):

@@ -131,7 +131,7 @@ def sets(case: Case, target: Target) -> list[object]:
     made, _ = call(case, target, None, target.vector_bytes // 4)
     kernel = made.kernel
     found = kernel.sets(made.workload, target)
-    return [*found, *(p for s in found for p in kernel.cuts(made.workload, s, target, 3))]
+    return [*found, *(p for s in found for p in kernel.shared_params(made.workload, s, target, 3))]
 
 
 def test_the_portable_kernel_against_numpy() -> None:
@@ -173,7 +173,7 @@ def test_any_number_of_threads_gives_the_same_bits(name: str, case: Case) -> Non
     kernel, w = made.kernel, made.workload
     params = kernel.sets(w, target)[0]
     alone, _ = call(case, target, params, block)
-    cuts = [p for n in (2, 3, 9) for p in kernel.cuts(w, params, target, n)]
+    cuts = [p for n in (2, 3, 9) for p in kernel.shared_params(w, params, target, n)]
     shared = [call(case, target, p, block)[0] for p in cuts]
     assert shared
     first, *others = run_calls([alone, *shared], target)

@@ -254,7 +254,7 @@ def check_partitions(target: str, kernel: BatchedRecurrent[Any], names: Sequence
     for name in names:
         w, operands = workload(LAYERS[name])
         params = kernel.parameters(w, record)[0]
-        cuts = kernel.cuts(w, params, record, 4)
+        cuts = kernel.shared_params(w, params, record, 4)
         assert len(cuts) >= 2
         calls += [Call(kernel, p, w, operands) for p in (params, *cuts)]
     whole: list[Array] = []
@@ -374,5 +374,5 @@ def test_float64_is_what_onnxruntime_computes(name: str) -> None:
 def test_rows_that_are_counted_at_run_time_are_not_shared_out() -> None:
     w, _ = workload(LAYERS["reset"])
     some = replace(w, op=replace(w.op, batch=dim(Symbol(0, "n", 1, 64))))
-    assert RecurrentRows().cuts(w, CutParams(), get_target("c99"), 2)
-    assert not RecurrentRows().cuts(some, CutParams(), get_target("c99"), 2)
+    assert RecurrentRows().shared_params(w, CutParams(), get_target("c99"), 2)
+    assert not RecurrentRows().shared_params(some, CutParams(), get_target("c99"), 2)
