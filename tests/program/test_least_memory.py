@@ -120,7 +120,7 @@ def run(
 def eager(patch: pytest.MonkeyPatch, height: int) -> None:
     """Let every path of stages be one cascade, with stripes of so many rows."""
 
-    def whole(graph: Any, selection: Any, target: Any, *, io: bool) -> list[Any]:
+    def whole(graph: Any, selection: Any, target: Any, **limits: Any) -> list[Any]:
         return [make_cascade(p, height, 1) for p in find_paths(graph, selection, target)]
 
     patch.setattr("atc.program.least_memory.least_memory_cascades", whole)
@@ -129,7 +129,7 @@ def eager(patch: pytest.MonkeyPatch, height: int) -> None:
 def in_place(patch: pytest.MonkeyPatch, height: int, count: int = 1) -> None:
     """Let every stage run by itself, or so many together, their result over the rows read."""
 
-    def each(graph: Any, selection: Any, target: Any, *, io: bool) -> list[Any]:
+    def each(graph: Any, selection: Any, target: Any, **limits: Any) -> list[Any]:
         paths = find_paths(graph, selection, target, least=1)
         parts = (path[k : k + count] for path in paths for k in range(0, len(path), count))
         return [make_cascade(part, height, 1) for part in parts]
