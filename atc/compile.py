@@ -25,12 +25,14 @@ from atc.pipeline.kept import KeptNetwork
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, Compile, compile_one
 from atc.pipeline.request import Decisions, Request, resolve_request
+from atc.pipeline.within_rom import within_rom
 from atc.quantize.calibrated import calibrated
 
 
 def searching(compile_one: Compile) -> Compile:
     """Put a compilation inside of what searches over compilations where options ask for that."""
-    return calibrated(selftested(multi_target(within_error(bf16x3_decided(compile_one)))))
+    kept_to_limits = bf16x3_decided(within_rom(compile_one))
+    return calibrated(selftested(multi_target(within_error(kept_to_limits))))
 
 
 compile_request = searching(compile_one)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.codegen.cascade import cascade_loop, row_arguments
+from atc.codegen.cascade import cascade_loop, rolls, row_arguments
 from atc.codegen.tasks import Table, Task
 from atc.codegen.uses import Uses, extent_text, plus
 from atc.dims import Dim, Symbol, lower_bound, symbols_of
@@ -332,27 +332,34 @@ class StepWriter:
 
     def _cascade(self, step: CascadeLoop) -> Iterator[str]:
         """Yield the loop of a cascade of calls."""
+        self.uses.times |= self.timed
+        if len(step.calls) == len(step.stripes) == 1:
+            yield f"/* {self._head(step, step.node.op.kind)}: {_arrow(step)} */"
+            yield from self._stripes(step, str)
+            return
         origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
         reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
         names = " -> ".join(f'"{name}"' for name in origins)
         self.number += 1
         yield f"/* {self.number - 1}: in stripes, {names}: {reads} -> {writes} */"
-        self.uses.times |= self.timed
         yield from self._stripes(step, str)
 
     def _stripes(self, step: CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
         """Yield a loop over the stripes of a cascade."""
         first = self.called
-        calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
-        kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
+        calls = [
+            [*self._one_call(c, place, row_arguments(step, k))] for k, c in enumerate(step.calls)
+        ]
+        kept = {
+            k: place(self._pointer(c.node.outputs[0]))
+            for k, c in enumerate(step.calls) if rolls(step, k)
+        }  # fmt: skip
         self.uses.rolling_buffers |= bool(kept)
-        yield "{"
-        yield from (f"  {line}" for line in cascade_loop(step, self.program.types, kept, calls))
+        yield from cascade_loop(step, self.program.types, kept, calls)
         if self.timed and len(step.stripes) > 1:
             self.uses.stripe_times = True
             context, count = place("ctx"), len(step.stripes)
-            yield f"  join_stripes({context}, {first}, {len(step.calls)}, {count});"
-        yield "}"
+            yield f"join_stripes({context}, {first}, {len(step.calls)}, {count});"
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
         """Yield a call's lines between two calls of the observer."""

@@ -143,6 +143,7 @@ class _Planner:
             packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
             io=options.io == "arena" and not self.several,
+            enough=self.request.decisions.enough_memory,
         )  # fmt: skip
         self.diagnostics.stage("planning memory")
         arena = plan_memory(

@@ -78,6 +78,8 @@ class Decisions:
     """What the network must compute of the inputs that a self-test makes."""
     held: Held = Held()
     """What the caller keeps from run to run, which a budget of memory counts."""
+    enough_memory: int = 0
+    """Bytes of an arena that are enough where layers may run in stripes to need less."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
     before: Blob = NO_WEIGHTS

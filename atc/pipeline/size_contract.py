@@ -21,6 +21,18 @@ LIMITS = ("rom", "ram", "stack")
 _SHOWN = 5  # tensors at the peak that a message names
 
 
+class LimitError(OptionError):
+    """A limit of sizes isn't kept."""
+
+    code = "E10013"
+
+    def __init__(self, message: str, *, limit: str, sizes: Sizes, where: str, hint: str) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.limit = limit
+        """Its name in LIMITS."""
+        self.sizes = sizes
+
+
 def limits_of(request: Request) -> dict[str, int]:
     """Return the limits in bytes, 0 where there is none."""
     return {name: getattr(request.options, f"max_{name}") for name in LIMITS}
@@ -56,7 +68,7 @@ def sizes_of(
 def check_sizes(
     sizes: Sizes, arena: Arena, request: Request, recomputed: Callable[[], Iterator[str]]
 ) -> None:
-    """Raise OptionError, with what takes the memory and what would mend it, beyond a limit.
+    """Raise LimitError, with what takes the memory and what would mend it, beyond a limit.
 
     `recomputed` is asked for what recomputing values would give.
     """
@@ -78,10 +90,10 @@ def check_sizes(
             ways = [*_eighth(request, sizes.weights, "weights")]
         else:
             parts, ways = "of a run, less the C library's", []
-        raise OptionError(
+        raise LimitError(
             f"{needed:,} bytes of {name.upper() if name != 'stack' else name} are "
             f"{needed - limit:,} more than {limit:,}: {parts}",
-            where=option, code="E10013",
+            limit=name, sizes=sizes, where=option,
             hint="; ".join(ways) or "give more, or a smaller model",
         )  # fmt: skip
 

@@ -126,10 +126,17 @@ class Cascade:
         return lead if lead < result.nbytes else None
 
     def candidates(self) -> Iterator[Candidate]:
-        """Yield each stage's kernel for the memory that it reads and writes."""
+        """Yield each stage's kernel for the memory that it reads and writes.
+
+        It doesn't depend on how many rows of a single plane that holds: kernels for these are the
+        same wherever they stand in a cascade.
+        """
         rows = (0, *self.buffer_rows, 0)
-        for stage, (x_rows, y_rows) in zip(self.stages, pairwise(rows), strict=True):
-            yield stage.held(x_rows, y_rows)
+        for stage, held in zip(self.stages, pairwise(rows), strict=True):
+            types = (stage.choice.workload.inputs[0], stage.result)
+            if all(t is not None and prod(t.shape[:2]) == 1 for t in types):
+                held = (stage.rows, stage.result.shape[2])
+            yield stage.held(*held)
 
     def buffer_types(self) -> Iterator[TensorType]:
         """Yield the types of the rolling buffers."""

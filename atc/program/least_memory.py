@@ -28,22 +28,26 @@ HEIGHTS = (8, 6, 4, 3, 2)
 
 
 def cascades_of(
-    graph: Graph, selection: Selection, target: Target, threads: int, io: bool
+    graph: Graph, selection: Selection, target: Target, threads: int, io: bool, enough: int
 ) -> list[Cascade]:
     """Return the cascades of a graph that save memory where it is scarce, time elsewhere."""
     if target.scarce_memory:
-        return least_memory_cascades(graph, selection, target, io=io)
+        return least_memory_cascades(graph, selection, target, io=io, enough=enough)
     return find_cascades(graph, selection, target, threads)
 
 
 def least_memory_cascades(
-    graph: Graph, selection: Selection, target: Target, *, io: bool
+    graph: Graph, selection: Selection, target: Target, *, io: bool, enough: int = 0
 ) -> list[Cascade]:
-    """Return the cascades of a graph; with `io` the arena holds inputs and outputs, too."""
-    memory = _Memory(graph, selection, target, io)
+    """Return the cascades of a graph that bring it to `enough` bytes or to the least.
+
+    With `io` the arena holds inputs and outputs, too.
+    """
+    memory = _Memory(graph, selection, target, io, enough)
+    paths = list(find_paths(graph, selection, target, least=1))
     segments = [
         path[begin:end]
-        for path in find_paths(graph, selection, target, least=1)
+        for path in paths
         for begin in range(len(path))
         for end in range(begin + 1, min(begin + LONGEST, len(path)) + 1)
     ]
@@ -51,9 +55,27 @@ def least_memory_cascades(
     in_place = _descended(memory, alone, [])
     ways = [_descended(memory, segments, found) for found in (in_place, [])]
     ways.append(_descended(replace(memory, overlaps=False), segments, []))
-    best = min(ways, key=lambda found: (memory.most(found).bytes, _calls(found)))
-    least = memory.most(best).bytes
-    return memory.heightened(_needed(memory, best, least), least)
+    best = min(ways, key=lambda found: (max(memory.most(found).bytes, enough), _calls(found)))
+    least = max(memory.most(best).bytes, enough)
+    return _sharing(memory.heightened(_needed(memory, best, least), least), paths)
+
+
+def _sharing(
+    found: Sequence[Cascade], paths: Sequence[Sequence[CascadeStage]]
+) -> list[Cascade]:
+    """Return cascades, and of other layers those, in one stripe, that have the kernel of one."""
+    made = {stage.node.outputs[0] for cascade in found for stage in cascade.stages}
+    kernels = {
+        (stage.choice.workload, candidate)
+        for cascade in found
+        for stage, candidate in zip(cascade.stages, cascade.candidates(), strict=True)
+    }
+    alone = [
+        make_cascade([stage], stage.ends[-1], 1)
+        for path in paths for stage in path if stage.node.outputs[0] not in made
+    ]  # fmt: skip
+    shared = (c for c in alone if (c.stages[0].choice.workload, *c.candidates()) in kernels)
+    return [*found, *shared]
 
 
 def _descended(
@@ -62,7 +84,7 @@ def _descended(
     """Return cascades, of what is given and those of segments, that lower the peak step by step."""
     need = memory.most(found)
     kept, least = found, need.bytes
-    while segments:
+    while segments and need.bytes > memory.enough:
         best: tuple[tuple[int, int, int], list[Cascade]] | None = None
         for segment in segments:
             if not memory.shortens(segment, need):
@@ -122,6 +144,8 @@ class _Memory:
     selection: Selection
     target: Target
     io: bool
+    enough: int
+    """Bytes that needn't be lowered."""
     overlaps: bool = True
     """Whether results may lie over what cascades have read."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from projects import sources, write_project
+from projects import require, sources, write_project
 from stages import plans_of, project_of
 from tiny_networks import NETWORKS, Net
 
@@ -96,8 +96,9 @@ int main(void)
 
 
 def run(
-    folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str, **limits: int
-) -> Array:
+    folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str,
+    compiler: str = "cc", **limits: int,
+) -> Array:  # fmt: skip
     """Return what a network computes, compiled by the host's compiler."""
     folder.mkdir()
     onnx.save(model, folder / "m.onnx")
@@ -108,8 +109,8 @@ def run(
     c = "float" if x.dtype == np.float32 else "signed char"
     main = MAIN.format(type=c, x=x.size, y=int(np.prod(shape)))
     (folder / "net/main.c").write_text(main)
-    command = ["cc", "-std=c11", "-O0", "-ffp-contract=off", *flags, "-Iinclude", "-I.", "main.c"]
-    command += [*sources(folder / "net"), "-lm", "-o", "program"]
+    command = [compiler, "-std=c11", "-O0", "-ffp-contract=off", *flags, "-Iinclude", "-I."]
+    command += ["main.c", *sources(folder / "net"), "-lm", "-o", "program"]
     subprocess.run(command, cwd=folder / "net", check=True)
     done = subprocess.run(
         [folder / "net/program"], input=x.tobytes(), capture_output=True, check=True
@@ -120,7 +121,7 @@ def run(
 def eager(patch: pytest.MonkeyPatch, height: int) -> None:
     """Let every path of stages be one cascade, with stripes of so many rows."""
 
-    def whole(graph: Any, selection: Any, target: Any, *, io: bool) -> list[Any]:
+    def whole(graph: Any, selection: Any, target: Any, **limits: Any) -> list[Any]:
         return [make_cascade(p, height, 1) for p in find_paths(graph, selection, target)]
 
     patch.setattr("atc.program.least_memory.least_memory_cascades", whole)
@@ -129,7 +130,7 @@ def eager(patch: pytest.MonkeyPatch, height: int) -> None:
 def in_place(patch: pytest.MonkeyPatch, height: int, count: int = 1) -> None:
     """Let every stage run by itself, or so many together, their result over the rows read."""
 
-    def each(graph: Any, selection: Any, target: Any, *, io: bool) -> list[Any]:
+    def each(graph: Any, selection: Any, target: Any, **limits: Any) -> list[Any]:
         paths = find_paths(graph, selection, target, least=1)
         parts = (path[k : k + count] for path in paths for k in range(0, len(path), count))
         return [make_cascade(part, height, 1) for part in parts]
@@ -177,6 +178,25 @@ def test_so_have_rows_of_any_windows_and_nothing_beside_them_is_touched(
     check(name, target, height, tmp_path, *SANITIZED)
 
 
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_row_of_padding_alone_needs_no_row_of_what_is_read(
+    quantized: bool, tmp_path: Path
+) -> None:
+    chain = Chain((5, 3, 6), [
+        ("conv", {"filters": 4, "kernel": (1, 1)}),
+        ("conv", {"filters": 4, "kernel": (1, 1), "stride": 5, "pads": (1, 0, 0, 0)}),
+        ("conv", {"filters": 7, "kernel": (3, 1), "depthwise": False, "pads": (2, 0, 2, 0)}),
+    ])  # fmt: skip
+    x = np.random.default_rng(8).integers(-128, 128, (1, *chain.shape)).astype(
+        np.int8 if quantized else np.float32
+    )
+    want = run(tmp_path / "c99", chain.model(quantized), "c99", x)
+    with pytest.MonkeyPatch.context() as patch:
+        eager(patch, 1)
+        got = run(tmp_path / "small", chain.model(quantized), "cortex-m4f", x, *SANITIZED)
+    np.testing.assert_array_equal(got, want)
+
+
 IN_PLACE = Chain((8, 13, 9), [
     ("conv", {"filters": 8, "depthwise": True}),
     ("conv", {"filters": 12, "kernel": (1, 1)}), ("conv", {"filters": 7, "kernel": (1, 1)}),
@@ -209,6 +229,30 @@ def test_results_written_over_the_rows_that_were_read_have_the_same_bits(
                begins[b.over] < begins[b.name] + b.size for b in over)  # fmt: skip
     assert len(np.unique(want)) > 20
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [("gcc", ["-O3", "-flto"]), ("clang", ["-O3"]), ("gcc", ["-O2", *SANITIZED])],
+)
+def test_so_have_they_for_compilers_that_make_use_of_restrict(
+    compiler: str, flags: list[str], quantized: bool, tmp_path: Path
+) -> None:
+    """Where a result lies over its operand, no call reads what it writes."""
+    model = IN_PLACE.model(quantized)
+    x = np.random.default_rng(5).integers(-128, 128, (1, *IN_PLACE.shape)).astype(
+        np.int8 if quantized else np.float32
+    )
+    want = run(tmp_path / "c99", model, "c99", x)
+    for count in (1, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            in_place(patch, 1, count)
+            got = run(
+                tmp_path / str(count), model, "cortex-m4f", x, *flags, compiler=require(compiler)
+            )
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("count", [1, 2])
