@@ -52,6 +52,25 @@ def image_model() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def large_model(dtype: Any = np.float32) -> onnx.ModelProto:
+    """Return a model whose convolutions and products are large enough for warpgroups."""
+    rng = np.random.default_rng(0)
+    shapes = {"f": (64, 64, 3, 3), "g": (128, 64, 3, 3), "h": (256, 128, 1, 1), "w": (512, 1024)}
+    weights = {k: (rng.normal(size=s) / 32).astype(dtype) for k, s in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "g"], ["b"], strides=[2, 2]),
+        helper.make_node("Conv", ["b", "h"], ["c"]),
+        helper.make_node("MatMul", ["m", "w"], ["d"]),
+        helper.make_node("MatMul", ["d", "n"], ["e"]),
+    ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return make_model(
+        nodes, [("x", kind, (32, 64, 33, 33)), ("m", kind, (1024, 512)), ("n", kind, (1024, 1024))],
+        [("c", kind, (32, 256, 16, 16)), ("e", kind, (1024, 1024))], weights,
+    )  # fmt: skip
+
+
 def joined_model(first: int) -> onnx.ModelProto:
     """Return a model whose product is read, and joined behind `first` other numbers."""
     rng = np.random.default_rng(1)

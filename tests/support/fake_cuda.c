@@ -165,6 +165,12 @@ static thing *capture_of(const void *stream)
 
 /* ---- devices and contexts ---- */
 
+static unsigned capability(void)
+{
+  const char *const given = getenv("FAKE_ARCH");
+  return given != NULL ? (unsigned)atoi(given) : 90;
+}
+
 int cuInit(unsigned flags)
 {
   if (flags != 0) return refuse(INVALID_VALUE, "cuInit", "flags");
@@ -177,6 +183,20 @@ int cuDeviceGet(int *device, int ordinal)
   if (begun == 0) return refuse(NOT_INITIALIZED, "cuDeviceGet", "before cuInit");
   *device = ordinal;
   return getenv("FAKE_NO_DEVICE") ? NO_DEVICE : SUCCESS;
+}
+/* The parts of its compute capability, all that anybody asks for. */
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+  (void)device;
+  if (attribute != 75 && attribute != 76) return refuse(INVALID_VALUE, "cuDeviceGetAttribute", "nobody needs it");
+  *value = attribute == 75 ? (int)capability() / 10 : (int)capability() % 10;
+  return SUCCESS;
+}
+int cuDeviceGetName(char *name, int room, int device)
+{
+  (void)device;
+  snprintf(name, (size_t)room, "no GPU of capability %u", capability());
+  return SUCCESS;
 }
 int cuDevicePrimaryCtxRetain(const void **context, int device)
 {
@@ -271,8 +291,7 @@ static int read_function(const unsigned char *image, function *own)
 int cuModuleLoadData(void **module, const void *image)
 {
   BEGIN(cuModuleLoadData);
-  const char *const given = getenv("FAKE_ARCH");
-  const unsigned device = given != NULL ? (unsigned)atoi(given) : 90;
+  const unsigned device = capability();
   thing *own = NULL;
   REFUSE_IF(capturing > 0, UNSUPPORTED, "the thread captures");
   REFUSE_IF(image == NULL, INVALID_VALUE, "no image");
@@ -330,8 +349,7 @@ static function *function_of(const void *handle)
 /* The shared memory that a block may ask for. */
 static unsigned most_shared(void)
 {
-  const char *const given = getenv("FAKE_ARCH");
-  const int device = given != NULL ? atoi(given) : 90;
+  const unsigned device = capability();
   return (device >= 90 && device < 120 ? 227u : device == 80 ? 163u : device == 75 ? 64u : 99u) << 10;
 }
 
@@ -652,8 +670,7 @@ static const char *wrong_tensor(void *map, int type, unsigned rank, uint64_t add
 {
   static const unsigned sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   enum { ROOM = 128 };
-  const char *const given = getenv("FAKE_ARCH");
-  if (given != NULL && atoi(given) < 90) return "the device has no copy engine";
+  if (capability() < 90) return "the device has no copy engine";
   if ((uintptr_t)map % 64 != 0) return "the map isn't aligned to 64 bytes";
   if (type < 0 || type >= (int)(sizeof sizes / sizeof *sizes)) return "no such type";
   if (rank < 1 || rank > 5) return "a rank beyond 5";

@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cuda_networks import X, attention_model, compiled, image_model, joined_model, mixed_model
+from cuda_networks import (
+    X,
+    attention_model,
+    compiled,
+    image_model,
+    joined_model,
+    large_model,
+    mixed_model,
+)
 from dynamic_models import floats
-from onnx import helper
 from own_process import in_own_process
 from product_cases import F32, needs_nvcc
-from projects import make_model
 from strict_driver import build_driver, drive
 from whole.test_cuda import towers_model
 from whole.test_cuda_ranges import rows_model, state_beside_a_text
@@ -33,25 +39,6 @@ class Case:
     arch: int = 90
     captured: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def large_model(dtype: Any) -> onnx.ModelProto:
-    """Return a model whose convolutions and products are large enough for warpgroups."""
-    rng = np.random.default_rng(0)
-    shapes = {"f": (64, 64, 3, 3), "g": (128, 64, 3, 3), "h": (256, 128, 1, 1), "w": (512, 1024)}
-    weights = {k: (rng.normal(size=s) / 32).astype(dtype) for k, s in shapes.items()}
-    nodes = [
-        helper.make_node("Conv", ["x", "f"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Conv", ["a", "g"], ["b"], strides=[2, 2]),
-        helper.make_node("Conv", ["b", "h"], ["c"]),
-        helper.make_node("MatMul", ["m", "w"], ["d"]),
-        helper.make_node("MatMul", ["d", "n"], ["e"]),
-    ]
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return make_model(
-        nodes, [("x", kind, (32, 64, 33, 33)), ("m", kind, (1024, 512)), ("n", kind, (1024, 1024))],
-        [("c", kind, (32, 256, 16, 16)), ("e", kind, (1024, 1024))], weights,
-    )  # fmt: skip
 
 
 def large(dtype: Any) -> Sequence[Feed]:

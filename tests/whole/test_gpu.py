@@ -15,7 +15,7 @@ import onnx
 import pytest
 import suite
 from cuda_cases import CASES, check_cases
-from cuda_networks import X, attention_model, compiled, image_model, mixed_model
+from cuda_networks import X, attention_model, compiled, image_model, large_model, mixed_model
 from own_process import in_own_process
 from projects import reference
 
@@ -69,7 +69,7 @@ def test_a_network_runs_on_tensors_of_torch(tmp_path: Path) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("made", [mixed_model, image_model, attention_model])
+@pytest.mark.parametrize("made", [mixed_model, image_model, attention_model, large_model])
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_compute_sanitizer_finds_nothing(
     tool: str, made: Callable[[], onnx.ModelProto], tmp_path: Path
@@ -80,7 +80,7 @@ def test_compute_sanitizer_finds_nothing(
     compiled(made(), tmp_path, target="cuda")
     program = (
         f"import numpy as np, atc; net = atc.load({str(tmp_path / 'net')!r}); "
-        "net(np.ones(net.inputs[0].shape, np.float32))"
+        "net(*(np.ones(t.shape, np.float32) for t in net.inputs))"
     )
     done = subprocess.run(
         [sanitizer, f"--tool={tool}", "--error-exitcode=9", sys.executable, "-c", program],
