@@ -258,6 +258,13 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "net").exists()
 
 
+def test_a_dropout_in_training_is_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    with pytest.raises(UnsupportedError, match=r"a dropout in training .*call eval\(\) before"):
+        compile_module(module, (torch.ones(1, 4),), tmp_path / "net")
+    export(module.eval(), (torch.ones(1, 4),), tmp_path / "net.onnx")
+
+
 @pytest.mark.slow
 def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "atc/docs/tracing.md").read_text("utf-8")
