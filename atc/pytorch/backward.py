@@ -63,19 +63,41 @@ def _average(
     return made
 
 
-def _adaptive_average(g: Tensor, x: Tensor) -> Tensor:
-    """Give each window's places equal shares, by a matrix for rows and one for columns."""
+def _adaptive_average(rank: int) -> Callable[..., Tensor]:
+    """Return what gives each window's places equal shares, by a matrix for each axis."""
 
-
-    def shares(size: int, count: int) -> Tensor:
-        ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
-        rows = [[(a <= k < b) / (b - a) for a, b in ends] for k in range(size)]
-        made: Tensor = torch.tensor(rows, dtype=x.dtype)
+    def shares(size: int, count: int, dtype: torch.dtype) -> Tensor:
+        place, window = torch.arange(size), torch.arange(count)[:, None]
+        begin = (window * size).div(count, rounding_mode="floor")
+        end = ((window + 1) * size + (count - 1)).div(count, rounding_mode="floor")
+        made: Tensor = ((begin <= place) & (place < end)).to(dtype) / (end - begin).to(dtype)
         return made
 
-    rows, columns = map(shares, x.shape[-2:], g.shape[-2:])
-    made: Tensor = rows @ g @ columns.T
-    return made
+    def shared(g: Tensor, x: Tensor) -> Tensor:
+        for axis in range(-rank, 0):
+            matrix = shares(x.shape[axis], g.shape[axis], x.dtype)
+            g = (g.movedim(axis, -1) @ matrix).movedim(-1, axis)
+        return g
+
+    return shared
+
+
+def _adaptive_maxima(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the maximum of each window, and its place in its plane."""
+
+    def ends(size: int, count: int) -> list[tuple[int, int]]:
+        return [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+
+    found = []
+    for top, bottom in ends(x.shape[-2], output_size[0]):
+        for left, right in ends(x.shape[-1], output_size[1]):
+            width = right - left
+            value, place = x[..., top:bottom, left:right].flatten(-2).max(-1)
+            row = place.div(width, rounding_mode="floor")
+            found.append((value, (top + row) * x.shape[-1] + left + place - row * width))
+    shape = (*x.shape[:-2], *output_size)
+    values, places = (torch.stack(each, -1).reshape(shape) for each in zip(*found, strict=True))
+    return values, places
 
 
 def _maximum(rank: int) -> Callable[..., Tensor]:
@@ -132,7 +154,9 @@ BACKWARD: Mapping[Any, Callable[..., Any]] = {
     _ATEN.convolution_backward.default: _convolution,
     _ATEN.avg_pool2d_backward.default: _average,
     _ATEN.avg_pool3d_backward.default: _average,
-    _ATEN._adaptive_avg_pool2d_backward.default: _adaptive_average,
+    _ATEN._adaptive_avg_pool2d_backward.default: _adaptive_average(2),
+    _ATEN._adaptive_avg_pool3d_backward.default: _adaptive_average(3),
+    _ATEN.adaptive_max_pool2d.default: _adaptive_maxima,
     _ATEN.max_pool2d_with_indices_backward.default: _maximum(2),
     _ATEN.max_pool3d_with_indices_backward.default: _maximum(3),
     _ATEN.adaptive_max_pool2d_backward.default: _maximum(2),

@@ -24,7 +24,16 @@ from atc.errors import AtcError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pytorch.autograd import of_operators
 from atc.pytorch.export import export, reason
-from atc.pytorch.graphs import Bound, Computed, ImpureError, Run, results_of, runner, unsupported
+from atc.pytorch.graphs import (
+    Bound,
+    Computed,
+    ImpureError,
+    Run,
+    check_type,
+    results_of,
+    runner,
+    unsupported,
+)
 from atc.pytorch.open_shapes import (
     NOTHING_OPEN,
     Limits,
@@ -37,11 +46,6 @@ from atc.pytorch.open_shapes import (
     open_shapes,
 )
 from atc.runtime.load import open_network
-
-_TYPES = frozenset(
-    f"torch.{name}" for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "bfloat16",
-                                 "float16", "float32", "float64")
-)  # fmt: skip
 
 _EAGERLY = "atc runs a graph eagerly"
 
@@ -235,9 +239,8 @@ class _Graph:
             raise unsupported("a constant has an open extent")
         if any(x.device.type != "cpu" for x in inputs if isinstance(x, torch.Tensor)):
             raise unsupported("a tensor isn't on the CPU")
-        foreign = {str(inputs[k].dtype) for k in given} - _TYPES
-        if foreign:
-            raise unsupported(f"a tensor is of {foreign.pop()}")
+        for k in given:
+            check_type(inputs[k])
         if not self._freeze and any(True for _ in self._graph.parameters()):
             raise unsupported("the graph owns parameters, which may change; use freeze")
         results = results_of(self._graph, inputs, shapes)

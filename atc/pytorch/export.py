@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+import onnx_ir
 import torch
 
 from atc.api import compile as compile_file
@@ -74,6 +75,8 @@ def export(
                     program = translated(written_out())
             if to_train:
                 complete(program, module)
+            elif not of_operators:
+                _refuse_masks(program)
             program.save(path)
             return axes_of(program)
     except UnsupportedError:
@@ -84,6 +87,18 @@ def export(
             f"torch.onnx can't export it: {reason(error)}", where=type(module).__name__,
             hint="it is in training: call eval() before" if odd else "",
         ) from error
+
+
+def _refuse_masks(program: torch.onnx.ONNXProgram) -> None:
+    """Raise UnsupportedError for a Dropout in training, which would keep one mask for all runs."""
+    for node in program.model.graph.all_nodes():
+        mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+        known = onnx_ir.convenience.get_const_tensor(mode) if mode is not None else None
+        if mode is not None and (known is None or known.numpy().any()):
+            raise UnsupportedError(
+                "a dropout in training would drop the same elements in all runs",
+                where=node.name or "", hint="call eval() before; atc.training_step trains with it",
+            )  # fmt: skip
 
 
 @contextlib.contextmanager

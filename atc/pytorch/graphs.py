@@ -111,6 +111,7 @@ def results_of(
 
 def _result(result: Any, symbol: Any, shapes: OpenShapes) -> Result:
     if isinstance(result, torch.Tensor):
+        check_type(result)
         order = sorted(range(result.dim()), key=result.stride, reverse=True)
         lies_so = result.is_contiguous() or not result.permute(order).is_contiguous()
         return Computed(() if lies_so else tuple(order))
@@ -123,6 +124,18 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 class ImpureError(AtcError):
     """A graph does more than compute: it draws random numbers, or changes what it is given."""
+
+
+_TYPES = frozenset((
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16,
+    torch.float16, torch.float32, torch.float64,
+))  # fmt: skip
+
+
+def check_type(tensor: torch.Tensor) -> None:
+    """Raise AtcError for a tensor whose type no library takes or gives."""
+    if tensor.dtype not in _TYPES:
+        raise unsupported(f"a tensor is of {tensor.dtype}")
 
 
 def unsupported(why: str) -> AtcError:

@@ -164,6 +164,14 @@ def _log_of_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.maximum(x, y) + (-distance).exp().log1p()
 
 
+def _products(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return running products."""
+    x = x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64)).movedim(dim, -1)
+    before = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device).tril()
+    rows = torch.where(before, x.unsqueeze(-2), torch.ones((), dtype=x.dtype))
+    return rows.prod(-1).movedim(-1, dim)
+
+
 def _scattered_mean(
     x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *,
     include_self: bool = True,
@@ -237,6 +245,11 @@ _FAULTS: Mapping[Any, _Fault] = {
     _ATEN.scatter_reduce.two: _Fault(lambda a: a["reduce"] == "mean", _scattered_mean),
     _ATEN.logaddexp.default: _Fault(lambda _: True, _log_of_sum),
     _ATEN.logcumsumexp.default: _Fault(lambda _: True, _log_of_sums),
+    _ATEN.cumprod.default: _Fault(lambda a: _value(a["self"]).dim(), _products),
+    _ATEN.empty_permuted.default: _Fault(
+        lambda _: True,
+        lambda size, _, *, dtype=None, **__: torch.zeros(size, dtype=dtype),
+    ),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
     **{op: _Fault(lambda _: True, function) for op, function in BACKWARD.items()},
 }  # fmt: skip

@@ -85,6 +85,13 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "resized": (lambda: Function(
         lambda conv, x: conv(F.interpolate(x, scale_factor=2, mode="bilinear")),
         nn.Conv2d(4, 2, 3)), (image(2, 4, 4, 4),)),
+    "windows of unequal sizes": (lambda: nn.Sequential(
+        nn.AdaptiveAvgPool2d((5, 3)), nn.Conv2d(4, 4, 1), nn.AdaptiveMaxPool2d((3, 2))),
+        (image(2, 4, 8, 7),)),
+    "sampled": (lambda: Function(
+        lambda to, x: F.grid_sample(
+            x, to(x.mean((2, 3))).tanh().view(2, 3, 2, 2), align_corners=False),
+        nn.Linear(4, 12)), (image(),)),
     "sorted": (lambda: Function(
         lambda lin, x: lin(x.cumsum(1)).sort(-1).values.topk(3).values.std(-1), nn.Linear(8, 5)),
         (image(),)),

@@ -163,6 +163,8 @@ DROPPED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "means of integers": (lambda x: x.scatter_reduce(0, x % 2, x, "mean"),
                           (torch.tensor([7, 4, 8]),)),
     "logs of running sums": (lambda x: torch.logcumsumexp(x, 1), (EDGES,)),
+    "running products": (lambda x: torch.cumprod(x, 1), (EDGES / 20,)),
+    "maxima of unequal windows": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), (torch.tensor(X),)),
 }  # fmt: skip
 """What PyTorch's exporter would make something else of."""
 
@@ -225,9 +227,10 @@ def test_what_the_exporter_would_change_is_refused_where_it_can_not_be_kept(tmp_
     [
         (lambda x: torch.multinomial(x, 2), lambda: (torch.ones(3),), "random"),
         (lambda x: x * 2, lambda: (torch.ones(3, dtype=torch.complex64),), "complex64"),
+        (lambda x: torch.fft.rfft(x), lambda: (torch.ones(4),), "complex64"),
         (lambda x: torch.linalg.svdvals(x), lambda: (torch.eye(3),), "export"),
     ],
-    ids=["random", "type", "operator"],
+    ids=["random", "type", "type of a result", "operator"],
 )  # fmt: skip
 def test_what_can_not_be_taken_runs_eagerly_and_says_why(
     function: Any, make: Any, why: str
@@ -253,6 +256,13 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
         compile_module(Svd(), (torch.eye(3),), tmp_path / "net")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "net").exists()
+
+
+def test_a_dropout_in_training_is_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    with pytest.raises(UnsupportedError, match=r"a dropout in training .*call eval\(\) before"):
+        compile_module(module, (torch.ones(1, 4),), tmp_path / "net")
+    export(module.eval(), (torch.ones(1, 4),), tmp_path / "net.onnx")
 
 
 @pytest.mark.slow

@@ -43,7 +43,11 @@ def _gradients(ctx: LoweringContext, wanted: Iterable[int]) -> tuple[str, ...]:
     env = {**given, **leaves}
     tape = Tape(ctx, ctx.opsets)
     tape.run(nodes, env)
-    return _backward(ctx, tape.steps, env[ctx.str("y")], [given[names[k]] for k in wanted])
+    y = env[ctx.str("y")]
+    one = np.ones(ctx.b.shape(y.value), ctx.b.type(y.value).dtype.numpy)
+    return walked_back(
+        ctx, tape.steps, y, ctx.b.constant(one), [given[names[k]] for k in wanted]
+    )
 
 
 @derives("Gradient", domain=PREVIEW)
@@ -100,13 +104,12 @@ def _constant(ctx: LoweringContext, name: str) -> str:
     return ctx.b.constant(np.asarray(value.const_value.numpy()), name)
 
 
-def _backward(
-    ctx: LoweringContext, tape: Sequence[Step], y: Variable, xs: Sequence[Variable]
+def walked_back(
+    ctx: LoweringContext, tape: Sequence[Step], y: Variable, g: str, xs: Sequence[Variable]
 ) -> tuple[str, ...]:
-    """Return the gradient of the sum of y with respect to each x; 0 where y doesn't depend."""
+    """Return the gradient with respect to each x from that of y; 0 where y doesn't depend."""
     b = ctx.b
-    one = np.ones(b.shape(y.value), b.type(y.value).dtype.numpy)
-    gradients = {y: Total(ctx, b.constant(one))}
+    gradients = {y: Total(ctx, g)}
     active = {*xs}
     for step in tape:
         stops = (step.domain, step.node.op_type) in STOPS

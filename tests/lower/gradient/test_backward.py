@@ -18,6 +18,7 @@ CASES = {
                       "strides=[2,1], group=2, output_padding=[0,0]"),
     "AveragePool": ("[2,3,6,6]", "", "[2,3,3,3]",
                     "kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,0], count_include_pad=1"),
+    "GridSample": ("[2,3,4,5]", "[2,2,3,2]", "[2,3,2,3]", "mode=\"linear\", align_corners=1"),
 }  # fmt: skip
 
 
