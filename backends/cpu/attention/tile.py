@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.matmul.cost import (
+    AHEAD,
+    Ahead,
     Panel,
     Tile,
     TileParams,
@@ -285,7 +287,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles], "dots": dots,
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
-            "seen": lines, "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
+            "ahead": _ahead(op) if prefix else None, "seen": lines,
+            "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
@@ -319,6 +322,12 @@ class Operand:
         rows, columns = view.strides[-2:]
         mode = panel_mode(view)
         return Operand(base, rows, columns, mode, rows if mode == "direct" else width)
+
+
+def _ahead(op: Attention) -> Ahead:
+    """Return what a decoder's word asks for, in keys."""
+    key = 4 * op.depth
+    return Ahead(distance=max(1, AHEAD.distance // key), step=max(1, AHEAD.step // key))
 
 
 def any_whole(panels: Sequence[Panel]) -> bool:

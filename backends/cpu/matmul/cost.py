@@ -25,6 +25,18 @@ NEAR_STEP, FAR_STEP = 2.0, 15.0
 lines of the steps behind it are asked for meanwhile."""
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Requests for a line every `step` bytes, `distance` bytes before it is read."""
+
+    distance: int
+    step: int
+
+
+AHEAD = Ahead(distance=8192, step=1024)
+"""What one row, which waits for memory, asks for; its other requests would wait behind more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TileParams(KernelParams):
     """Those of tiles of mr rows x nv vectors."""

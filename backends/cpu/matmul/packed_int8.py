@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, Ahead, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed import UNPACKING
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
@@ -191,6 +191,8 @@ class MatMulFixedPointTile(MatMulRoundingTile):
     name = "matmul_packed_fixed_tile"
     precision = "float32"
     digits, sums = 3, 2
+    ahead = Ahead(distance=8192, step=128)
+    """More lines than of kernels that wait for memory all the time."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Weights whose sums with bytes are few instructions, whole blocks of whole vectors."""

@@ -11,11 +11,12 @@ and asks for the lines of those that come after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
+    AHEAD,
     CALL,
     FMA_WAIT,
     Panel,
@@ -33,15 +34,6 @@ from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array
 from atc.ir.ops.quantize import MatMulPacked
 
-
-@dataclass(frozen=True)
-class Ahead:
-    """Requests for a line every `step` bytes, `distance` bytes before it is read."""
-
-    distance: int
-    step: int
-
-
 WIDTHS = (2, 4, 1, 3)
 """Vectors of a panel."""
 CHAINS = 4
@@ -52,8 +44,6 @@ UNPACKING, LOOKED_UP = 2.2, 1.0
 """Cycles to make floats of a vector of weights, and of 4 bits where one permutation does."""
 LOOKUP_FEATURES = frozenset({"avx512f"})
 """Instruction sets with a permutation of 16 floats."""
-AHEAD = Ahead(distance=8192, step=1024)
-"""What one row, which waits for memory, asks for; its other requests would wait behind more."""
 SCATTERED = 2.0
 """How much longer than the L2 cache's rate says rows of x take that the L1 cache doesn't hold: a
 step of the depth reads one number of each."""
@@ -98,6 +88,8 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
     portable = False
     dynamic = True
     bitwise_reproducible = True
+    ahead = AHEAD
+    """What a tile of one row asks for."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Constant weights and an epilogue in vectors; the run may count the rows."""
@@ -165,7 +157,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
-            "grouped": grouped, "ahead": AHEAD, "partitions": params.partitions,
+            "grouped": grouped, "ahead": self.ahead, "partitions": params.partitions,
             "epilogues": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
