@@ -54,9 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, text = _failure(error)
         print(text, file=sys.stderr)
         return status
-    except BrokenPipeError:  # nobody reads any more: `atc --help | head -1`
+    except OSError as error:  # of what is printed
         with suppress(OSError, ValueError):  # or the interpreter complains at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # nobody reads any more: `atc --help | head -1`
+            with suppress(OSError):
+                print(f"can't write to the standard output: {reason_of(error)}", file=sys.stderr)
         return 1
 
 

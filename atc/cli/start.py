@@ -36,6 +36,7 @@ def compare_binary_iodump() -> int:
 
 
 def _run(command: list[str]) -> int:
+    _open_closed_streams()
     interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored
     if interrupts:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -54,6 +55,20 @@ def _run(command: list[str]) -> int:
     finally:
         if interrupts:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _open_closed_streams() -> None:
+    """Let standard streams that are closed (`atc ... 2>&-`) lead nowhere.
+
+    Else files that are opened later would take their numbers, and compilers write into these.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest free number is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from atc.dims import Dim, maximum
+from atc.dims import Dim, is_dynamic, maximum
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View, broadcast
@@ -135,7 +135,7 @@ def eye_like(ctx: LoweringContext) -> str:
     ctx.require(len(shape) == 2, f"the input is {ctx.type(0)}")
     dtype = _dtype(ctx, ctx.type(0).dtype)
     k = ctx.int("k", 0)
-    if prod(shape) <= MAX_STORED:
+    if not is_dynamic(shape) and prod(shape) <= MAX_STORED:
         return ctx.b.constant(np.eye(shape[0], shape[1], k, dtype=np.float32).astype(dtype.numpy))
     build = lambda d: cast(call("Equal", d, index(k)), dtype)  # noqa: E731
     return ctx.b.map(build, shape=shape, views=[], coordinates=[View((-1, 1))])

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import lower_bound, upper_bound
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops.sampling import Resample
@@ -17,6 +18,7 @@ from atc.lower.indexed_access import IndexedAccess, clamped, gather, not_of_noth
 from atc.lower.resample import TIE, Sampling
 
 _FINEST = 64  # denominators of scales up to this give extents that float32 rounding can't move
+_EXTENTS = 1 << 16  # so many are tried one by one
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,26 @@ class OpenAxis:
 
 
 def scaled(ctx: LoweringContext, size: int, scale: float) -> int:
-    """Return the extent of an axis after scaling."""
+    """Return the extent of an axis after scaling: the floor of a product in float32."""
     factor = Fraction(float(np.float32(scale)))
     if factor.denominator > _FINEST:
-        raise ctx.unsupported(
-            f"scale {scale} of an axis whose extent is a range", "give sizes, or list the shapes"
-        )
+        factor = _simpler(ctx, size, scale)
     return size * factor.numerator // factor.denominator
+
+
+def _simpler(ctx: LoweringContext, size: int, scale: float) -> Fraction:
+    """Return a fraction by which every extent has the floor that float32 rounding gives it."""
+    low, high = max(lower_bound(size), 1), upper_bound(size)
+    if high - low < _EXTENTS:
+        sizes = np.arange(low, high + 1)
+        floors = np.floor(np.float32(scale) * sizes.astype(np.float32)).astype(np.int64)
+        pairs = [*zip(floors.tolist(), sizes.tolist(), strict=True)]
+        least = max(Fraction(m, n) for m, n in pairs)
+        if all(least < Fraction(m + 1, n) for m, n in pairs):
+            return least
+    raise ctx.unsupported(
+        f"scale {scale} of an axis whose extent is a range", "give sizes, or list the shapes"
+    )
 
 
 def resize_axis(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:

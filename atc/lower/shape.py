@@ -255,8 +255,9 @@ def split(ctx: LoweringContext) -> tuple[str, ...]:
         given = ctx.ints_const(1, "the split sizes")
     if given is None:
         step = -(-shape[axis] // count)
-        given = [min(step, shape[axis] - i * step) for i in range(count)]
-    ctx.require(sum(given) == shape[axis] and min(given) >= 0, f"split {given} of {shape[axis]}")
+        given = [step] * (count - 1) + [shape[axis] - (count - 1) * step]
+    fits = sum(given) == shape[axis] and all(size >= 0 for size in given)
+    ctx.require(fits, f"split {given} of {shape[axis]}")
     strides = row_major(shape)
     parts, begin = [], 0
     for size in given:

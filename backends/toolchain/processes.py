@@ -116,6 +116,11 @@ _answers: dict[tuple[object, ...], Finished] = {}
 """By command and by the file that runs: five processes of each compilation would say the same."""
 
 
+_ERROR = re.compile("[Ee]rror:|undefined|multiple definition")
+_OF_ANOTHER = re.compile(r"returned \d+ exit status")
+"""What collect2 says of the linker, which has said why."""
+
+
 def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
     """Run a step of the build; raise ToolchainError with the tool's own first error line.
 
@@ -126,10 +131,10 @@ def run_tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-    errors = [line for line in lines if re.search("[Ee]rror:|undefined|multiple definition", line)]
-    reason = next((line for line in (*errors, *lines) if line), f"exit status {done.status}")
+    full = [line for line in lines if os.strerror(errno.ENOSPC) in line]
+    errors = [line for line in lines if _ERROR.search(line) and not _OF_ANOTHER.search(line)]
+    reason = next((r for r in (*full, *errors, *lines) if r), f"exit status {done.status}")
     kind = CompilerCrash if crashed(done.status) else ToolchainError
-    full = os.strerror(errno.ENOSPC) in reason
     hint = "make room, or set TMPDIR, or --build_dir, to a folder that has some" if full else ""
     raise kind(f"{Path(argv[0]).name} failed: {reason}", where=where, hint=hint)
 

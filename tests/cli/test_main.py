@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -250,6 +251,23 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
+
+
+def test_output_without_room_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-P", "-m", "atc", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "can't write to the standard output: no space left on device\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(closed: str, model: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-P", "-m", "atc", *line(model, tmp_path / "net")]
+    done = subprocess.run(f"{shlex.join(words)} {closed}", shell=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "net/libnet.so").is_file()
 
 
 def test_starting_imports_nothing_heavy() -> None:

@@ -83,6 +83,7 @@ CASES: dict[str, Nodes] = {
                   ints("back_d", -2),
                   node("Slice", ["x", "back_s", "back_e", "back_a", "back_d"], "backwards")],
     "halves": [helper.make_node("Split", ["x"], ["halves", "halves_2"], axis=1, num_outputs=2)],
+    "uneven": [helper.make_node("Split", ["x"], ["uneven_1", "uneven"], axis=2, num_outputs=2)],
     "framed": [ints("framed_p", 0, 0, 1, 2, 0, 1, 0, 3), node("Pad", ["x", "framed_p"], "framed")],
     **{f"padded_{mode}": [ints(f"{mode}_p", 0, 0, 1, 1, 0, 0, 1, 2),
                           node("Pad", ["x", f"{mode}_p"], f"padded_{mode}", mode=mode)]
@@ -139,6 +140,8 @@ CASES: dict[str, Nodes] = {
     "positions": [node("Cast", ["steps"], "steps_f", to=1), node("Add", ["x", "steps_f"],
                                                                  "positions")],
     "triangle": [node("Trilu", ["x"], "triangle", upper=0)],
+    "eye": [ints("eye_a", 0, 1), node("ReduceMax", ["x", "eye_a"], "eye_m", keepdims=0),
+            node("EyeLike", ["eye_m"], "eye", k=1)],
     "squeezed": [ints("squeezed_a", 0, 5), node("Unsqueeze", ["x", "squeezed_a"], "squeezed")],
     "blocks": [node("DepthToSpace", ["x"], "blocks", blocksize=2)],
     "batchnorm": [*(weights(f"bn_{k}", 4) for k in range(3)), value("bn_v", np.ones(4, np.float32)),
@@ -160,6 +163,10 @@ CASES: dict[str, Nodes] = {
              coordinate_transformation_mode=place)]
        for mode in ("nearest", "linear")
        for place in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")},
+    **{f"scaled_{mode}": [
+        value(f"scaled_{mode}_s", np.array([1, 1, 0.6, 1.7], np.float32)),
+        node("Resize", ["x", "", f"scaled_{mode}_s"], f"scaled_{mode}", mode=mode)]
+       for mode in ("nearest", "linear")},
     "sized": [node("Shape", ["strided"], "sized_s", start=2),
               node("Shape", ["x"], "sized_n", end=2),
               node("Concat", ["sized_n", "sized_s"], "sized_to", axis=0),

@@ -19,7 +19,7 @@ from atc.backends.toolchain.compiler import Compiler, compile_flags, machine_fla
 from atc.backends.toolchain.compiling import Job, compile_many, compile_object
 from atc.backends.toolchain.find_compiler import find_compiler
 from atc.backends.toolchain.linking import archive_static, link_program, link_shared
-from atc.backends.toolchain.processes import run_binary
+from atc.backends.toolchain.processes import no_log, run_binary, run_tool
 from atc.errors import OptionError, ToolchainError
 
 
@@ -373,6 +373,29 @@ def test_a_compiler_that_crashes_is_run_once_more(
         with pytest.raises(ToolchainError, match="crashing-cc failed"):
             compile_many([job], 1)
     assert len((tmp_path / "runs").read_text().splitlines()) == runs
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "hint"),
+    [
+        (("ld: warning: x", "ld: final link failed: No space left on device"),
+         "ld: final link failed: No space left on device", "TMPDIR"),
+        (("ld: a.o: in function `f':", "ld: undefined reference to `g'"),
+         "ld: undefined reference to `g'", ""),
+        (("ld: cannot find -lx",), "ld: cannot find -lx", ""),
+    ],
+)  # fmt: skip
+def test_a_linkers_own_words_are_reported(
+    said: tuple[str, ...], reason: str, hint: str, tmp_path: Path
+) -> None:
+    """Not those of collect2, which comes behind it."""
+    lines = [*said, "collect2: error: ld returned 1 exit status"]
+    body = "".join(f"echo {shlex.quote(line)} >&2; " for line in lines)
+    compiler = Compiler((str(script(tmp_path / "cc", f"{body} exit 1")),), "gcc", "1", "")
+    with pytest.raises(ToolchainError) as caught:
+        run_tool(compiler, compiler.argv, tmp_path, "libx.so", no_log)
+    assert caught.value.message == f"cc failed: {reason}"
+    assert hint in caught.value.hint
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
