@@ -59,18 +59,16 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
     cascades: bool = False, packed_layouts: bool = False, counts: ThreadCounts | None = None,
-    workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False,
-    enough: int = 0,
+    workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False, enough: int = 0,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are concatenated contiguously are computed in the result. Calls
     that are `worth` it are partitioned for `threads`; with `workers`, independent branches run at
     the same time, each call in one thread. With `cascades`, chains of calls run stripe by stripe
-    where that saves time: most values in their middle then never exist as a whole; or, where memory
-    is scarce, where it saves memory (with `io` that of inputs and outputs, too) beyond what is
-    `enough`. With
-    `packed_layouts`, kernels pass on values in another layout where that saves a copy.
+    where that saves time, their values never whole; or, where memory is scarce, where it saves some
+    (with `io` that of inputs and outputs, too) beyond what is `enough`. With `packed_layouts`,
+    kernels pass on values in another layout where that saves a copy.
     """
     graph, selection = share_tables(graph, selection, target)
     packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
@@ -138,9 +136,8 @@ class _Writer:
         return tuple(steps)
 
     def _steps(
-        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str],
-        kept: set[str],
-    ) -> list[Step]:  # fmt: skip
+        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str], kept: set[str]
+    ) -> list[Step]:
         """Return the steps of some nodes of a graph; add the values that they compute.
 
         `kept` are the graph's outputs and, added here, the values that those reshape.
@@ -181,16 +178,14 @@ class _Writer:
         """Return the cascade that computes each value that a cascade computes."""
         if not self.cascades:
             return {}
-        found = cascades_of(
-            graph, self.selection, self.target, threads, self.io, self.enough
-        )
+        found = cascades_of(graph, self.selection, self.target, threads, self.io, self.enough)
         return {stage.node.outputs[0]: cascade for cascade in found for stage in cascade.stages}
 
     def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:
         """Return the calls of a cascade; each thread has rolling buffers of its own."""
         node = cascade.stages[-1].node
-        partitions = [self._part_of(cascade, k) for k in range(len(cascade.parts))]
-        return Parallel(node, tuple(partitions)) if len(partitions) > 1 else partitions[0]
+        parts = tuple(self._part_of(cascade, k) for k in range(len(cascade.parts)))
+        return Parallel(node, parts) if len(parts) > 1 else parts[0]
 
     def _part_of(self, cascade: Cascade, number: int) -> CascadeLoop:
         made: list[Call] = []
@@ -292,13 +287,7 @@ class _Writer:
         if in_rows is not None:
             striped, rows = in_rows
             call = self._call(node, replace(choice, candidate=striped))
-            parts = (
-                CascadeLoop(
-                    node, (with_rows(call, choice, end - begin),), ((Stripe(begin, end, 0, 0),),)
-                )
-                for begin, end in rows
-            )
-            return Parallel(node, tuple(parts))
+            return Parallel(node, tuple(_rows(call, choice, begin, end) for begin, end in rows))
         if not cut:
             call = self._call(node, replace(choice, candidate=whole))
             return replace(call, chosen=candidate.label)
@@ -427,9 +416,8 @@ class _Writer:
         for index, pack in kernel.packs(choice.workload, params, self.target).items():
             key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}", views[index])
             if key not in self.packed:
-                self.packed[key] = self._add_packed(
-                    inputs[index], pack(self.constants[inputs[index]])
-                )
+                array = pack(self.constants[inputs[index]])
+                self.packed[key] = self._add_packed(inputs[index], array)
             inputs[index] = self.packed[key]
         able = kernel.in_place(choice.workload)
         elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
@@ -448,6 +436,12 @@ class _Writer:
         if key not in self.rendered:
             self.rendered[key] = render_kernel(candidate, w, self.target)
         return self.rendered[key]
+
+
+def _rows(call: Call, choice: Choice, begin: int, end: int) -> CascadeLoop:
+    """Return a call of some rows of a result."""
+    rows = with_rows(call, choice, end - begin)
+    return CascadeLoop(call.node, (rows,), ((Stripe(begin, end, 0, 0),),))
 
 
 def _is_multiple(size: int, unit: int) -> bool:
