@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, folder_name, read_matrix
 from atc.batch.run import Event, run_matrix
 from atc.build.caches import operator_cache
+from atc.build.library import BuildContext
 from atc.build.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
 from atc.compile import compile_model
 from atc.errors import OptionError, not_written
@@ -167,7 +168,8 @@ def _joined(first: Row, folders: Sequence[Path], output: Path, separate_weights:
     with operator_cache(
         options, environ, target.name, lambda text: None, remote=False
     ) as cache:
-        return make_sdk(
-            output, folders, target, compiler, cache, separate_weights, options.compiler_flags,
-            strip=options.strip,
-        )  # fmt: skip
+        context = BuildContext(
+            target, compiler, options.compiler_flags, cache, os.cpu_count() or 1
+        )
+        sdk = make_sdk(output, folders, context, strip=options.strip)
+    return replace(sdk, separate_weights=separate_weights)

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from atc.backends.target import Target
-from atc.backends.toolchain.compiler import LOADS, STRIP, THREADS, Compiler, shared_library
-from atc.backends.toolchain.processes import Log, no_log
+from atc.backends.toolchain.compiler import LOADS, STRIP, THREADS, shared_library
 from atc.build.library import (
     BuildContext,
-    ObjectCache,
     Unit,
     build_library,
     library_flags,
@@ -58,26 +54,55 @@ class Sdk:
     distinct: int
     library: int
     weights: int
-    separate_weights: int
+    separate_weights: int = 0
     """Bytes of the weights in it, and in the networks' own libraries together."""
 
 
 def make_sdk(
-    output: Path, projects: Sequence[Path], target: Target, compiler: Compiler,
-    cache: ObjectCache, separate_weights: int, flags: tuple[str, ...] = (), log: Log = no_log,
-    *, strip: bool = False,
-) -> Sdk:  # fmt: skip
+    output: Path, projects: Sequence[Path], context: BuildContext, *, strip: bool = False
+) -> Sdk:
     """Write the library of these networks' output folders into the folder `output`.
 
-    With `strip` it has no symbols that loading it doesn't need. `separate_weights` are the bytes
-    of weights of the networks' separate libraries. Raises OptionError if their files contradict
-    each other, as with other options.
+    The context's flags are the user's own. With `strip` it has no symbols that loading it doesn't
+    need. Raises OptionError if the networks' files contradict each other, as with other options.
     """
-    name = network_name(output)
+    name, target, compiler = network_name(output), context.target, context.compiler
     names = tuple(network_name(project) for project in projects)
     repeated = next((n for k, n in enumerate(names) if n in (name, *names[:k])), None)
     if repeated is not None:
         raise OptionError(f"two networks are called {repeated}", where="--sdk", hint="rename one")
+    files, kernels = _gathered(projects)
+    sources = [path for path in files if path.endswith(".c")]
+    distinct = sum(path.startswith("src/kernels/") for path in sources)
+    weights = _weights(projects, names, target.alignment)
+    held = sum(len(data) for path, data in weights.items() if path.endswith(".bin"))
+    files[f"include/{name}.h"] = _header(name, names).encode()
+    text = b"".join(files[path] for path in sources)
+    linking = (THREADS,) * (b"pthread.h" in text) + (LOADS,) * (b"dlopen(" in text)
+    flags = (*library_flags(compiler, target), *context.flags, *linking)
+    stripped = {f"src/{each}.c" for each in names} if strip else set()
+    units = [
+        Unit(
+            path, PurePosixPath(path).stem, _includes(path, files),
+            flags=(STRIP,) * (path in stripped),
+        )
+        for path in sources
+    ]  # fmt: skip
+    for path in (p for p in weights if p.endswith(".S")):
+        included = (path.removesuffix(".S") + ".bin",)
+        units.append(Unit(path, PurePosixPath(path).stem, included, cacheable=False))
+    with work_folder() as cwd:
+        made, _ = build_library(
+            cwd, {**files, **weights}, units, name, replace(context, flags=flags)
+        )
+        write_tree({**files, **weights, **made}, output)
+    shared = shared_library(compiler, name)
+    size = (output / (shared if shared in made else f"lib{name}.a")).stat().st_size
+    return Sdk(output, names, kernels, distinct, size, held)
+
+
+def _gathered(projects: Sequence[Path]) -> tuple[dict[str, bytes], int]:
+    """Return the sources of projects by path, equal ones once, and the number of all kernels."""
     files: dict[str, bytes] = {}
     origin: dict[str, Path] = {}
     kernels = 0
@@ -90,34 +115,7 @@ def make_sdk(
                 )  # fmt: skip
             origin.setdefault(path, project)
             kernels += path.startswith("src/kernels/")
-    sources = [path for path in files if path.endswith(".c")]
-    networks = {f"src/{each}.c" for each in names}
-    distinct = sum(path.startswith("src/kernels/") for path in sources)
-    weights = _weights(projects, names, target.alignment)
-    held = sum(len(data) for path, data in weights.items() if path.endswith(".bin"))
-    files[f"include/{name}.h"] = _header(name, names).encode()
-    text = b"".join(files[path] for path in sources)
-    linking = (THREADS,) * (b"pthread.h" in text) + (LOADS,) * (b"dlopen(" in text)
-    own = (*flags, *linking)
-    context = BuildContext(
-        target, compiler, (*library_flags(compiler, target), *own), cache, os.cpu_count() or 1, log
-    )
-    units = [
-        Unit(
-            path, PurePosixPath(path).stem, _includes(path, files),
-            flags=(STRIP,) * (strip and path in networks),
-        )
-        for path in sources
-    ]  # fmt: skip
-    for path in (p for p in weights if p.endswith(".S")):
-        included = (path.removesuffix(".S") + ".bin",)
-        units.append(Unit(path, PurePosixPath(path).stem, included, cacheable=False))
-    with work_folder() as cwd:
-        made, _ = build_library(cwd, {**files, **weights}, units, name, context)
-        write_tree({**files, **weights, **made}, output)
-    shared = shared_library(compiler, name)
-    size = (output / (shared if shared in made else f"lib{name}.a")).stat().st_size
-    return Sdk(output, names, kernels, distinct, size, held, separate_weights)
+    return files, kernels
 
 
 def _sources(project: Path) -> dict[str, bytes]:

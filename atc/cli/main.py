@@ -18,7 +18,7 @@ from atc.options.help import help_text
 from atc.options.modes import TRAIN, needed_by_mode
 from atc.options.options import make_options
 from atc.options.parse import parse_arguments
-from atc.options.resolve import resolve
+from atc.options.resolve import Resolved, resolve
 from atc.options.table import read_values
 from atc.options.table.debug_tools import COMMANDS as TOOLS
 
@@ -87,36 +87,50 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
     resolved = resolve(needed_by_mode(given), "compile")
     values: dict[str, Any] = resolved.values
     if values["mode"] == TRAIN:
-        with terminal:
+        with terminal:  # deferred, as all is that takes long to load
             from atc.tracing.training import train
 
             terminal.finished(train(values, resolved.environ, terminal.diagnostics()))
-        return 0
-    options = make_options(values)
-    if values["mode"]:
-        with terminal:  # deferred, as all is that takes long to load
+    elif values["mode"]:
+        options = make_options(values)
+        with terminal:
             from atc.tools.modes import run_mode
+
             outcome = run_mode(options, resolved, terminal.diagnostics())
         print(outcome.text, end="")
         if outcome.error is not None:
             raise outcome.error
-        return 0
-    if values["singleop"] is not None:
+    elif values["singleop"] is not None:
+        _compile_single_ops(resolved, terminal)
+    else:
+        _compile_network(resolved, terminal)
+    return 0
 
-        def finished(done: Compilation) -> None:
-            terminal.finished(done)
-            if values["verify"]:
-                result = compare(done.request, done.folder, terminal.diagnostics())
-                with terminal.aside():
-                    _show_verification(result)
 
-        with terminal:
-            from atc.tools.modes import compile_single_ops
-            from atc.tools.verify import compare
+def _compile_single_ops(resolved: Resolved, terminal: Terminal) -> None:
+    """`atc --singleop=...`."""
+    values: dict[str, Any] = resolved.values
+    options = make_options(values)
 
-            diagnostics = terminal.diagnostics()
-            compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
-        return 0
+    def finished(done: Compilation) -> None:
+        terminal.finished(done)
+        if values["verify"]:
+            result = compare(done.request, done.folder, terminal.diagnostics())
+            with terminal.aside():
+                _show_verification(result)
+
+    with terminal:
+        from atc.tools.modes import compile_single_ops
+        from atc.tools.verify import compare
+
+        diagnostics = terminal.diagnostics()
+        compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
+
+
+def _compile_network(resolved: Resolved, terminal: Terminal) -> None:
+    """Compile a model, or take the folder that the cache has, and print what was asked for."""
+    values: dict[str, Any] = resolved.values
+    options = make_options(values)
     with terminal:
         from atc.pipeline.kept import kept_network
 
@@ -124,7 +138,7 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
         kept = kept_network(options, resolved.environ, values)
         if kept and (restored := kept.restore(diagnostics)):
             terminal.built(0, restored.cached, restored.cache)
-            return 0
+            return
         from atc.tools.modes import compile_or_report
 
         if values["verify"]:
@@ -155,7 +169,6 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
         print(explain(done.report, values["explain"]), end="")
     if result is not None:
         _show_verification(result)
-    return 0
 
 
 def _verify(argv: list[str], terminal: Terminal) -> int:

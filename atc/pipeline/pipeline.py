@@ -159,22 +159,7 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     options, warnings, passing = request.options, list[str](), list[str]()
     diagnostics = remembering(outer, warnings)
     building = remembering(diagnostics, passing)
-    for text in options.warnings():
-        diagnostics.warn(text)
-    for _, label in sorted(request.decisions.crashing, key=lambda kernel: kernel[1]):
-        building.warn(f"the compiler crashes on {label}: the next best kernel is taken")
-    for name in ("device_id", "gpu_pool", "gpu_kept_free"):
-        if getattr(options, name) and "cuda" not in options.target.lower():
-            diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
-    for text in _idle_threads(request):
-        diagnostics.warn(text)
-    _check_folders(request)
-    if options.starter:
-        boards_of(request.target)
-    check_packages(options.package, request.target)
-    check_wrappers(options.wrappers, request.target)
-    if options.wheel:
-        check_wheel(request.target, options.external_weight)
+    _check(request, diagnostics, building)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])
@@ -206,8 +191,8 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
             sizes = sizes_of(
                 made_from, project.emission, request, compiler, built.flags, cwd, building
             )
-        if sizes is not None:
-            check_sizes(sizes, project.arena, request, recomputed)
+            if sizes is not None:
+                check_sizes(sizes, project.arena, request, recomputed)
         more = exported(timed, request, compiler, diagnostics)
         done = Compilation(
             **vars(project), folder=options.output, name=project.emission.name, request=request,
@@ -224,6 +209,30 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
             warm = done.if_warm
             keep({**tree, **_texts(warm)}, warm)
     return done
+
+
+def _check(request: Request, diagnostics: Diagnostics, building: Diagnostics) -> None:
+    """Raise OptionError for what can't be combined, and warn of what has no effect.
+
+    `building` hears what is no longer so in a warm build.
+    """
+    options = request.options
+    for text in options.warnings():
+        diagnostics.warn(text)
+    for _, label in sorted(request.decisions.crashing, key=lambda kernel: kernel[1]):
+        building.warn(f"the compiler crashes on {label}: the next best kernel is taken")
+    for name in ("device_id", "gpu_pool", "gpu_kept_free"):
+        if getattr(options, name) and "cuda" not in options.target.lower():
+            diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
+    for text in _idle_threads(request):
+        diagnostics.warn(text)
+    _check_folders(request)
+    if options.starter:
+        boards_of(request.target)
+    check_packages(options.package, request.target)
+    check_wrappers(options.wrappers, request.target)
+    if options.wheel:
+        check_wheel(request.target, options.external_weight)
 
 
 def _kernels_at(path: str, plans: Plans) -> frozenset[tuple[Workload, str]]:

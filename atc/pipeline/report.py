@@ -49,9 +49,9 @@ class Reported(Project):
 
 def report_json(done: Reported) -> str:
     """Return the report: no paths, no times but those that kernels were chosen by."""
-    plan = done.arena.plan
-    gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
-    sources = call_sources(done.program)
+    steps = zip(
+        calls(done.program.steps), done.arena.steps, call_sources(done.program), strict=True
+    )
     report = {
         "name": done.name,
         "target": done.target.name,
@@ -63,64 +63,68 @@ def report_json(done: Reported) -> str:
         **({"states": _states(done)} if done.program.states else {}),
         "output_variables": list(output_numbers(done.program)),
         "precision": asdict(contract_of(done.request, done.selection)),
-        "memory": {
-            "arena_bytes": plan.size,
-            "lower_bound_bytes": plan.lower_bound,
-            "gap_percent": round(100 * gap, 2),
-            "method": plan.method,
-            "weights_bytes": done.emission.blob.size,
-            "constants": [
-                {"name": name, "offset": at, "bytes": done.program.constants[name].nbytes}
-                for name, at in done.emission.offsets.items()
-            ],
-            "buffers": [
-                {"name": b.scratch_of or b.name, "value": _value_name(done.program, b),
-                 "scratch": bool(b.scratch_of),
-                 "offset": plan.offsets[b.name], "bytes": b.size,
-                 "first_step": b.first, "last_step": b.last}
-                for b in done.arena.buffers
-            ],
-        },
+        "memory": _memory(done),
         **({} if done.sizes is None else {"sizes": asdict(done.sizes)}),
         **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
         "in_float": float_fallbacks(done.program, done.source),
         **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
-        "nodes": [
-            {
-                "name": node_text(call.node),
-                "op": call.node.op.kind,
-                "operands": [None if t is None else str(t) for t in call.choice.workload.inputs],
-                "results": [str(t) for t in call.choice.workload.outputs],
-                "origin": list(call.node.origin),
-                "step": step,
-                "reads": read,
-                "writes": list(call.node.outputs),
-                "operations": (
-                    operations(call.choice.workload) if call.rows == 1 else call.operations
-                ),
-                "kernel": call.choice.candidate.label,
-                "candidate": call.candidate,
-                "cost": call.cost,
-                "symbol": call.source.symbol,
-                **({"runs_on": runs_on(call)} if done.target.device else {}),
-                "tier": "portable" if call.source.portable else "tuned",
-                "precision": call.choice.candidate.kernel.precision,
-                "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
-                "enlarged": [{"kernel": k, "bytes": n} for k, n in call.choice.packing_overhead],
-                "measurements": [
-                    {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}
-                    for m in call.choice.measurements
-                ],
-                "excluded": [{"kernel": k, "reason": r} for k, r in call.choice.excluded],
-            }
-            for call, step, read in zip(
-                calls(done.program.steps), done.arena.steps, sources, strict=True
-            )
+        "nodes": [_node(done, *step) for step in steps],
+    }
+    return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _memory(done: Reported) -> dict[str, object]:
+    """Return the plan of the arena, and what lies in the weights."""
+    plan = done.arena.plan
+    gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
+    return {
+        "arena_bytes": plan.size,
+        "lower_bound_bytes": plan.lower_bound,
+        "gap_percent": round(100 * gap, 2),
+        "method": plan.method,
+        "weights_bytes": done.emission.blob.size,
+        "constants": [
+            {"name": name, "offset": at, "bytes": done.program.constants[name].nbytes}
+            for name, at in done.emission.offsets.items()
+        ],
+        "buffers": [
+            {"name": b.scratch_of or b.name, "value": _value_name(done.program, b),
+             "scratch": bool(b.scratch_of), "offset": plan.offsets[b.name], "bytes": b.size,
+             "first_step": b.first, "last_step": b.last}
+            for b in done.arena.buffers
         ],
     }  # fmt: skip
-    return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _node(done: Reported, call: Call, step: int, read: object) -> dict[str, object]:
+    """Return what became of a node: its kernel, and the ones that were considered."""
+    choice = call.choice
+    return {
+        "name": node_text(call.node),
+        "op": call.node.op.kind,
+        "operands": [None if t is None else str(t) for t in choice.workload.inputs],
+        "results": [str(t) for t in choice.workload.outputs],
+        "origin": list(call.node.origin),
+        "step": step,
+        "reads": read,
+        "writes": list(call.node.outputs),
+        "operations": operations(choice.workload) if call.rows == 1 else call.operations,
+        "kernel": choice.candidate.label,
+        "candidate": call.candidate,
+        "cost": call.cost,
+        "symbol": call.source.symbol,
+        **({"runs_on": runs_on(call)} if done.target.device else {}),
+        "tier": "portable" if call.source.portable else "tuned",
+        "precision": choice.candidate.kernel.precision,
+        "estimates": [{"kernel": k, "cost": c} for k, c in choice.estimates],
+        "enlarged": [{"kernel": k, "bytes": n} for k, n in choice.packing_overhead],
+        "measurements": [
+            {"kernel": m.label, "ns": m.time_ns, "reason": m.reason} for m in choice.measurements
+        ],
+        "excluded": [{"kernel": k, "reason": r} for k, r in choice.excluded],
+    }
 
 
 def _build_info(done: Reported) -> str:

@@ -7,7 +7,7 @@ of onnxruntime's MatMulNBits, whose quantizer does the work. Nothing is calibrat
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,20 +93,13 @@ def quantize_weights(job: Job) -> QuantisedWeights:
         quantizer.process()
     made = quantizer.model.model
     _round_scales(made)
+    by_result = {n.output[0]: n for n in made.graph.node if n.op_type == "MatMulNBits"}
     constants = {t.name: t for t in made.graph.initializer}
-    packed: list[PackedWeights] = []
-    by_source = {n.output[0]: n for n in made.graph.node if n.op_type == "MatMulNBits"}
-    left: list[str] = []
-    for node in products:
-        if node.output[0] not in by_source:
-            left.append(node.name)
-            continue
-        weights = wide[node.input[1]].astype(np.float64)
-        operands = [onnx.numpy_helper.to_array(constants[n])
-                    for n in by_source[node.output[0]].input[1:4]]  # fmt: skip
-        errors = _unpacked(operands, weights.shape, job.block) - weights
-        energy = float((weights**2).sum()) or 1.0
-        packed.append(PackedWeights(node.name, weights.shape, float((errors**2).sum()) / energy))
+    left = tuple(node.name for node in products if node.output[0] not in by_result)
+    packed = tuple(
+        _packed(node.name, wide[node.input[1]], by_result[node.output[0]], constants, job.block)
+        for node in products if node.output[0] in by_result
+    )  # fmt: skip
     if not packed:
         raise OptionError(
             "the model has no product of two axes with constant weights", where=str(job.model),
@@ -116,7 +109,19 @@ def quantize_weights(job: Job) -> QuantisedWeights:
         path = Path(folder, "packed.onnx")
         onnx.save(made, path)
         write_model(path, job.output)
-    return QuantisedWeights(job.output, job.block, job.symmetric, tuple(packed), tuple(left))
+    return QuantisedWeights(job.output, job.block, job.symmetric, packed, left)
+
+
+def _packed(
+    name: str, weights: Array, product: onnx.NodeProto,
+    constants: Mapping[str, onnx.TensorProto], block: int,
+) -> PackedWeights:  # fmt: skip
+    """Return what a product's weights lose by being packed."""
+    wide = weights.astype(np.float64)
+    operands = [onnx.numpy_helper.to_array(constants[n]) for n in product.input[1:4]]
+    errors = _unpacked(operands, wide.shape, block) - wide
+    energy = float((wide**2).sum()) or 1.0
+    return PackedWeights(name, wide.shape, float((errors**2).sum()) / energy)
 
 
 def _round_scales(model: onnx.ModelProto) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from threading import Lock
 import onnx
 
 from atc.backends.toolchain.compiler import Compiler, shared_library
+from atc.build.library import BuildContext
 from atc.build.sdk import make_sdk
 from atc.errors import AtcError, one_line
 from atc.files.blob import NO_WEIGHTS
@@ -111,10 +113,11 @@ class Segments:
             temporary_folder("trace") as place,
             cache_of(request, lambda text: None) as cache,
         ):
+            own = request.options.compiler_flags
+            context = BuildContext(request.target, compiler, own, cache, os.cpu_count() or 1)
             sdk = make_sdk(
-                place / self._name, self._folders, request.target, compiler, cache, 0,
-                request.options.compiler_flags, strip=request.options.strip,
-            )  # fmt: skip
+                place / self._name, self._folders, context, strip=request.options.strip
+            )
             library = sdk.folder / shared_library(compiler, self._name)
             return [Network(library, name) for name in sdk.networks]
 

@@ -206,7 +206,10 @@ def _without_term(line: str, loop: _Loop, narrow: Set[str]) -> str:
     if loop.name not in line:  # as in most lines
         return line
     line = re.sub(rf"(?<=\w\[){loop.name}(?=\])", str(loop.value), line)
-    if loop.value or not re.search(rf"\b{loop.name}\b", line):
+    if loop.value:
+        return line
+    line = re.sub(rf"(?<=\w\[){loop.name} \+ (\d+)(?=\])", r"\1", line)
+    if not re.search(rf"\b{loop.name}\b", line):
         return line
     if not narrow.isdisjoint(re.findall(r"\w+", line)):
         return line

@@ -15,6 +15,7 @@ from projects import STRICT, affine_model, cmake, reference, require, run_exampl
 import atc
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain.find_compiler import find_compiler
+from atc.build.library import BuildContext
 from atc.build.place_in import place_in
 from atc.build.sdk import make_sdk, weights_of
 from atc.cli.main import main
@@ -130,7 +131,8 @@ def test_networks_of_an_sdk_and_of_several_targets(large: None, tmp_path: Path) 
     class NoCache:
         prefetch = get = put = staticmethod(lambda *_, **__: None)
 
-    sdk = make_sdk(tmp_path / "all", folders, target, compiler, NoCache(), 0)
+    context = BuildContext(target, compiler, (), NoCache(), 1)
+    sdk = make_sdk(tmp_path / "all", folders, context)
     for k, folder in enumerate(folders):
         weights = weights_of(folder)
         assert weights in (sdk.folder / "liball.so").read_bytes()

@@ -53,6 +53,8 @@ def function(body: str) -> str:
          "  const ptrdiff_t i = 0;\n  int j = 3;\n  y[i * 5000000000 + j] = 1;\n"),
         ("  for (ptrdiff_t i = 0; i < 1; i++) {\n    y[0] = scale * i + (i + x[i * 3]);\n  }\n",
          "  const ptrdiff_t i = 0;\n  y[0] = scale * i + (x[0]);\n"),
+        ("  for (ptrdiff_t m = 0; m < 2; m += 2) {\n    int32_t a = x[m], b = x[m + 1];\n  }\n",
+         "  int32_t a = x[0], b = x[1];\n"),
         ("  for (ptrdiff_t n = 0; n < 1; n++) {\n    float a = x[n]; /* of image n */\n"
          "    y[n] = a;\n  }\n  /* An a. */\n",
          "  float a = x[0]; /* of image n */\n  y[0] = a;\n  /* An a. */\n"),
