@@ -16,6 +16,7 @@ from c_compiler import compiler_version, keep_headers_in, keep_results_in
 from default_run import (
     TemplateFolder,
     compile_quickly,
+    folder_in_memory,
     offer_quick_compiling,
     quickly,
     repeats,
@@ -57,11 +58,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Slow tests compile as users do, but for those of QUICK.
 
-    What a test keeps on disk goes to a folder of the tests' own: nothing of whoever runs them
-    is read or written. Only what default runs compile of kernels and networks stays, and of
-    templates, in pytest's own cache, so that the next one takes it: --cache-clear empties that.
+    What a test keeps on disk goes to a folder of the tests' own, in memory by default: nothing of
+    whoever runs them is read or written. Only what default runs compile of kernels and networks
+    stays, and of templates, in pytest's own cache, so that the next one takes it: --cache-clear
+    empties that.
     """
     gc.disable()  # until all tests are collected
+    default = "not slow" in str(config.getoption("markexpr"))
+    if default and "TMPDIR" not in os.environ and (place := folder_in_memory()):
+        os.environ["TMPDIR"], tempfile.tempdir = place, place
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
     os.environ["ASCEND_CACHE_PATH"] = kept.name
     config.add_cleanup(kept.cleanup)
@@ -76,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CONFIG_HOME"] = folder.name
         os.environ["ATC_CONFIG"] = os.devnull
         version = compiler_version("cc") if shutil.which("cc") else b""
-        if "not slow" in str(config.getoption("markexpr")):
+        if default:
             if cache is not None:
                 keep_results_in(cache.mkdir("compiled"))
                 if config.getoption("cacheclear"):  # each worker empties the folder once more

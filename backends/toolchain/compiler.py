@@ -140,11 +140,14 @@ def library_in(folder: Path, name: str) -> Path | None:
 
 
 def source_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
-    """Return the flags of a source: to the host's compiler, CUDA is C++ that emulates a GPU."""
+    """Return the flags of a source: to the host's compiler, CUDA is C++ that emulates a GPU.
+
+    Of C++14: from C++17 on, <math.h> has templates of GNU's that take longer than most kernels.
+    """
     if not source.endswith(".cu"):
         return flags
     kept = (flag for flag in flags if flag != "-std=c99")
-    own = ("-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-DATC_EMULATED")
+    own = ("-x", "c++", "-std=c++14", "-fno-exceptions", "-fno-rtti", "-DATC_EMULATED")
     return (*kept, *own)
 
 

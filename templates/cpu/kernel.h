@@ -252,7 +252,7 @@ K_INLINE float k_load_f16(uint16_t bits) {
   float value;
   uint32_t wide;
   if (exponent == 0) { /* zero or denormal: fraction * 2^-24 is exact */
-    value = (float)fraction * 0x1p-24f;
+    value = (float)fraction * 5.9604644775390625e-8f;
     return sign ? -value : value;
   }
   wide = exponent == 31 ? sign | 0x7f800000u | (fraction << 13)

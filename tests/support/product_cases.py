@@ -185,7 +185,9 @@ def survives(
                 for k, c in found.items()}  # fmt: skip
 
     monkeypatch.setattr("atc.backends.kernel_source.render", spoiled)
-    (network,) = compile_networks([own.graph], TARGET, "O0", choose=choose)
+    (network,) = compile_networks(
+        [own.graph], TARGET, "O0", choose=choose, compile_all=compile_joined
+    )
     good = []
     for order in ORDERS:
         monkeypatch.setenv("ATC_EMULATED_ORDER", order)

@@ -73,7 +73,7 @@ def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -
     program = program_of(graph)
     products = [c.node.outputs[0] for c in calls(program.steps) if c.node.op.kind == "MatMul"]
     assert max(map(program.byte_offset, products)) == inside
-    (network,) = compile_networks([graph], TARGET, "O0")
+    (network,) = compile_networks([graph], TARGET, "O0", compile_all=compile_joined)
     right = dict(zip("yz", reference(model, *feeds.values()), strict=True))
     for name, found in network.run(feeds).items():
         np.testing.assert_allclose(found, right[name], atol=4e-3)
@@ -95,5 +95,5 @@ def test_functions_of_bytes_are_looked_up(shape: tuple[int, ...]) -> None:
     )
     x = np.resize(np.arange(-128, 128, dtype=np.int8), shape)
     graph = AtcBackendRep(model, TARGET.name).lower({"x": x})
-    (network,) = compile_networks([graph], TARGET, "O0")
+    (network,) = compile_networks([graph], TARGET, "O0", compile_all=compile_joined)
     np.testing.assert_array_equal(network.run({"x": x})["y"], reference(model, x)[0])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 import onnx.reference
 import pytest
 from cuda_cases import TARGET, choose_exact
+from joined_sources import compile_joined
 from onnx import TensorProto, helper
 from projects import make_model
 
@@ -18,6 +18,7 @@ from atc.ir.graph import Graph
 from atc.ir.ops import Conv, MatMul
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
+from atc.runtime.network import Network
 
 N = helper.make_node
 KINDS = {np.float16: TensorProto.FLOAT16, ml_dtypes.bfloat16: TensorProto.BFLOAT16}
@@ -93,20 +94,29 @@ def factors(graph: Graph) -> set[str]:
     return {graph.types[name].dtype.label for n in products for name in n.inputs[:2]}
 
 
-@pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("made", [transformer, inverted, heads])
-def test_products_read_what_is_rounded_as_it_is(
-    made: Callable[[type], onnx.ModelProto], dtype: type
-) -> None:
+CASES = [(made, dtype) for made in (transformer, inverted, heads) for dtype in KINDS]
+
+
+@cache
+def compiled() -> list[Network]:
+    """Return the cases' networks, in one library."""
+    graphs = [lowered(made(dtype))[0] for made, dtype in CASES]
+    return compile_networks(graphs, TARGET, "O0", choose=choose_exact, compile_all=compile_joined)
+
+
+@pytest.mark.parametrize(
+    "case", range(len(CASES)), ids=[f"{made.__name__}-{dtype.__name__}" for made, dtype in CASES]
+)
+def test_products_read_what_is_rounded_as_it_is(case: int) -> None:
+    made, dtype = CASES[case]
     graph, feeds = lowered(made(dtype))
     run = partial(run_passes, graph, width=1, device=True)
     assert "f32" in factors(run(skip=frozenset(["store_halves"])))
     assert factors(run()) == {"f16" if dtype is np.float16 else "bf16"}
-    (network,) = compile_networks([graph], TARGET, "O0", choose=choose_exact)
     (right,) = onnx.reference.ReferenceEvaluator(made(np.float16)).run(
         None, {"x": feeds["x"].astype(np.float16)}
     )
-    found = next(iter(network.run(feeds).values())).astype(np.float32)
+    found = next(iter(compiled()[case].run(feeds).values())).astype(np.float32)
     rounding = 4e-3 if dtype is np.float16 else 5e-2  # the reference has no bfloat16
     scale = np.abs(right).max()
     np.testing.assert_allclose(found, right.astype(np.float32), atol=rounding * scale, rtol=0)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from cuda_cases import CASES, TARGET, lowered
+from joined_sources import compile_joined
 from onnxruntime import InferenceSession
 
 from atc.backends.kernel import workload_of
@@ -35,7 +36,9 @@ def test_packed_weights_are_multiplied_on_tensor_cores() -> None:
         assert name in {c.candidate.kernel.name for c in found.values()}
         return found
 
-    networks = compile_networks([own.graph] * len(ROUNDING), TARGET, "O0", choose=choose)
+    networks = compile_networks(
+        [own.graph] * len(ROUNDING), TARGET, "O0", choose=choose, compile_all=compile_joined
+    )
     model = onnx.ModelProto()
     model.CopyFrom(own.model)
     model.ir_version = 10
