@@ -266,8 +266,8 @@ static size_t graph_count(const gpu_network *network)
   return 2 * network->segment_count * GPU_GRAPHS;
 }
 
-/* Reserve all that a context has of its own. */
-static int equip(gpu_state *state, const void *weights)
+/* Reserve all that a context has of its own; its arena, too, unless there is one. */
+static int equip(gpu_state *state, const void *weights, CUdeviceptr arena)
 {
   const gpu_network *const network = state->network;
   const cuda_driver *const driver = &state->shared->driver;
@@ -278,7 +278,8 @@ static int equip(gpu_state *state, const void *weights)
   }
   status = make_sides(state);
   if (status != GPU_OK) return status;
-  status = reserve(state->shared, &state->arena, network->arena_size);
+  if (arena == 0) status = reserve(state->shared, &state->own_arena, network->arena_size);
+  state->arena = arena != 0 ? arena : state->own_arena;
   if (status == GPU_OK && weights != NULL) {
     status = upload(state->shared, state->stream, &state->own_weights, weights, network->weights_size);
   }
@@ -300,7 +301,7 @@ static int equip(gpu_state *state, const void *weights)
 }
 
 int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
-             const void *weights)
+             const void *weights, CUdeviceptr arena)
 {
   *state = NULL;
   if (device < 0 || device >= GPU_DEVICES) return GPU_NO_DEVICE;
@@ -317,7 +318,7 @@ int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_networ
   status = GPU_FAILED;
   if (gpu_enter(own)) {
     const int mode = set_capture_mode(&own->shared->driver, RELAXED);
-    status = equip(own, weights);
+    status = equip(own, weights, arena);
     set_capture_mode(&own->shared->driver, mode);
     gpu_leave(own);
   }
@@ -352,7 +353,7 @@ void gpu_close(gpu_state *state)
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
     release(state->shared, state->own_weights);
-    release(state->shared, state->arena);
+    release(state->shared, state->own_arena);
     if (state->stream != NULL) driver->stream_destroy(state->stream);
     gpu_leave(state);
   }

@@ -50,9 +50,9 @@ static int asked(const char *name)
 int main(void)
 {
   gpu_state *one, *two;
-  const int first = gpu_open(&one, shared, 0, &network, NULL);
+  const int first = gpu_open(&one, shared, 0, &network, NULL, 0);
   const int all = asked("fake_taken");
-  const int second = gpu_open(&two, shared, 0, &network, NULL);
+  const int second = gpu_open(&two, shared, 0, &network, NULL, 0);
   const int more = asked("fake_taken") - all;
   const int same = first == GPU_OK && second == GPU_OK && one->weights == two->weights;
   int launched = first != GPU_OK;
@@ -98,7 +98,7 @@ int main(void)
   gpu_state *one;
   const CUdeviceptr here = 16, there = 32;
   unsigned long long took = 0;
-  if (gpu_open(&one, shared, 0, &network, NULL) != GPU_OK || !gpu_enter(one)) return 1;
+  if (gpu_open(&one, shared, 0, &network, NULL, 0) != GPU_OK || !gpu_enter(one)) return 1;
   int done = gpu_replay(one, NULL, 0, 1, &here);
   done += gpu_replay(one, NULL, 0, 1, &here);
   printf("%d ", queued);
@@ -439,10 +439,10 @@ CAPTURED = """
   CUgraph graph;
   const CUdeviceptr here = 16;
   const cuda_driver *const driver = &shared[0].driver;
-  if (gpu_open(&one, shared, 0, &network, NULL) != GPU_OK || !gpu_enter(one)) return 1;
+  if (gpu_open(&one, shared, 0, &network, NULL, 0) != GPU_OK || !gpu_enter(one)) return 1;
   done += driver->stream_create(&stream, 1) == 0;
   done += driver->capture_begin(stream, 0) == 0; /* nobody else may reserve memory */
-  done += gpu_open(&two, shared, 0, &network, NULL) == GPU_OK;
+  done += gpu_open(&two, shared, 0, &network, NULL, 0) == GPU_OK;
   done += gpu_replay(two, stream, 0, 1, &here);
   gpu_close(two);
   done += driver->capture_end(stream, &graph) == 0 && graph != NULL;
