@@ -19,7 +19,7 @@ enum {
   SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
   INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY = 209, INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
   NOT_FOUND = 500, OUT_OF_RESOURCES = 701, UNSUPPORTED = 900, INVALIDATED = 901, UNJOINED = 904,
-  CAPTURED_EVENT = 907, WRONG_THREAD = 908
+  CAPTURED_EVENT = 907, WRONG_THREAD = 908, RELAXED = 2
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -28,6 +28,8 @@ static const char in_context[] = "the device's context";
 
 static __thread int entered;   /* contexts that the thread has pushed */
 static __thread int capturing; /* captures that the thread has begun, other than relaxed ones */
+static __thread int mode_of_thread; /* 0: other threads' captures bind it, too; 1: its own alone; 2: none */
+static int everywhere;         /* captures that bind all threads */
 
 int fake_held(void) { return held; }
 int fake_taken(void) { return taken; }
@@ -116,6 +118,12 @@ static void give(thing *own)
 {
   drop(own);
   held--;
+}
+
+/* Whether captures forbid the thread what they don't take. */
+static int is_bound(void)
+{
+  return (mode_of_thread != RELAXED && capturing > 0) || (mode_of_thread == 0 && everywhere > 0);
 }
 
 /* Every call but those that prepare a context runs in one, one at a time. */
@@ -293,7 +301,7 @@ int cuModuleLoadData(void **module, const void *image)
   BEGIN(cuModuleLoadData);
   const unsigned device = capability();
   thing *own = NULL;
-  REFUSE_IF(capturing > 0, UNSUPPORTED, "the thread captures");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
   REFUSE_IF(image == NULL, INVALID_VALUE, "no image");
   if (result == SUCCESS && is_cubin(image)) {
     const unsigned code = (unsigned)number((const unsigned char *)image + 48, 4) >> 8 & 0xff;
@@ -309,7 +317,7 @@ int cuModuleUnload(void *module)
 {
   BEGIN(cuModuleUnload);
   REFUSE_IF(found(module, MODULE) == NULL, INVALID_HANDLE, "no module");
-  REFUSE_IF(capturing > 0, UNSUPPORTED, "the thread captures");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
   if (result == SUCCESS) give(module);
   END;
 }
@@ -371,7 +379,7 @@ int cuMemAlloc_v2(uint64_t *memory, size_t size)
   BEGIN(cuMemAlloc);
   thing *own = NULL;
   REFUSE_IF(size == 0, INVALID_VALUE, "no bytes");
-  REFUSE_IF(capturing > 0, UNSUPPORTED, "the thread captures");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
   if (result == SUCCESS) result = take(MEMORY, &own);
   if (result == SUCCESS) {
     own->begin = (uint64_t)(uintptr_t)aligned_alloc(256, (size + 255) / 256 * 256);
@@ -392,7 +400,7 @@ int cuMemFree_v2(uint64_t memory)
   BEGIN(cuMemFree);
   thing *const own = holding(memory, 1);
   REFUSE_IF(own == NULL || own->begin != memory, INVALID_VALUE, "nothing was allocated there");
-  REFUSE_IF(capturing > 0, UNSUPPORTED, "the thread captures");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
   if (result == SUCCESS) {
     free((void *)(uintptr_t)memory);
     give(own);
@@ -556,9 +564,19 @@ int cuStreamBeginCapture_v2(void *stream, int mode)
     own->thread = pthread_self();
     own->mode = mode;
     own->capture = own->origin->capture = ++captures;
-    capturing += mode != 2;
+    capturing += mode != RELAXED;
+    everywhere += mode == 0;
   }
   END;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+  const int before = mode_of_thread;
+  if (*mode < 0 || *mode > RELAXED) return refuse(INVALID_VALUE, "cuThreadExchangeStreamCaptureMode", "mode");
+  mode_of_thread = *mode;
+  *mode = before;
+  return SUCCESS;
 }
 
 int cuStreamEndCapture(void *stream, void **graph)
@@ -567,9 +585,10 @@ int cuStreamEndCapture(void *stream, void **graph)
   thing *const own = capture_of(stream);
   *graph = NULL;
   REFUSE_IF(own == NULL || own->origin != stream, ILLEGAL_STATE, "no capture began on it");
-  REFUSE_IF(own->mode != 2 && !pthread_equal(own->thread, pthread_self()), WRONG_THREAD, "another thread began");
+  REFUSE_IF(own->mode != RELAXED && !pthread_equal(own->thread, pthread_self()), WRONG_THREAD, "another thread began");
   if (own != NULL && result == SUCCESS) {
-    capturing -= own->mode != 2;
+    capturing -= own->mode != RELAXED;
+    everywhere -= own->mode == 0;
     REFUSE_IF(own->spoiled, INVALIDATED, "something couldn't be captured");
     for (thing *each = all; each != NULL; each = each->next) {
       if (each->kind != STREAM || each->capture != own->capture) continue;

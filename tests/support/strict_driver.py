@@ -19,7 +19,7 @@ from atc.runtime.load import load
 
 SOURCE = Path(__file__).parent / "fake_cuda.c"
 LIBRARY = "libcuda.so.1"
-THREAD_LOCAL = 1
+GLOBAL = 0
 
 
 def build_driver(folder: Path, *options: str) -> Path:
@@ -107,9 +107,10 @@ def drive(
         for given, places in zip(inputs, results, strict=True):
             for out in (*places, *places):  # more of them than graphs are kept for
                 net(*given, out=out, stream=stream)
-    if captured:
+    if captured:  # on a stream that nothing is prepared for, and as strictly as can be
+        streams.append(driver.made("cuStreamCreate", 1))
         own = ctypes.c_void_p(streams[-1])
-        driver("cuStreamBeginCapture_v2", own, THREAD_LOCAL)
+        driver("cuStreamBeginCapture_v2", own, GLOBAL)
         net(*inputs[0], out=results[0][0], stream=streams[-1])
         graph = ctypes.c_void_p()
         driver("cuStreamEndCapture", own, ctypes.byref(graph))

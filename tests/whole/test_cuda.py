@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,8 @@ def test_tensors_on_the_device_stay_there(tmp_path: Path) -> None:
         size_t net_arena_size(void);
         int net_run(void *ctx, const float *x, float *y, float *b);
         int net_run_device(void *ctx, void *stream, const float *x, float *y, float *b);
+        int net_init_there(void *ctx, int device, void *arena, size_t size, void *there,
+                           size_t room);
         void net_release(void *ctx);
     """)
     library = ffi.dlopen(str(tmp_path / "net" / "libnet.so"))
@@ -147,6 +150,24 @@ def test_tensors_on_the_device_stay_there(tmp_path: Path) -> None:
     assert library.net_run(second, *given) == 0
     np.testing.assert_allclose(y, reference(mixed_model(), X)[0], rtol=1e-5)
     library.net_release(second)
+    header = (tmp_path / "net" / "include" / "net.h").read_text("utf-8")
+    room = int(re.search(r"NET_DEVICE_ARENA_SIZE (\d+)", header)[1])  # type: ignore[index]
+    held = np.full(room + 512, 77, np.uint8)  # the caller's, for what lies between
+    begin = int(ffi.cast("uintptr_t", ffi.from_buffer(held)))
+    there = begin + -begin % 256
+    first_there = [first, 0, ffi.cast("void *", int(start) + -int(start) % 64),
+                   library.net_arena_size()]  # fmt: skip
+    for place, size, status in (
+        (there, room - 1, -2), (there + 64, room, -5), (there, room, 0),
+    ):  # fmt: skip
+        assert library.net_init_there(*first_there, ffi.cast("void *", place), size) == status
+    y[:] = 0
+    assert library.net_run_device(first, ffi.NULL, *given) == 0
+    np.testing.assert_allclose(y, reference(mixed_model(), X)[0], rtol=1e-5)
+    library.net_release(first)
+    used = held[there - begin :]
+    assert (used[:room] != 77).any()
+    assert (used[room:] == 77).all()
 
 
 class Tensor:

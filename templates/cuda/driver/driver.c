@@ -24,6 +24,7 @@ static const char *const names[] = {
   "cuModuleUnload", "cuModuleGetFunction", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoDAsync_v2",
   "cuMemcpyDtoHAsync_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize",
   "cuLaunchKernel", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+  "cuThreadExchangeStreamCaptureMode",
   "cuGraphInstantiateWithFlags", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
   "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
   "cuEventElapsedTime", "cuMemGetInfo_v2",

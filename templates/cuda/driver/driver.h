@@ -63,6 +63,7 @@ typedef struct cuda_driver {
   int (CUDA_CALL *stream_capturing)(CUstream stream, int *status);
   int (CUDA_CALL *capture_begin)(CUstream stream, int mode);
   int (CUDA_CALL *capture_end)(CUstream stream, CUgraph *graph);
+  int (CUDA_CALL *capture_mode)(int *mode); /* of the thread: sets it, and gives what it was */
   int (CUDA_CALL *graph_instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
   int (CUDA_CALL *graph_destroy)(CUgraph graph);
   int (CUDA_CALL *graph_launch)(CUgraphExec exec, CUstream stream);

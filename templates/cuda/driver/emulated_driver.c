@@ -45,6 +45,7 @@ enum { BAND = 4096, MOST_SHARED = 227 << 10, POISON = 0x4b, WARP = 32, STACK_END
   CAPTURE_UNJOINED = 904, INVALID_DEVICE = 101, INVALID_VALUE = 1, INVALID_CONTEXT = 201 };
 
 static __thread unsigned entered; /* contexts that the operating system's thread has made its own */
+static __thread int capturing, relaxed; /* captures that it has begun; its mode if these forbid it nothing */
 
 /* ---- threads of a block ---- */
 
@@ -619,6 +620,7 @@ static int memory_info(size_t *unused, size_t *total)
 static int memory_alloc(CUdeviceptr *memory, size_t size)
 {
   if (entered == 0) return INVALID_CONTEXT;
+  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
   void *place = NULL;
   size_t unused, total;
   memory_info(&unused, &total);
@@ -639,6 +641,7 @@ static int memory_alloc(CUdeviceptr *memory, size_t size)
 static int memory_free(CUdeviceptr memory)
 {
   if (entered == 0) return INVALID_CONTEXT;
+  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
   block **at = &allocated;
   take_lock();
   while (*at != NULL && (CUdeviceptr)(uintptr_t)memory_of(*at) != memory) at = &(*at)->next;
@@ -785,6 +788,17 @@ static int stream_capturing(CUstream stream, int *status)
   return CUDA_SUCCESS;
 }
 
+enum { RELAXED = 2 };
+
+/* Modes other than RELAXED are one: none lets memory be reserved. */
+static int capture_mode(int *mode)
+{
+  const int before = relaxed ? RELAXED : 0;
+  relaxed = *mode == RELAXED;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
 static int capture_begin(CUstream stream, int mode)
 {
   if (entered == 0) return INVALID_CONTEXT;
@@ -795,6 +809,7 @@ static int capture_begin(CUstream stream, int mode)
   graph->end = &graph->first;
   graph->origin = stream;
   stream->captured = graph;
+  capturing++;
   return CUDA_SUCCESS;
 }
 
@@ -803,6 +818,7 @@ static int capture_end(CUstream stream, CUgraph *graph)
   if (entered == 0) return INVALID_CONTEXT;
   *graph = stream->captured;
   stream->captured = NULL;
+  if (*graph != NULL) capturing--;
   if (*graph != NULL && (*graph)->unjoined != 0) return CAPTURE_UNJOINED;
   return *graph != NULL ? CUDA_SUCCESS : CAPTURE_UNSUPPORTED;
 }
@@ -1011,7 +1027,7 @@ int cuda_driver_open(cuda_driver *driver)
     init, device_count, device_get, context_retain, context_release, context_push, context_pop,
     module_load, module_unload, module_function, memory_alloc, memory_free, copy_to_device,
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
-    capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
+    capture_begin, capture_end, capture_mode, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
     event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
     stream_wait_event, memory_set, function_set, map_encode, map_encode_windows,
   };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARGUMENTS = 512, MOST_MAPS = 4, NON_BLOCKING = 1, OF_THE_THREAD = 1, NOT_TIMED = 2 };
+enum { MOST_ARGUMENTS = 512, MOST_MAPS = 4, NON_BLOCKING = 1, OF_THE_THREAD = 1, RELAXED = 2, NOT_TIMED = 2 };
 
 enum { PART = 256, LEAST_POOL = 1 << 20 };
 
@@ -20,6 +20,14 @@ static int meaning(int result, int otherwise)
 {
   if (result == CUDA_SUCCESS) return GPU_OK;
   return result == CUDA_ERROR_OUT_OF_MEMORY ? GPU_NO_MEMORY : otherwise;
+}
+
+/* Set what the thread may do while a stream is being captured, by itself or another thread: in the mode
+ * RELAXED all, such as reserving memory and giving it back. Returns the mode of before. */
+static int set_capture_mode(const cuda_driver *driver, int mode)
+{
+  driver->capture_mode(&mode);
+  return mode;
 }
 
 /* The first gap of the pool that so many bytes fit into. */
@@ -107,14 +115,26 @@ static int make_pool(gpu_shared *shared, const gpu_network *network)
   return status;
 }
 
-/* Memory with a copy of the host's bytes. */
-static int upload(gpu_shared *shared, CUdeviceptr *memory, const void *from, size_t size)
+/* Memory with a copy of the host's bytes, copied on a stream. */
+static int upload(gpu_shared *shared, CUstream stream, CUdeviceptr *memory, const void *from, size_t size)
 {
   const cuda_driver *const driver = &shared->driver;
   int status = reserve(shared, memory, size);
   if (status != GPU_OK || size == 0) return status;
-  if (driver->copy_to_device(*memory, from, size, NULL) != CUDA_SUCCESS) return GPU_FAILED;
-  return driver->stream_wait(NULL) == CUDA_SUCCESS ? GPU_OK : GPU_FAILED;
+  if (driver->copy_to_device(*memory, from, size, stream) != CUDA_SUCCESS) return GPU_FAILED;
+  return driver->stream_wait(stream) == CUDA_SUCCESS ? GPU_OK : GPU_FAILED;
+}
+
+/* The weights of all contexts. */
+static int upload_weights(gpu_shared *shared, const gpu_network *network)
+{
+  const cuda_driver *const driver = &shared->driver;
+  CUstream stream;
+  int status = meaning(driver->stream_create(&stream, NON_BLOCKING), GPU_FAILED);
+  if (status != GPU_OK) return status;
+  status = upload(shared, stream, &shared->weights, network->weights, network->weights_size);
+  driver->stream_destroy(stream);
+  return status;
 }
 
 static void unload(gpu_shared *shared, const gpu_network *network)
@@ -167,9 +187,7 @@ static int load(gpu_shared *shared, const gpu_network *network)
       status = prepare(driver, shared->functions[k], &network->kernels[k]);
     }
   }
-  if (status == GPU_OK && network->weights != NULL) {
-    status = upload(shared, &shared->weights, network->weights, network->weights_size);
-  }
+  if (status == GPU_OK && network->weights != NULL) status = upload_weights(shared, network);
   if (status != GPU_OK) unload(shared, network);
   return status;
 }
@@ -190,9 +208,11 @@ static int join(gpu_shared *shared, int device, const gpu_network *network)
     } else {
       status = meaning(driver->context_retain(&shared->context, shared->device), GPU_NO_DEVICE);
       if (status == GPU_OK) {
+        const int mode = set_capture_mode(driver, RELAXED);
         status = driver->context_push(shared->context) == CUDA_SUCCESS ? load(shared, network)
                                                                        : GPU_FAILED;
         driver->context_pop(&outer);
+        set_capture_mode(driver, mode);
         if (status != GPU_OK) driver->context_release(shared->device);
       }
     }
@@ -246,8 +266,8 @@ static size_t graph_count(const gpu_network *network)
   return 2 * network->segment_count * GPU_GRAPHS;
 }
 
-/* Reserve all that a context has of its own. */
-static int equip(gpu_state *state, const void *weights)
+/* Reserve all that a context has of its own; its arena, too, unless there is one. */
+static int equip(gpu_state *state, const void *weights, CUdeviceptr arena)
 {
   const gpu_network *const network = state->network;
   const cuda_driver *const driver = &state->shared->driver;
@@ -258,9 +278,10 @@ static int equip(gpu_state *state, const void *weights)
   }
   status = make_sides(state);
   if (status != GPU_OK) return status;
-  status = reserve(state->shared, &state->arena, network->arena_size);
+  if (arena == 0) status = reserve(state->shared, &state->own_arena, network->arena_size);
+  state->arena = arena != 0 ? arena : state->own_arena;
   if (status == GPU_OK && weights != NULL) {
-    status = upload(state->shared, &state->own_weights, weights, network->weights_size);
+    status = upload(state->shared, state->stream, &state->own_weights, weights, network->weights_size);
   }
   state->weights = weights != NULL ? state->own_weights : state->shared->weights;
   state->ports = calloc(network->port_count + 1, sizeof *state->ports);
@@ -280,7 +301,7 @@ static int equip(gpu_state *state, const void *weights)
 }
 
 int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
-             const void *weights)
+             const void *weights, CUdeviceptr arena)
 {
   *state = NULL;
   if (device < 0 || device >= GPU_DEVICES) return GPU_NO_DEVICE;
@@ -296,7 +317,9 @@ int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_networ
   own->shared = shared;
   status = GPU_FAILED;
   if (gpu_enter(own)) {
-    status = equip(own, weights);
+    const int mode = set_capture_mode(&own->shared->driver, RELAXED);
+    status = equip(own, weights, arena);
+    set_capture_mode(&own->shared->driver, mode);
     gpu_leave(own);
   }
   if (status != GPU_OK) {
@@ -312,6 +335,7 @@ void gpu_close(gpu_state *state)
   if (state == NULL) return;
   const cuda_driver *const driver = &state->shared->driver;
   const size_t count = state->network->port_count;
+  const int mode = set_capture_mode(driver, RELAXED);
   if (gpu_enter(state)) {
     if (state->stream != NULL) driver->stream_wait(state->stream);
     for (size_t k = 0; state->ports != NULL && k < count; k++) {
@@ -329,7 +353,7 @@ void gpu_close(gpu_state *state)
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
     release(state->shared, state->own_weights);
-    release(state->shared, state->arena);
+    release(state->shared, state->own_arena);
     if (state->stream != NULL) driver->stream_destroy(state->stream);
     gpu_leave(state);
   }
@@ -346,6 +370,7 @@ void gpu_close(gpu_state *state)
   free(state->staging);
   free(state->ports);
   part(state->shared, state->network);
+  set_capture_mode(driver, mode);
   free(state);
 }
 

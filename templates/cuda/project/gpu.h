@@ -129,7 +129,7 @@ struct gpu_state {
   const gpu_network *network;
   gpu_shared *shared;
   CUstream stream;
-  CUdeviceptr own_weights, weights, arena;
+  CUdeviceptr own_weights, weights, own_arena, arena; /* what is its own, it gives back */
   CUdeviceptr *ports; /* memory for inputs and outputs that the host brings */
   void **staging;     /* memory for those that the device brings and the host computes with */
   gpu_graph *graphs;  /* of each segment GPU_GRAPHS for the host's tensors, and for the device's */
@@ -146,9 +146,10 @@ struct gpu_state {
 };
 
 /* Prepare a context on a device; `shared` has GPU_DEVICES elements, `weights` are NULL where the
- * network has them. On failure nothing is left. */
+ * network has them, `arena` is memory on the device that the caller has, else 0. On failure nothing
+ * is left. */
 int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
-             const void *weights);
+             const void *weights, CUdeviceptr arena);
 
 /* Give back all that a context has, and with the last one what they share. NULL is allowed. */
 void gpu_close(gpu_state *state);

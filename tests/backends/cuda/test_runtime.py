@@ -50,9 +50,9 @@ static int asked(const char *name)
 int main(void)
 {
   gpu_state *one, *two;
-  const int first = gpu_open(&one, shared, 0, &network, NULL);
+  const int first = gpu_open(&one, shared, 0, &network, NULL, 0);
   const int all = asked("fake_taken");
-  const int second = gpu_open(&two, shared, 0, &network, NULL);
+  const int second = gpu_open(&two, shared, 0, &network, NULL, 0);
   const int more = asked("fake_taken") - all;
   const int same = first == GPU_OK && second == GPU_OK && one->weights == two->weights;
   int launched = first != GPU_OK;
@@ -98,7 +98,7 @@ int main(void)
   gpu_state *one;
   const CUdeviceptr here = 16, there = 32;
   unsigned long long took = 0;
-  if (gpu_open(&one, shared, 0, &network, NULL) != GPU_OK || !gpu_enter(one)) return 1;
+  if (gpu_open(&one, shared, 0, &network, NULL, 0) != GPU_OK || !gpu_enter(one)) return 1;
   int done = gpu_replay(one, NULL, 0, 1, &here);
   done += gpu_replay(one, NULL, 0, 1, &here);
   printf("%d ", queued);
@@ -177,7 +177,7 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
     own = 1 + 1 + 2  # the second context takes a stream, an arena and two ports
     assert said(program, env) == [0, 0, own, 1, 1, 0]
     assert said(program, {**env, "FAKE_NO_DEVICE": "1"}) == [-20, -20, 0, 0, 1, 0]
-    taken = 1 + 2 + 1 + 2 * own  # the device's context, two modules, the weights, both contexts
+    taken = 1 + 2 + 2 + 2 * own  # the device's context, modules, weights and their stream, contexts
     for number in range(1, taken + 1):
         first, second, *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
         assert (first, second).count(0) == 1, f"call {number}"
@@ -214,7 +214,7 @@ def test_streams_of_branches_are_given_back(tmp_path: Path) -> None:
     env = fake_driver(tmp_path)
     own = 1 + 2 * 2 + 1 + 1 + 2  # streams, events of them and of the fork, an arena, two ports
     assert said(program, env) == [0, 0, own, 1, 1, 0]
-    for number in range(5, 5 + own):
+    for number in range(6, 6 + own):
         *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
         assert held == 0, f"call {number}"
 
@@ -430,3 +430,44 @@ def test_the_emulation_tells_a_sanitizer_what_orders_threads(barrier: str, tmp_p
     right = [(1 << k // 2) + (1 << k // 4) for k in range(8)]
     assert [int(word) for word in done.stdout.split()] == [0, *right]
     assert ("data race" in done.stderr) == (not barrier)
+
+
+CAPTURED = """
+  int done = 0;
+  gpu_state *two;
+  CUstream stream;
+  CUgraph graph;
+  const CUdeviceptr here = 16;
+  const cuda_driver *const driver = &shared[0].driver;
+  if (gpu_open(&one, shared, 0, &network, NULL, 0) != GPU_OK || !gpu_enter(one)) return 1;
+  done += driver->stream_create(&stream, 1) == 0;
+  done += driver->capture_begin(stream, 0) == 0; /* nobody else may reserve memory */
+  done += gpu_open(&two, shared, 0, &network, NULL, 0) == GPU_OK;
+  done += gpu_replay(two, stream, 0, 1, &here);
+  gpu_close(two);
+  done += driver->capture_end(stream, &graph) == 0 && graph != NULL;
+  done += driver->graph_destroy(graph) == 0 && driver->stream_destroy(stream) == 0;
+  gpu_leave(one);
+  gpu_close(one);
+  printf("%d %d\\n", queued, done);
+  return 0;
+}
+"""
+
+NO_KERNEL = """#include "gpu.h"
+#include "emulation.h"
+static void none(void *const *at) { (void)at; }
+static const struct emulated_kernel no_kernel = {none, 0, 1, 0};
+"""
+
+
+@pytest.mark.parametrize("source", ["driver.c", "emulated_driver.c"])
+def test_contexts_may_be_prepared_while_a_stream_is_captured(source: str, tmp_path: Path) -> None:
+    """As for the first run on a stream that a library captures."""
+    main = REPLAY.replace("DIMS", "0").partition("  const CUdeviceptr here")[0] + CAPTURED
+    if source != "driver.c":
+        main = main.replace('#include "gpu.h"\n', NO_KERNEL)
+        main = main.replace("return &kernels[kernel];", "return &no_kernel + kernel;")
+    (tmp_path / "main.c").write_text(main)
+    program = compiled(tmp_path, "main.c", "gpu.c", source)
+    assert said(program, fake_driver(tmp_path)) == [1, 6]
