@@ -66,6 +66,9 @@ def function(body: str) -> str:
          "  const ptrdiff_t i = 0;\n  int j = 3;\n  y[i * 5000000000 + j] = 1;\n"),
         ("  for (ptrdiff_t i = 0; i < 1; i++) {\n    y[0] = scale * i + (i + x[i * 3]);\n  }\n",
          "  const ptrdiff_t i = 0;\n  y[0] = scale * i + (x[0]);\n"),
+        ("  for (int n = 0; n < 1; n++) {\n    const int8_t *const plain = x0 + (n * 75 + 0);\n"
+         "    g(plain, y0 + (0 + n), 3 + (n + 4));\n  }\n",
+         "  const int8_t *const plain = x0;\n  g(plain, y0, 3 + 4);\n"),
     ],
 )  # fmt: skip
 def test_the_body_stands_without_the_loop(loop: str, plain: str) -> None:
