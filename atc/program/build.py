@@ -59,8 +59,7 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
     cascades: bool = False, packed_layouts: bool = False, counts: ThreadCounts | None = None,
-    workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False,
-    enough: int = 0,
+    workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False, enough: int = 0,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
@@ -68,8 +67,7 @@ def build_program(
     that are `worth` it are partitioned for `threads`; with `workers`, independent branches run at
     the same time, each call in one thread. With `cascades`, chains of calls run stripe by stripe
     where that saves time: most values in their middle then never exist as a whole; or, where memory
-    is scarce, where it saves memory (with `io` that of inputs and outputs, too) beyond what is
-    `enough`. With
+    is scarce, where they need more than `enough` of it (with `io` inputs and outputs, too). With
     `packed_layouts`, kernels pass on values in another layout where that saves a copy.
     """
     graph, selection = share_tables(graph, selection, target)
@@ -181,9 +179,7 @@ class _Writer:
         """Return the cascade that computes each value that a cascade computes."""
         if not self.cascades:
             return {}
-        found = cascades_of(
-            graph, self.selection, self.target, threads, self.io, self.enough
-        )
+        found = cascades_of(graph, self.selection, self.target, threads, self.io, self.enough)
         return {stage.node.outputs[0]: cascade for cascade in found for stage in cascade.stages}
 
     def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:
