@@ -214,6 +214,7 @@ def _without_term(line: str, loop: _Loop, narrow: Set[str]) -> str:
     if not narrow.isdisjoint(re.findall(r"\w+", line)):
         return line
     term = rf"{loop.name}\b(?: \* (?:\d+|dim\d+))*"
+    line = re.sub(rf"(?<=\w) \+ \((?:0 \+ {term}|{term} \+ 0)\)", "", line)
     line = re.sub(rf"(?<![\w)\]])\((?:(\w+) \+ {term}|{term} \+ (\w+))\)", r"\1\2", line)
     line = re.sub(rf" \+ {term}(?=[\]),;]| [+-] )", "", line)
     line = re.sub(rf"(?<=[\[(]){term} \+ ", "", line)

@@ -58,6 +58,9 @@ def function(body: str) -> str:
         ("  for (ptrdiff_t n = 0; n < 1; n++) {\n    float a = x[n]; /* of image n */\n"
          "    y[n] = a;\n  }\n  /* An a. */\n",
          "  float a = x[0]; /* of image n */\n  y[0] = a;\n  /* An a. */\n"),
+        ("  for (int n = 0; n < 1; n++) {\n    const int8_t *const plain = x0 + (n * 75 + 0);\n"
+         "    g(plain, y0 + (0 + n), 3 + (n + 4));\n  }\n",
+         "  const int8_t *const plain = x0;\n  g(plain, y0, 3 + 4);\n"),
     ],
 )  # fmt: skip
 def test_the_body_stands_without_the_loop(loop: str, plain: str) -> None:

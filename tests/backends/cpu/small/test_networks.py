@@ -13,9 +13,11 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from projects import build_shared, write_project
-from stages import project_of
+from stages import graph_of, project_of
 from tiny_networks import NETWORKS, Net
 
+from atc.ir.graph import DType
+from atc.ir.ops import MatMul
 from atc.options.options import Options
 
 Array = NDArray[Any]
@@ -275,3 +277,42 @@ def test_residuals_of_any_scale_give_the_portable_kernels_bits(target: str, tmp_
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
     kernels = (tmp_path / "small/net").rglob("*.c")
     assert any("_fine" in path.read_text() for path in kernels)
+
+
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_between_bytes_sum_their_input_in_integers(
+    kind: str, target: str, tmp_path: Path
+) -> None:
+    rng, gates, hidden = np.random.default_rng(3), 4 if kind == "LSTM" else 3, 9
+    bytes_ = {"W": (1, gates * hidden, 7), "R": (1, gates * hidden, hidden)}
+    known: dict[str, Any] = {"x_s": np.float32(0.02), "x_z": np.int8(3)}
+    known |= {"y_s": np.float32(1 / 128), "y_z": np.int8(-5)}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "x_s", "x_z"], ["x_f"])]
+    for name, shape in bytes_.items():
+        known[f"{name}_q"] = rng.integers(-127, 128, shape).astype(np.int8)
+        known |= {f"{name}_s": np.float32(0.011), f"{name}_z": np.int8(0)}
+        operands = [f"{name}_q", f"{name}_s", f"{name}_z"]
+        nodes.append(helper.make_node("DequantizeLinear", operands, [name]))
+    known["B"] = (rng.standard_normal((1, 2 * gates * hidden)) * 0.2).astype(np.float32)
+    nodes.append(helper.make_node(kind, ["x_f", "W", "R", "B"], ["h"], hidden_size=hidden))
+    nodes.append(helper.make_node("QuantizeLinear", ["h", "y_s", "y_z"], ["y"]))
+    int8 = onnx.TensorProto.INT8
+    graph = helper.make_graph(
+        nodes, "recurrent", [helper.make_tensor_value_info("x", int8, [11, 1, 7])],
+        [helper.make_tensor_value_info("y", int8, [11, 1, 1, hidden])],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in known.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    given = rng.integers(-128, 128, (11, 1, 7)).astype(np.int8)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, {"x": given})
+    got = result(tmp_path / "small", model, target, given)
+    assert len(np.unique(want)) > 40
+    assert np.abs(got.astype(int) - want).max() <= 1
+    assert np.mean(got != want) < 0.02
+    options = Options(model=tmp_path / "small/m.onnx", output=tmp_path, target=target)
+    sums = [n.op for n in graph_of(options).nodes if isinstance(n.op, MatMul)]
+    assert [op.accumulator for op in sums] == [DType.INT32]
