@@ -48,8 +48,10 @@ def of_operators(
 
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    core = core_aten_decompositions()
+    core.pop(_ATEN.bernoulli.default)  # it draws other numbers than eager PyTorch does
     return {
-        **core_aten_decompositions(),
+        **core,
         **get_decompositions([
             _ATEN._native_batch_norm_legit, _ATEN._native_batch_norm_legit_functional,
             _ATEN._native_batch_norm_legit_no_training,
@@ -105,18 +107,19 @@ _IN_PLACE = {_ATEN.bernoulli.p: _ATEN.bernoulli_.float}
 def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
     """Make inputs of the random numbers that a graph draws; return what draws them.
 
-    What depends on other values than extents stays.
+    Where one depends on other values than extents all stay, in their order.
     """
-    draws = []
-    nodes = [*graph.graph.nodes]
-    last = [n for n in nodes if n.op == "placeholder"][-1:]
+    draws: list[_Draw] = []
+    last = [n for n in graph.graph.nodes if n.op == "placeholder"][-1:]
     try:
         shapes = open_shapes(graph)
     except UnsupportedError:
         shapes = NOTHING_OPEN
-    for node in nodes:
-        if not isinstance(node.target, torch._ops.OpOverload) or not _is_drawn(node, shapes):
-            continue
+    random = [n for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)
+              and torch.Tag.nondeterministic_seeded in n.target.tags]  # fmt: skip
+    if not all(_is_by_shape(node, shapes) for node in random):
+        return draws
+    for node in random:
         function = _IN_PLACE.get(node.target, node.target)
         draws.append(_Draw(function, node.args, node.kwargs, shapes))
         with graph.graph.inserting_after(last[0]) if last else graph.graph.inserting_before():
@@ -131,9 +134,8 @@ def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
     return draws
 
 
-def _is_drawn(node: torch.fx.Node, shapes: OpenShapes) -> bool:
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
-        return False
+def _is_by_shape(node: torch.fx.Node, shapes: OpenShapes) -> bool:
+    """Return whether random numbers depend on nothing but a shape that calls tell."""
     values = [n.meta["val"] for n in node.all_input_nodes]
     if not values:
         return _is_closed(node.meta["val"])

@@ -22,7 +22,8 @@ class SublinearMemoryConfig:
     """Values are recomputed to save memory, after a search for the cheapest choice.
 
     `thresh_nr_try` rules are tried, then `genetic_nr_iter` rounds of `genetic_pool_size`, by
-    `num_worker` threads; nothing more is recomputed once memory is down to `lb_memory_mb`.
+    `num_worker` threads, up to four times the cores; nothing more is recomputed once memory is
+    down to `lb_memory_mb`.
     """
 
     thresh_nr_try: int = 10
@@ -36,6 +37,10 @@ class SublinearMemoryConfig:
                   genetic_pool_size=self.genetic_pool_size,
                   lb_memory_mb=self.lb_memory_mb)  # fmt: skip
         _at_least(1, num_worker=self.num_worker)
+        most = 4 * (os.cpu_count() or 1)
+        if self.num_worker > most:
+            raise ArgumentError(f"num_worker is {self.num_worker}, above {most}, four times the "
+                                "cores", where="num_worker")  # fmt: skip
         if self.genetic_nr_iter:
             _at_least(1, genetic_pool_size=self.genetic_pool_size)
 

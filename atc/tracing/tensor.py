@@ -16,13 +16,15 @@ from atc.tracing.tape import Tape, Tracked, current_tape, traced_tape
 
 _END = np.iinfo(np.int64).max
 _NAMESPACE: list[ModuleType] = []
+REAL = "the array API standard has integers, truths and floats of IEEE 754: use float32 or float16"
+"""What to do about arrays of other types, bfloat16 among them."""
 
 
 class Tensor(Tracked):
     """An array of a fixed shape, or a recorded one, which is computed when its value is needed.
 
     It has the methods and operators of the array API standard; `__array_namespace__` has the
-    functions. Make one of anything that numpy accepts: `atc.tensor([1.0, 2.0])`.
+    functions. Make one of anything that numpy accepts: `atc.Tensor([1.0, 2.0])`.
     """
 
     __array_priority__ = 1000.0  # numpy defers to our operators
@@ -32,7 +34,8 @@ class Tensor(Tracked):
         if dtype is None and type(data) in (float, list, tuple) and found.dtype == np.float64:
             found = found.astype(np.float32)
         if found.dtype.kind not in "biuf":
-            raise OperandError(f"tensors of {found.dtype} aren't computed with", where=place())
+            raise OperandError(f"tensors of {found.dtype} aren't computed with", where=place(),
+                               hint=REAL)  # fmt: skip
         self.array = found
         self.tape = None
         self.value = ""

@@ -22,7 +22,7 @@ from atc.tracing.networks import Options, network_of, write_library
 from atc.tracing.recording import Array
 from atc.tracing.segments import Segments
 from atc.tracing.tape import Tape, Tracked, options_for, reset_traced, set_traced, traced_tape
-from atc.tracing.tensor import Tensor
+from atc.tracing.tensor import REAL, Tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -158,8 +158,9 @@ class Traced:
         array = np.asarray(argument)
         if array.dtype.kind not in "biuf":
             raise OperandError(
-                f"positional parameter '{name}' is an array of {array.dtype}", where=self._name
-            )
+                f"positional parameter '{name}' is an array of {array.dtype}", where=self._name,
+                hint=REAL,
+            )  # fmt: skip
         return array
 
     def _kind(self, keywords: Mapping[str, Any]) -> Any:

@@ -173,6 +173,20 @@ def test_what_a_graph_does_beside_computing_is_done(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_random_numbers_keep_their_order_beside_those_of_values() -> None:
+    def function(x: Any) -> Any:
+        return torch.bernoulli(x).sum() + torch.randn_like(x) + torch.multinomial(x, 2).sum()
+
+    x = torch.rand(3, 4, dtype=torch.float64)
+    torch.manual_seed(3)
+    wanted = function(x)
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning, match="atc runs a graph eagerly: .*draws random numbers"):
+        found = torch.compile(function, backend=backend)(x)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.slow
 def test_a_backward_graph_that_can_not_be_compiled_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir
@@ -65,6 +66,13 @@ def test_keywords_are_not_inputs() -> None:
     np.testing.assert_array_equal(times(X, w=weight).numpy(), X * (ROW + 1))
     np.testing.assert_array_equal(times(X, w=weight, twice=True).numpy(), X * (ROW + 1) * 2)
     np.testing.assert_array_equal(times(X, w=Parameter(ROW)).numpy(), X * ROW)
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, np.complex64])
+def test_arrays_of_types_beyond_the_standard_are_refused_with_a_reason(kind: Any) -> None:
+    for use in (trace(lambda x: x), Tensor):
+        with pytest.raises(OptionError, match=f"{np.dtype(kind)}.*use float32 or float16"):
+            use(np.zeros(2, kind))
 
 
 @pytest.mark.parametrize("wrong", [3, 1.5, "text", None, [1, 2], object()])
@@ -315,6 +323,7 @@ def test_wrong_configurations_are_refused(wrong: Any) -> None:
     [
         (lambda: trace(sublinear_memory_config=3), "is of the type int .*give atc.SublinearMemory"),
         (lambda: trace(dtr_config=SublinearMemoryConfig()), "is of the type SublinearMemoryConfig"),
+        (lambda: SublinearMemoryConfig(num_worker=10**6), "num_worker is 1000000, above"),
         (lambda: DTRConfig("5GB"), "eviction_threshold is '5GB', not a whole number"),
     ],
 )  # fmt: skip
