@@ -25,17 +25,18 @@ from typing import Any
 
 import numpy as np
 
+from atc.backends.machine import Machine
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 
 PARTS = 3
-"""Parts of the depth: the two of the pairs, and that of plain products."""
+"""Numbers that a step takes: a pair, and that of a plain product."""
 CALL = 12.0
 """Cycles to enter and leave a tile."""
 WAIT = 1.1
 """How much longer than the latency a sum waits for the one before."""
-BALANCING = 1.6
+BALANCING = 0.9
 """Cycles to transpose, scale and sum a number of a row."""
 BALANCING_COLUMNS = 1.0
 """Cycles to copy, scale and sum a number of a column."""
@@ -50,15 +51,15 @@ def pairs_pay(target: Target) -> bool:
 
 @dataclass(frozen=True)
 class InnerProduct:
-    """Sums of `depth` products, in tiles of at most `lanes` rows."""
+    """Sums of `depth` products, in tiles of at most `lanes` rows: three a step, then the rest."""
 
     depth: int
     lanes: int
 
     @property
     def third(self) -> int:
-        """Steps of which each takes a pair and one more number."""
-        return self.depth // (PARTS * self.lanes) * self.lanes
+        """Steps, an even number, of which each takes a pair and one more number."""
+        return self.depth // (2 * PARTS) * 2
 
     @property
     def rest(self) -> int:
@@ -78,9 +79,9 @@ class InnerProduct:
         """Return the floats that a tile then asks for."""
         return self.third // 2 * self.lines(tiles) * self.lanes
 
-    def cycles(self, target: Target, tiles: Iterable[tuple[int, int]], panels: int) -> float:
+    def cycles(self, machine: Machine, tiles: Iterable[tuple[int, int]], panels: int) -> float:
         """Return the cycles of (rows, count) tiles for all panels."""
-        machine, size = target.machine, 4 * self.lanes
+        size = 4 * self.lanes
         units, numbers = machine.fma_rate(size), machine.loads
         vector, waiting = 1 / machine.load_rate(size), machine.fma_latency * WAIT
         total = 0.0
@@ -93,7 +94,7 @@ class InnerProduct:
 
 
 def inner_product(depth: int, target: Target) -> InnerProduct | None:
-    """Return the parts of a depth; None if it is too short, or no vectors."""
+    """Return the steps of a depth; None if it is too short, or no vectors."""
     width = lanes(target)
     fits = depth >= PARTS * width and depth % width == 0
     return InnerProduct(depth, width) if fits else None
@@ -121,7 +122,7 @@ def _balanced(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array
     size = np.sqrt((wide**2).mean(-2))
     exponent = np.clip(np.frexp(size)[1] - 1, -126, 126)
     scaled = wide * np.ldexp(1.0, -exponent)[..., None, :]
-    first, second, plain = (scaled[..., n * third : (n + 1) * third, :] for n in range(PARTS))
+    first, second, plain = (scaled[..., n : PARTS * third : PARTS, :] for n in range(PARTS))
     signs = np.where(np.arange(third) % 2, -1.0, 1.0)[:, None]
     steps = np.stack([*in_order(first, second, signs), plain], -2)
     sums = (signs * first * second).sum(-2)

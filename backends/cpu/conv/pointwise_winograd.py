@@ -128,7 +128,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         """Cycles of all tiles, of balancing pixels, and of waiting for weights."""
         g = _in_rows(w, params)
         tiles = [(t.rows, t.count) for t in row_tiles(g.cols.out, g.block)]
-        cycles = InnerProduct(g.ic, g.block).cycles(target, tiles, g.mb)
+        cycles = InnerProduct(g.ic, g.block).cycles(target.machine, tiles, g.mb)
         cycles += BALANCING * g.ic * g.cols.out
         cycles += GATHERING * g.ic * g.cols.out * _strided(geometry(w, 1, recut=False))
         if _weight_bytes(g) > streamed(target.machine):

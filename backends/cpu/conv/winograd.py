@@ -2,7 +2,8 @@
 
 Tiles of inputs are transformed, multiplied by the transformed filters, one matrix product for each
 of the (m + 2)^2 components, and transformed back. The filters are transformed when compiling, which
-makes them (m + 2)^2 / 9 times as large, or in each run.
+makes them (m + 2)^2 / 9 times as large, or in each run. Products are ordinary sums or, of tiles by
+output channels, Winograd's inner products (`render/inner_product.py`).
 """
 
 from __future__ import annotations
@@ -34,10 +35,18 @@ from atc.backends.cpu.conv.winograd_matrices import (
     matrices,
     transform_filters,
 )
+from atc.backends.cpu.matmul.cost import Tile, row_tiles, streamed
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.inner_product import (
+    BALANCING,
+    InnerProduct,
+    balanced_columns,
+    inner_product,
+    pairs_pay,
+)
 from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import (
     Geometry,
@@ -130,6 +139,43 @@ class RawFilters:
     """The one-dimensional transform d -> v in C."""
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Winograd's inner products of a component's tiles, in groups of at most `lanes` tiles."""
+
+    product: InnerProduct
+    cuts: Mapping[int, Sequence[Tile]]
+    """The groups of so many tiles."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """The tiles of a group."""
+        return sorted({t.rows for cut in self.cuts.values() for t in cut}, reverse=True)
+
+    def sums(self, size: int) -> list[str]:
+        """Return the accumulators of so many tiles."""
+        return [f"c{k}" for k in range(size)]
+
+    def tiles(self, block: int) -> int:
+        """Return the groups of a block of tiles."""
+        return sum(t.count for t in self.cuts[block])
+
+    @property
+    def rows(self) -> int:
+        """Floats of a component's balanced tiles."""
+        return max(map(self.tiles, self.cuts)) * self.product.size
+
+    @property
+    def panel(self) -> int:
+        """Floats of a component's filters of a block of output channels."""
+        return self.product.size
+
+    @property
+    def gap(self) -> int:
+        """Floats behind the transformed tiles that are read, too, where there are few tiles."""
+        return max(0, self.product.lanes - max(self.cuts)) * self.product.lanes
+
+
 @dataclass(frozen=True, kw_only=True)
 class WinogradParams(PanelParams):
     """Those of tiles of products, and of what is transformed at a time."""
@@ -146,6 +192,8 @@ class WinogradParams(PanelParams):
     """Whether each run transforms the filters, so that they take no more memory than they do."""
     counted: int = 0
     """Tiles that are transformed at a time where only the run knows how many a row has; else 0."""
+    pairs: bool = False
+    """Whether products are Winograd's inner products."""
 
 
 class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
@@ -172,8 +220,8 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
         """Return the best sets of each size, with filters as they are and transformed."""
         sets = self.sets(w, target)
-        kinds = [(m, raw) for raw in (False, True) for m in SIZES]
-        of_kinds = ([p for p in sets if (p.m, p.raw) == kind] for kind in kinds)
+        kinds = dict.fromkeys((p.m, p.raw, p.pairs) for p in sets)
+        of_kinds = ([p for p in sets if (p.m, p.raw, p.pairs) == kind] for kind in kinds)
         return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WinogradParams]:
@@ -198,11 +246,17 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         raw: list[WinogradParams] = [replace(p, raw=True) for p in found]
         if is_open(g) and not weight_type(w):  # small images wouldn't be worth transforming them
             return found
-        return raw if weight_type(w) else [*found, *raw]
+        if weight_type(w):
+            return raw
+        pairs = [
+            WinogradParams(m=m, rows=rows, p=lanes(target), nv=1, u=1, pf=True, pairs=True)
+            for m in SIZES for rows in row_counts(g, m)
+        ] if pairs_pay(target) and inner_product(g.ic, target) else []  # fmt: skip
+        return [*found, *raw, *pairs]
 
     def exact(self, params: WinogradParams) -> bool:
         """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
-        return params.m == 2
+        return params.m == 2 and not params.pairs
 
     def packs(
         self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
@@ -211,27 +265,36 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if params.raw:
             return packed_panels(w, params)
         g, m, nv = geometry(w, 1), params.m, params.nv
+        if params.pairs:
+            return {1: lambda weights: pack_balanced(weights, g, m)}
         return {1: lambda weights: pack_filters(weights, g, m, nv)}
 
     def packing(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> str:
         """Of panels, transformed or not."""
         name = name_of_panels(w, params)
+        if params.pairs:
+            return f"balanced {name}, F({params.m})"
         return name if params.raw else f"{name}, F({params.m})"
 
     def packing_overhead(
         self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
     ) -> int:
         """(m + 2)^2 components in the place of nine taps."""
-        g, m = geometry(w, 1), params.m
-        return 0 if params.raw else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
+        g, components = geometry(w, 1), (params.m + 2) ** 2
+        ends = 2 * components if params.pairs else 0
+        larger = 0 if params.raw else (components - 9) * g.ic + ends
+        return 4 * larger * g.mb * g.block
 
     def scratch(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> int:
         """One block of transformed inputs and of products; filters that the run transforms."""
         g, m = geometry(w, 1), params.m
-        v, y = strides(g, grid(g, params))
+        tiles = grid(g, params)
+        v, y = strides(g, tiles)
         raw = raw_filters(g, params)
         panels = 0 if raw is None else 1 if raw.once else -(-g.mb // raw.vectors)
-        return 4 * (m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0))
+        pairs = paired(g, tiles) if params.pairs else None
+        rows = pairs.rows + pairs.gap if pairs else 0
+        return 4 * ((m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0)) + rows)
 
     def values(
         self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
@@ -260,8 +323,14 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
         share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
         v, y = strides(g, tiles)
+        pairs = paired(g, tiles) if params.pairs else None
+        if pairs:
+            streams = (m + 2) ** 2 * pairs.panel * g.mb * 4 > streamed(target.machine)
+            lines = pairs.product.lines(pairs.tiles(tiles.block)) if streams else 0
+            share = pairs.product.share(pairs.tiles(tiles.block)) if streams else 0
         return {
             "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
+            "pairs": pairs,
             "groups": [(n, count, widths[0][0] * widths[0][1] * k)
                        for k, (n, count) in enumerate(widths)],
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
@@ -315,6 +384,12 @@ def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
     return g.icb * size + LINE, g.mb * size + LINE
 
 
+def paired(g: Geometry, tiles: Grid) -> Pairs:
+    """Return the inner products of blocks of tiles."""
+    counts = [n for n in (tiles.block, tiles.rest) if n]
+    return Pairs(InnerProduct(g.ic, g.block), {n: row_tiles(n, g.block) for n in counts})
+
+
 def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
     """Return how a run transforms the filters; None where that was done when compiling."""
     if not params.raw:
@@ -340,11 +415,22 @@ def _output_lines(m: int) -> tuple[str, ...]:
     return tuple(by_points(matrices(m).output, "d", "r"))
 
 
-def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
-    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
+def pack_balanced(w: Array, g: Geometry, m: int) -> Array:
+    """Return filters transformed and balanced, as [component][output block][step][block]."""
+    components = _components(w, g, m).reshape(-1, g.ic, g.mb, g.block)
+    return balanced_columns(np.moveaxis(components, 1, 2)).reshape(-1)
+
+
+def _components(w: Array, g: Geometry, m: int) -> Array:
+    """Return filters [M, C, 3, 3] transformed, as [component][channel][output channel]."""
     padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
     padded[: w.shape[0]] = w
-    components = transform_filters(padded.swapaxes(0, 1), m)
+    return transform_filters(padded.swapaxes(0, 1), m)
+
+
+def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
+    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
+    components = _components(w, g, m)
     parts = [
         components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
         for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)
@@ -357,14 +443,15 @@ TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
 READ = 60.0
 """Cycles to read a vector of filters that a run transforms."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
-"""Cycles to compute a component and write it, where L2 holds U, which is one panel, and where U is
-all or far larger than L2."""
+"""Cycles to compute a component and write it, where L2 holds U, which is one panel (of vectors as
+wide as units), and where U is all or far larger than L2."""
 HARDLY_HELD = 2.25
 """How many times larger than L2 that is."""
 STREAM = 0.7
 """Part of memory's rate, and of L3's after that, at which filters come from beyond L2."""
-WAITING = 0.5
-"""Part of the shorter of products and that way by which it prolongs the longer one."""
+WAITING, PAIRS_WAITING = 0.5, 0.2
+"""Part of the shorter of products and that way by which it prolongs the longer one: of ordinary
+sums, and of inner products."""
 
 
 def winograd_cycles(
@@ -376,18 +463,25 @@ def winograd_cycles(
     n = (m + 2) ** 2
     total = 0.0
     raw = raw_filters(g, params)
-    filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
-    reread = filters if filters > machine.l2.size / 2 and not raw else 0.0
+    pairs = InnerProduct(g.ic, g.block) if params.pairs else None
+    filters = 4.0 * n * g.ic * g.mb * g.block  # what each block of tiles reads
+    reread = filters if filters > machine.l2.size / 2 and not (raw and raw.once) else 0.0
     rate = FAR if reread else NEAR
     blocks = len(tiles.blocks)
-    streaming = (1 / machine.memory + (blocks - 1) / machine.far_rate) / (STREAM * blocks)
+    first = machine.far_rate if raw else machine.memory
+    streaming = (1 / first + (blocks - 1) / machine.far_rate) / (STREAM * blocks)
+    waiting = PAIRS_WAITING if pairs else WAITING
     of_blocks: dict[int, float] = {}
     for count in dict.fromkeys(tiles.blocks):
-        products = n * _product_cycles(
-            machine, g.block, g.ic, g.mb, count, p, nv, rate, at_once
-        )
+        if pairs:
+            groups = [(t.rows, t.count) for t in row_tiles(count, g.block)]
+            products = n * (pairs.cycles(machine, groups, g.mb) + BALANCING * count * g.ic)
+        else:
+            products = n * _product_cycles(
+                machine, g.block, g.ic, g.mb, count, p, nv, rate, at_once
+            )
         less, more = sorted((products, reread * streaming))
-        of_blocks[count] = more + (WAITING * less if filters > machine.l2.size else 0.0)
+        of_blocks[count] = more + (waiting * less if filters > machine.l2.size else 0.0)
     narrow = max(1.0, 4 * g.block / machine.datapath)
     into, back = (narrow * cycles for cycles in TRANSFORMS[m])
     for count in tiles.blocks:
@@ -398,7 +492,8 @@ def winograd_cycles(
     if raw:
         larger = 4.0 * n * raw.stride / machine.l2.size if raw.once else HARDLY_HELD
         far = min(max(larger - 1.0, 0.0) / (HARDLY_HELD - 1.0), 1.0)
-        each = READ + n * (NEAR_COMPONENT + far * (FAR_COMPONENT - NEAR_COMPONENT))
+        near = narrow * NEAR_COMPONENT
+        each = READ + n * (near + far * (FAR_COMPONENT - near))
         total += g.ic * g.mb * each
     return total
 

@@ -10,6 +10,7 @@ from math import prod
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Block, Unblock
 
@@ -19,6 +20,9 @@ AT_ONCE, INTERLEAVING = 16, 8.0
 """Words that NEON's instructions take apart into vectors of bytes, or put together; cycles."""
 STARTED, EXECUTED = 0.2, 0.1
 """Cycles per element of a square: of its instructions, and of vectors as wide as the units."""
+ACROSS = 3.0
+"""How many times as long as bytes from beyond the L2 cache those take that are read or written
+across the order of lines."""
 
 Relayout = Block | Unblock
 
@@ -54,8 +58,12 @@ class _Reorder(Kernel[Relayout]):
         channels, pixels, wide = plain.shape[1], prod(plain.shape[2:]), lanes(target)
         square = plain.dtype is DType.FLOAT
         inside = channels // wide * wide * (pixels // wide * wide) if square else 0
-        each = STARTED + EXECUTED * max(1.0, target.vector_bytes / target.machine.datapath)
-        return plain.shape[0] * (each * inside + 1.2 * (channels * pixels - inside))
+        machine = target.machine
+        each = STARTED + EXECUTED * max(1.0, target.vector_bytes / machine.datapath)
+        cycles = each * inside + 1.2 * (channels * pixels - inside)
+        if not is_dynamic(plain) and plain.nbytes > machine.nearby:
+            cycles += ACROSS * 2 * channels * pixels * plain.dtype.itemsize / machine.far_rate
+        return plain.shape[0] * cycles
 
 
 class BlockChannels(_Reorder):

@@ -134,7 +134,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         op, width = w.op, lanes(target)
         panels, tiles = -(-op.n // width), [(t.rows, t.count) for t in row_tiles(op.m, width)]
         blocks = op.k // params.kb
-        cycles = blocks * InnerProduct(params.kb, width).cycles(target, tiles, panels)
+        cycles = blocks * InnerProduct(params.kb, width).cycles(target.machine, tiles, panels)
         cycles += BALANCING * op.m * op.k
         if op.k * panels * width * 4 > streamed(target.machine):
             cycles = max(cycles, op.k * panels * width * 4 / target.machine.memory)
@@ -230,7 +230,7 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         op, width, machine = w.op, lanes(target), target.machine
         panels, tiles = -(-op.n // width), row_tiles(op.m, width)
         cycles = InnerProduct(op.k, width).cycles(
-            target, [(t.rows, t.count) for t in tiles], panels
+            machine, [(t.rows, t.count) for t in tiles], panels
         )
         cycles += BALANCING_COLUMNS * op.k * panels * width
         weights = 4 * op.m * op.k

@@ -17,6 +17,7 @@ from matmul_workloads import TRUTH, operands, workload
 
 import atc
 from atc.backends.cpu.conv.pointwise_winograd import ConvPointwiseWinograd, RowParams
+from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.matmul.winograd import (
     BlockParams,
@@ -245,6 +246,47 @@ def test_pointwise_convolutions_store_float16() -> None:
     results = [got for (got,) in run_calls(calls, target)]
     for floats, halves in zip(results[::2], results[1::2], strict=True):
         np.testing.assert_array_equal(halves.view(np.float16), floats.astype(np.float16))
+
+
+SQUARE = {
+    "whole": Case(48, 32, (24, 24)),
+    "few tiles": Case(64, 40, (9, 10), epilogue="residual"),
+    "a smaller last block": Case(96, 16, (30, 31), epilogue="swish"),
+    "batch": Case(48, 33, (12, 13), batch=3, epilogue="residual"),
+    "no pad": Case(80, 16, (26, 43), pad=0, epilogue="gated"),
+}
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_products_of_transformed_tiles_err_little_more_than_ordinary_sums(every: bool) -> None:
+    """One size of tiles and of blocks of them, or every one, beside the best ordinary set."""
+    target, kernel = machine("zen4"), ConvWinograd()
+    calls, wanted = [], []
+    for turn, case in enumerate(SQUARE.values()):
+        graph, feeds, expected = build(case, 16)
+        node = graph.nodes[0]
+        w = workload_of(graph, node, graph.constants)
+        known = graph.constants | dict(zip(graph.inputs, feeds, strict=True))
+        ordinary = {p.m: p for p in kernel.parameters(w, target) if not (p.pairs or p.raw)}
+        sets = [p for p in kernel.sets(w, target) if p.pairs]
+        for paired in sets if every else [sets[turn % len(sets)]]:
+            for params in (ordinary[paired.m], paired):
+                calls.append(Call(kernel, params, w, [known[i] for i in node.inputs if i]))
+            wanted.append((case, expected))
+    results = run_calls(calls, target)
+    for (case, want), (plain,), (ours,) in zip(wanted, results[::2], results[1::2], strict=True):
+        plain, ours = (from_blocks(got, case.filters) - want for got in (plain, ours))
+        assert np.abs(ours).max() <= 3e-5 * max(np.abs(want).max(), 1), case
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((plain**2).mean()), case
+
+
+def test_transformed_tiles_are_paired_only_where_additions_have_units() -> None:
+    graph, _, _ = build(SQUARE["whole"], 16)
+    w, kernel = workload_of(graph, graph.nodes[0], graph.constants), ConvWinograd()
+    for name, paired in (("zen4", True), ("zen5", True), ("sapphirerapids", False)):
+        target = replace(get_target("x86-64-avx512"), machine=MACHINES[name])
+        assert any(p.pairs for p in kernel.parameters(w, target)) == paired
+        assert not any(p.pairs for p in kernel.parameters(w, target) if kernel.exact(p))
 
 
 def test_only_cores_whose_additions_have_units_choose_it() -> None:
