@@ -213,7 +213,8 @@ def run_passes(
             continue
         if each.switch == EPILOGUE:
             fuse = fuse_known_epilogue if RESIDUAL in skip else fuse_epilogue
-            rule = partial(fuse, bytes_last=layouts.bytes_last)
+            vectors = first is VECTOR_PASSES and not device
+            rule = partial(fuse, bytes_last=layouts.bytes_last, vectors=vectors)
             each = replace(each, run=partial(_rewrite, rule))
         graph = each.run(graph, outside)
         verify(graph, each.name)

@@ -379,6 +379,30 @@ def test_caches_are_kept_in_the_models_type(code: str, tmp_path: Path) -> None:
                                        atol=1e-4)  # fmt: skip
 
 
+def test_a_state_is_restored_before_the_first_run(tmp_path: Path) -> None:
+    """No byte of it changes: of all pages of the arena one is written when shapes are set."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=1),
+        helper.make_node("Cast", ["present"], ["all"], to=TensorProto.INT32),
+        helper.make_node("ReduceSum", ["all"], ["y"], keepdims=0),
+    ]
+    types = {"past": [2, "p", 4], "x": [2, "s", 4], "present": [2, "t", 4]}
+    past, x, present = (
+        helper.make_tensor_value_info(n, TensorProto.INT8, t) for n, t in types.items()
+    )
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, [])
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [past, x], [y, present])),
+              tmp_path / "m.onnx")  # fmt: skip
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", state="past:present", target="c99",
+                input_shape="past:2,0~6000,4;x:2,1~6000,4")  # fmt: skip
+    with atc.load(tmp_path / "net") as net:
+        assert net(np.ones((2, 5990, 4), np.int8)) == 8 * 5990
+        saved = net.save_state()
+    with atc.load(tmp_path / "net") as net:
+        net.restore_state(saved)
+        assert net(np.ones((2, 1, 4), np.int8)) == 8 * 5991
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.ir.expr import Call, Expr, Input, cost, operands_of, substitute
+from atc.ir.expr import Call, Expr, Input, cast, cost, operands_of, substitute
 from atc.ir.graph import DType, Node, Op, TensorType
 from atc.ir.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
@@ -22,11 +22,14 @@ SMALL = (*BYTES, DType.UINT16, DType.INT16)
 """Types that tensors are quantized to."""
 
 
-def fuse_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Node:
+def fuse_epilogue(
+    state: Rewriting, node: Node, bytes_last: bool = False, vectors: bool = False
+) -> Node:
     """Replace a Map that reads a heavy op's result in place by that op with a longer epilogue.
 
     Nothing else may read the result; other operands (bias, residual) become the node's. With
-    `bytes_last` convolutions that end in bytes do: floats don't lie with their channels last.
+    `bytes_last` convolutions that end in bytes do: floats don't lie with their channels last. With
+    `vectors` a Map narrows floats to 16 bits by itself, which kernels of vectors don't store.
     """
     if not isinstance(node.op, Map) or reads_lookup_table(node.op.expr):
         return node  # a table is read fastest byte by byte
@@ -36,10 +39,35 @@ def fuse_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Nod
     for index in latest_first:  # the others are then computed before it
         if bytes_last and _takes_from_bytes(state, node.op, node.inputs[index]):
             continue
-        fused = _fuse(state, node, node.op, index)
+        narrows = vectors and _narrows_floats(state, node.op, node.inputs[index])
+        fuse = _fuse_before_narrowing if narrows else _fuse
+        fused = fuse(state, node, node.op, index)
         if fused is not None:
             return fused
     return node
+
+
+def _narrows_floats(state: Rewriting, op: Map, name: str) -> bool:
+    """Return whether a Map narrows floats to 16 bits that no kernel of vectors stores so."""
+    maker = _maker(state, name)
+    if maker is None or not op.expr.dtype.is_half or op.is_movement:
+        return False
+    return not isinstance(maker.op, Reduce) and not _sums_integers(maker)
+
+
+def _fuse_before_narrowing(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
+    """Return what narrows a heavy op's result that has the arithmetic before in its epilogue."""
+    match op.expr:
+        case Call(fn="Cast", args=(Call(dtype=DType.FLOAT) as floats,)):
+            fused = _fuse(state, node, replace(op, expr=floats), index)
+        case _:
+            return None
+    if fused is None:
+        return None
+    wide = TensorType(DType.FLOAT, state.types[node.outputs[0]].shape)
+    name = state.emit(fused.op, fused.inputs, wide, fused, "wide")
+    narrowing = Map(op.shape, cast(Input(DType.FLOAT, 0), op.expr.dtype), (dense(op.shape),))
+    return replace(node, op=narrowing, inputs=(name,))
 
 
 def _takes_from_bytes(state: Rewriting, op: Map, name: str) -> bool:
@@ -50,10 +78,12 @@ def _takes_from_bytes(state: Rewriting, op: Map, name: str) -> bool:
     return maker.op.epilogue.expr.dtype in BYTES and op.expr.dtype not in SMALL
 
 
-def fuse_known_epilogue(state: Rewriting, node: Node, bytes_last: bool = False) -> Node:
+def fuse_known_epilogue(
+    state: Rewriting, node: Node, bytes_last: bool = False, vectors: bool = False
+) -> Node:
     """Fuse an epilogue whose other operands are constants: bias and activation, no residual."""
     computed = [name for name in node.inputs if state.constant(name) is None]
-    return fuse_epilogue(state, node, bytes_last) if len(computed) == 1 else node
+    return fuse_epilogue(state, node, bytes_last, vectors) if len(computed) == 1 else node
 
 
 def look_up_sums(state: Rewriting, node: Node) -> Node:

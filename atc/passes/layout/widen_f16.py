@@ -15,14 +15,18 @@ from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Expr, Input, cast, walk
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reduce
+from atc.ir.ops.sampling import Resample
+from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import groups, moves
 from atc.passes.layout.store_f16 import holds, is_exact, without_copies
+from atc.passes.rewriting import fresh_name
 
 HALF, FLOAT = DType.FLOAT16, DType.FLOAT
 
 
 def widen_f16(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """Make floats of the float16 between nodes that compute, and only move, them."""
+    graph = _resampled_as_floats(graph)
     made = {o for n in graph.nodes if isinstance(n.op, Map) or moves(n) for o in n.outputs}
     able = {n for n in made if graph.types[n].dtype is HALF and n not in graph.ends}
     for node in graph.nodes:
@@ -42,6 +46,22 @@ def widen_f16(graph: Graph, outer: Mapping[str, Array]) -> Graph:
         constants={**graph.constants, **constants},
     )  # fmt: skip
     return without_copies(replace(widened, nodes=tuple(_rounded_once(widened, spread))))
+
+
+def _resampled_as_floats(graph: Graph) -> Graph:
+    """Let what is interpolated, which is read many times, become floats before."""
+    types, nodes = dict(graph.types), list[Node]()
+    for node in graph.nodes:
+        name = node.inputs[0] if isinstance(node.op, Resample) else ""
+        if name and types[name].dtype.is_half:
+            shape = types[name].shape
+            wide, flat = fresh_name(types, f"{name}.wide"), (prod(shape),)
+            types[wide] = TensorType(FLOAT, shape)
+            op = Map(flat, cast(Input(types[name].dtype, 0), FLOAT), (dense(flat),))
+            nodes.append(Node(op, (name,), (wide,), node.origin))
+            node = replace(node, inputs=(wide, *node.inputs[1:]))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), types=types)
 
 
 def _spread_constants(graph: Graph) -> frozenset[str]:
