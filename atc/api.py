@@ -66,6 +66,7 @@ def compile(
     weight: Name = "",
     framework: str | int = "",
     input_shape: str | Mapping[str, Sequence[int] | Sequence[Sequence[int]] | str | None] = "",
+    input_shape_range: str | Mapping[str, Sequence[int | str]] = "",
     static_shapes: bool = False,
     dynamic_batch_size: str | Sequence[int] = "",
     dynamic_image_size: str | Sequence[Sequence[int]] = "",

@@ -233,6 +233,13 @@ def make_options(values: Mapping[str, Any]) -> Options:
         )  # fmt: skip
     if soc:
         own["target"], own["target_option"] = soc, "soc_version"
+    if ranges := values.get("input_shape_range"):
+        if own.get("input_shape") not in ({}, ranges):
+            raise OptionError(
+                "--input_shape and --input_shape_range contradict each other",
+                where="--input_shape_range", hint="they are two names of one option", code="E10056",
+            )  # fmt: skip
+        own["input_shape"] = ranges
     given = own.get("target_option", "target")
     own["target"] = _host_target(own["target"], given, own.get("host_env_cpu", ""))
     own["machine"] = chosen_machine(own.get("machine", ""))

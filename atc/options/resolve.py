@@ -21,7 +21,8 @@ from atc.options.table import OPTIONS, VARIABLES, options_of, read_values
 from atc.options.table.debug_tools import COMPILING as TOOLS
 from atc.options.table.setting import Setting
 
-_TWINS = (("fast_run", "full_run"), ("target", "soc_version"))
+_TWINS = (("fast_run", "full_run"), ("target", "soc_version"),
+          ("input_shape", "input_shape_range"))  # fmt: skip
 """Options that answer one question: whoever gives one of them has answered it."""
 
 _COMPILING = ("compile", "verify", "check", *TOOLS)

@@ -66,6 +66,13 @@ def value_ranges(value: object) -> Mapping[str, tuple[Range, ...]]:
     return result
 
 
+def shape_ranges(value: object) -> Mapping[str, InputShape]:
+    """Return input shapes by name, from the text of --input_shape_range: `name:[1~8,c];...`."""
+    if isinstance(value, Mapping):
+        return shapes(value)
+    return shapes(re.sub(r":\s*\[([^\[\]]*)\]\s*(?=;|$)", r":\1", str(value)))
+
+
 def _given(name: str, dims: object) -> InputShape:
     if dims is None or isinstance(dims, str):
         return _written(name, dims or "none")

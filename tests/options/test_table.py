@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from atc.dims import Range
 from atc.errors import OptionError
 from atc.options.help import WIDTH, help_text
 from atc.options.options import Options, make_options
@@ -86,7 +87,7 @@ def test_measuring_some_and_all_exclude_each_other() -> None:
 def test_options_are_the_settings_of_a_compilation() -> None:
     own = {f.name for f in fields(Options)} - {"notes", "sources", "target_option"}
     settings = {s.name for s in OPTIONS.values() if s.role == "compilation"}
-    assert own == settings - {"soc_version"}
+    assert own == settings - {"soc_version", "input_shape_range"}
 
 
 def test_defaults_of_options_are_those_of_the_table() -> None:
@@ -184,6 +185,15 @@ def test_target_and_soc_version_are_two_names_of_one_option() -> None:
     assert options(target="c99", soc_version="c99").target == "c99"
     with pytest.raises(OptionError, match="E10056"):
         options(target="x86-64", soc_version="c99")
+
+
+def test_input_shape_has_a_former_name() -> None:
+    shapes = {"x": (Range(1, 4), 2), "a:b": (3,)}
+    for text in ("x:[1~4,2];a:b:[3]", "x: [1~4,2] ;a:b:3", "x:1~4,2;a:b:3"):
+        assert options(input_shape_range=text).input_shape == shapes
+    assert options(input_shape="x:1~4,2;a:b:3", input_shape_range=text).input_shape == shapes
+    with pytest.raises(OptionError, match="E10056"):
+        options(input_shape="x:1,2", input_shape_range="x:[1~4,2]")
 
 
 @pytest.mark.parametrize("word", ["", "force_fp32", "must_keep_origin_dtype"])

@@ -7,7 +7,7 @@ from functools import partial
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.cache.remote_url import ACCESSES, TRUSTS, parse_remote
 from atc.options.farm import parse_runner, parse_scheduler
-from atc.options.shapes import batches, profiles, shapes, value_ranges
+from atc.options.shapes import batches, profiles, shape_ranges, shapes, value_ranges
 from atc.options.table.products import PRODUCTS
 from atc.options.table.setting import Setting
 from atc.options.values import (
@@ -72,6 +72,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "all of whose axes follow may be left out. The last colon ends a name. No dims at all "
             "are a scalar. name:[2,3][4] are the shapes of a sequence's elements, name:empty has "
             "none; name:none is an optional without a value."),
+    Setting("input_shape_range", "Model", "ATC's former name of --input_shape",
+            "name:[1~8,c];name2:[n,c,h,w]", shape_ranges, system="ATC", row="A-35",
+            documentation="Shapes stand in brackets, or without them."),
     Setting("static_shapes", "Model", "take ranges of --input_shape for their largest shape, which "
             "is the only one that the library then runs", "0|1", switch, False),
     Setting("dynamic_batch_size", "Model", "the batch sizes to compile for: what a leading -1 of "

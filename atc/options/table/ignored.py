@@ -42,8 +42,6 @@ IGNORED_OPTIONS: tuple[Setting, ...] = (
     _service("save_original_model", meaning="the original model as .om",
              accepted="--mode=1 writes the model as it was read"),
     _service("dump_mode", meaning="JSON with shapes", accepted="shapes are always in it"),
-    _service("input_shape_range", meaning="ranges of the inputs' shapes",
-             accepted="ATC has given it up for --input_shape"),
     _service("input_hint_shape", meaning="probable shapes of the inputs",
              accepted="one plan holds for all shapes of --input_shape"),
     _service("op_name_map", meaning="names of custom operators",
