@@ -37,6 +37,7 @@ from atc.pytorch.graphs import (
 from atc.pytorch.open_shapes import (
     NOTHING_OPEN,
     Limits,
+    OpenShapes,
     Range,
     dims_of,
     input_shape_of,
@@ -228,13 +229,9 @@ class _Graph:
         if len(self._numbers) > LARGEST:
             raise unsupported(f"its numbers have changed {LARGEST} times; make them tensors")
 
-    def _compiled(
-        self, inputs: Sequence[Any], ranges: Mapping[str, Range]
-    ) -> tuple[Run, Mapping[str, Range]]:
-        """Return what runs the graph on inputs like these, and the ranges that it is for."""
-        shapes = self._open if ranges else NOTHING_OPEN
+    def _check(self, inputs: Sequence[Any], given: Sequence[int], shapes: OpenShapes) -> None:
+        """Raise AtcError where no library can be given these inputs; others are constants."""
         self._check_numbers(inputs)
-        given = [k for k, x in enumerate(inputs) if not self._is_fixed(k, x)]
         if {k for k, _ in shapes.axes} - {*given}:
             raise unsupported("a constant has an open extent")
         if any(x.device.type != "cpu" for x in inputs if isinstance(x, torch.Tensor)):
@@ -243,6 +240,14 @@ class _Graph:
             check_type(inputs[k])
         if not self._freeze and any(True for _ in self._graph.parameters()):
             raise unsupported("the graph owns parameters, which may change; use freeze")
+
+    def _compiled(
+        self, inputs: Sequence[Any], ranges: Mapping[str, Range]
+    ) -> tuple[Run, Mapping[str, Range]]:
+        """Return what runs the graph on inputs like these, and the ranges that it is for."""
+        shapes = self._open if ranges else NOTHING_OPEN
+        given = [k for k, x in enumerate(inputs) if not self._is_fixed(k, x)]
+        self._check(inputs, given, shapes)
         results = results_of(self._graph, inputs, shapes)
         chosen = [r for r in results if not isinstance(r, Computed)]
         if len(chosen) == len(results):

@@ -25,12 +25,13 @@ from atc.pytorch.written_out import write_out
 
 OPSET = 20
 Step = TypeVar("Step")
+DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
+"""Which axes are open, as `torch.export` takes it."""
 
 
 def export(
     module: torch.nn.Module, inputs: Sequence[Any], path: Path,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, *, to_train: bool = False,
-    of_operators: bool = False,
+    dynamic_shapes: DynamicShapes = None, *, to_train: bool = False, of_operators: bool = False,
 ) -> Axes:  # fmt: skip
     """Write a module as ONNX, for inputs like these, as it is: in training or not.
 
@@ -40,42 +41,15 @@ def export(
 
     Raises UnsupportedError, which says what the exporter can't take.
     """
-
-    def translated(what: Any) -> torch.onnx.ONNXProgram:
-        program = torch.onnx.export(
-            what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
-            dynamic_shapes=dynamic_shapes, optimize=not to_train,
-            custom_translation_table=TRANSLATIONS,
-        )  # fmt: skip
-        assert program is not None
-        return program
-
-    def written_out() -> torch.export.ExportedProgram:
-        graph = torch.export.export(
-            module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False
-        )
-        write_out(graph)
-        return graph
-
     try:
         with _quiet(), torch.no_grad():
             if to_train:
-                step = captured(module, inputs)
-                write_out(step)
-                program = translated(step)
+                program = _step(module, inputs)
             elif of_operators:
-                program = translated(written_out())
+                graph = _written_out(module, inputs, dynamic_shapes)
+                program = _translated(graph, inputs, dynamic_shapes)
             else:
-                try:
-                    program = translated(module)
-                    assert program.exported_program is not None
-                    if write_out(program.exported_program):
-                        program = translated(program.exported_program)
-                except torch.onnx.OnnxExporterError:  # what it can't take may be written out, too
-                    program = translated(written_out())
-            if to_train:
-                complete(program, module)
-            elif not of_operators:
+                program = _inference(module, inputs, dynamic_shapes)
                 _refuse_masks(program)
             program.save(path)
             return axes_of(program)
@@ -99,6 +73,50 @@ def _refuse_masks(program: torch.onnx.ONNXProgram) -> None:
                 "a dropout in training would drop the same elements in all runs",
                 where=node.name or "", hint="call eval() before; atc.training_step trains with it",
             )  # fmt: skip
+
+
+def _step(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.onnx.ONNXProgram:
+    """Return a module to train, with its weights as they are."""
+    step = captured(module, inputs)
+    write_out(step)
+    program = _translated(step, inputs, None, optimize=False)
+    complete(program, module)
+    return program
+
+
+def _inference(
+    module: torch.nn.Module, inputs: Sequence[Any], shapes: DynamicShapes
+) -> torch.onnx.ONNXProgram:
+    """Return a module, operators that the exporter spoils or can't take written out."""
+    try:
+        program = _translated(module, inputs, shapes)
+        assert program.exported_program is not None
+        if write_out(program.exported_program):
+            program = _translated(program.exported_program, inputs, shapes)
+        return program
+    except torch.onnx.OnnxExporterError:  # what it can't take may be written out, too
+        return _translated(_written_out(module, inputs, shapes), inputs, shapes)
+
+
+def _translated(
+    what: Any, inputs: Sequence[Any], shapes: DynamicShapes, *, optimize: bool = True
+) -> torch.onnx.ONNXProgram:
+    """Return what PyTorch's exporter makes of a module or a captured graph."""
+    program = torch.onnx.export(
+        what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
+        dynamic_shapes=shapes, optimize=optimize, custom_translation_table=TRANSLATIONS,
+    )  # fmt: skip
+    assert program is not None
+    return program
+
+
+def _written_out(
+    module: torch.nn.Module, inputs: Sequence[Any], shapes: DynamicShapes
+) -> torch.export.ExportedProgram:
+    """Return a module's graph, operators that the exporter spoils or can't take written out."""
+    graph = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
+    write_out(graph)
+    return graph
 
 
 @contextlib.contextmanager
@@ -138,7 +156,7 @@ def train_module(
 
 def compile_module(
     module: torch.nn.Module, example_inputs: Sequence[Any], output: str | PathLike[str], *,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any,
+    dynamic_shapes: DynamicShapes = None, **options: Any,
 ) -> Compilation:  # fmt: skip
     """Compile a PyTorch module into the folder `output`, for inputs like the examples.
 
