@@ -160,7 +160,10 @@ def _import_statements(
             for name in ("body", "orelse", "finalbody", "handlers", "cases")
             if isinstance(part := getattr(node, name, ()), list)
         ]
-        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for_types = isinstance(node, ast.If) and any(
+            isinstance(part, ast.Name) and part.id == "TYPE_CHECKING"
+            for part in ast.walk(node.test)
+        )
         for block in blocks:
             yield from _import_statements(block, "for types" if for_types else "deferred")
 

@@ -113,11 +113,11 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
                 np.testing.assert_array_equal(b, a, err_msg=f"{name} {[x.shape for x in given]}")
 
 
-@pytest.mark.few(1)
-def test_results_are_right(networks: Builds) -> None:
+@pytest.mark.parametrize("target", ["c99", pytest.param("host", marks=pytest.mark.slow)])
+def test_results_are_right(networks: Builds, target: str) -> None:
     session = onnxruntime.InferenceSession(model().SerializeToString())
     names = [t.name for t in session.get_inputs()]
-    with atc.load(networks["host", 3, False]) as net:
+    with atc.load(networks[target, 3, False]) as net:
         for given in feeds():
             feed: Mapping[str, Any] = dict(zip(names, given, strict=True))
             wanted = session.run(None, feed)

@@ -49,16 +49,23 @@ POSIX: dict[str, Ranges] = {
 }  # fmt: skip
 
 
+_BLOCK = 256
+"""Code points that are asked at once whether any has cases."""
+
+
 @cache
 def _cased() -> dict[int, frozenset[int]]:
     """Return the code points that differ in case only, by each of them."""
     groups: dict[str, set[int]] = {}
-    for code in range(LAST + 1):
-        char = chr(code)
-        folded = char.casefold()
-        folded = folded if len(folded) == 1 else char.lower()
-        if len(folded) == 1 and (folded != char or char.upper() != char):
-            groups.setdefault(folded, {ord(folded)}).add(code)
+    for begin in range(0, LAST + 1, _BLOCK):
+        block = "".join(map(chr, range(begin, begin + _BLOCK)))
+        if block == block.casefold() == block.upper():  # one of forty has letters with cases
+            continue
+        for char in block:
+            folded = char.casefold()
+            folded = folded if len(folded) == 1 else char.lower()
+            if len(folded) == 1 and (folded != char or char.upper() != char):
+                groups.setdefault(folded, {ord(folded)}).add(ord(char))
     return {c: frozenset(g) for g in groups.values() for c in g if len(g) > 1}
 
 

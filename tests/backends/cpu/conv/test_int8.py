@@ -143,7 +143,8 @@ IN_PAIRS = {
     ["aarch64-neon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("armv7-neon", ARM[0]))],
 )
 def test_signed_products_summed_two_by_two_give_the_exact_sums(name: str) -> None:
-    assert check(IN_PAIRS | EXTREME, name, 2) >= len(IN_PAIRS | EXTREME) - 1
+    most = 1 if level() == "-O0" else 2
+    assert check(IN_PAIRS | EXTREME, name, most) >= len(IN_PAIRS | EXTREME) - 1
 
 
 TILED = {

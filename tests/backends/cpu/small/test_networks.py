@@ -94,7 +94,7 @@ def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -
     assert np.mean(got != want) < 0.01
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("target", "function"),
     [("cortex-m3", "HardSwish"), ("cortex-m4f", "HardSwish"), ("cortex-m55", "HardSwish"),
