@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
-from whole.test_models import quantisation_steps
+from shared_models import quantisation_steps
 
 from atc.backends.targets import get_target
 from atc.dims import Range

@@ -18,6 +18,7 @@ from cuda_cases import CASES, check_cases
 from cuda_networks import X, attention_model, compiled, image_model, large_model, mixed_model
 from own_process import in_own_process
 from projects import reference
+from shared_models import FILES, check_on_device
 
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.targets import get_target
@@ -89,6 +90,14 @@ def test_compute_sanitizer_finds_nothing(
     if "Device not supported" in done.stdout:
         pytest.skip("compute-sanitizer doesn't support this device")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@needs_gpu
+@pytest.mark.skipif(not FILES, reason="../shared/models is not there")
+@pytest.mark.parametrize("tensor_cores", [False, True], ids=["in floats", "on tensor cores"])
+@pytest.mark.parametrize("model", FILES)
+def test_a_real_model_gives_its_stored_outputs(model: str, tensor_cores: bool) -> None:
+    in_own_process(300, check_on_device, model, "cuda", tensor_cores)
 
 
 @needs_gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -156,6 +157,19 @@ def said(program: Path, env: dict[str, str]) -> list[int]:
     done = subprocess.run([program], env=env, check=True, capture_output=True, text=True)
     assert not done.stderr
     return [int(word) for word in done.stdout.split()]
+
+
+def test_the_drivers_functions_are_those_that_cuda_declares() -> None:
+    """What a header calls by a plain name may be exported by one with a version."""
+    header = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include", "cuda.h")
+    if not header.exists():
+        pytest.skip("cuda.h isn't there")
+    declared = header.read_text("utf-8", "replace")
+    names = re.findall(r'"(cu[A-Z]\w+)"', verbatim("cuda/driver/driver.c"))
+    assert len(names) > 30
+    for name in names:
+        exported = rf"CUDAAPI {name}\(|#define \w+ +(__CUDA_API_PT\w*\()?{name}\b"
+        assert re.search(exported, declared), name
 
 
 def test_without_a_driver_a_context_gets_a_status(tmp_path: Path) -> None:
