@@ -117,6 +117,7 @@ def layout_passes(
         _rule("pool_planes", decompose_pool3d),
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
+        _again("merge_padding", merge_padding),  # of first layers
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
         _again("cancel_movement", fold_views),  # what was one pixel is a view now
     )

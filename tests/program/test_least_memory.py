@@ -16,6 +16,8 @@ from projects import require, sources, write_project
 from stages import plans_of, project_of
 from tiny_networks import NETWORKS, Net
 
+from atc.backends.target import host_features
+from atc.backends.targets import get_target
 from atc.diagnostics import Diagnostics
 from atc.errors import InternalError
 from atc.memory.audit import audit_memory
@@ -286,6 +288,31 @@ def test_the_audit_refuses_results_that_begin_a_byte_later(count: int, tmp_path:
 @pytest.mark.parametrize(("name", "height"), [(name, 1 + k % 3) for k, name in enumerate(CHAINS)])
 def test_so_have_rows_of_floats(name: str, height: int, tmp_path: Path) -> None:
     check(name, "cortex-m3", height, tmp_path, *SANITIZED, quantized=False)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("name", "target", "height"),
+    [("inverted residuals", "x86-64-avx512-vnni", 1), ("wide windows", "x86-64-sse2", 2),
+     ("uneven padding", "x86-64-sse2", 3), ("dilated", "x86-64-avx512-vnni", 2),
+     ("first layers", "x86-64-sse2", 1)],
+)  # fmt: skip
+def test_so_have_rows_of_bytes_in_vectors(
+    name: str, target: str, height: int, tmp_path: Path
+) -> None:
+    record = get_target(target)
+    if record.features - host_features():
+        pytest.skip(f"this machine has no {target}")
+    model = CHAINS[name].model()
+    x = np.random.default_rng(8).integers(-128, 128, (1, *CHAINS[name].shape)).astype(np.int8)
+    want = run(tmp_path / "c99", model, "c99", x)
+    with pytest.MonkeyPatch.context() as patch:
+        eager(patch, height)
+        flags = (*record.cflags, *SANITIZED)
+        got = run(tmp_path / "vectors", model, target, x, *flags, max_ram=1 << 20)
+    texts = [p.read_text() for p in (tmp_path / "vectors/net/src/kernels").glob("*conv_bytes*.c")]
+    assert any("x_rows" in text for text in texts)
+    np.testing.assert_array_equal(got, want)
 
 
 POOLED = Chain((1, 49, 40), [

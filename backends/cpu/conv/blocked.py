@@ -133,7 +133,12 @@ class PanelParams(KernelParams):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectParams(PanelParams, StripedParams):
+class StripedPanelParams(PanelParams, StripedParams):
+    """Those of tiles in stripes of rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectParams(StripedPanelParams):
     """Those of tiles and of the loops over them."""
 
     u: int
@@ -206,6 +211,16 @@ def cheapest(
     """Return the parameter sets of least estimated cost, the least first."""
     largest = concrete(w)
     return sorted(sets, key=lambda p: kernel.cost(largest, p, target))[:most]
+
+
+def ends_of_tiles(w: Workload[ConvBlocked], params: StripedPanelParams) -> list[int]:
+    """Return the rows at which stripes may end: they cut no tile of several rows."""
+    p = params.p
+    g = geometry(w, p, params)
+    (low, high), rows = g.rows.interior, tile_rows(g, p)
+    last = low + (high - low) // rows * rows
+    singly = {*range(low + 1), *range(last, g.rows.out + 1)} - {0}
+    return sorted(singly | {*range(low + rows, last, rows)})
 
 
 def is_depthwise(w: Workload[ConvBlocked]) -> bool:
@@ -341,12 +356,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> Sequence[int]:
         """Blocks of rows cut no tile of several rows into single ones."""
-        p = params.p
-        g = geometry(w, p, params)
-        (low, high), rows = g.rows.interior, tile_rows(g, p)
-        last = low + (high - low) // rows * rows
-        singly = {*range(low + 1), *range(last, g.rows.out + 1)} - {0}
-        return sorted(singly | {*range(low + rows, last, rows)})
+        return ends_of_tiles(w, params)
 
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimated cycles."""

@@ -11,7 +11,14 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import NARROW, WIDE, PanelParams, Tile, tile_name
+from atc.backends.cpu.conv.blocked import (
+    NARROW,
+    WIDE,
+    PanelParams,
+    StripedPanelParams,
+    Tile,
+    tile_name,
+)
 from atc.backends.cpu.conv.cost import image_cycles
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
@@ -138,7 +145,8 @@ class Words:
 def in_words(w: Workload[ConvBlocked], params: PanelParams, per: int) -> Words:
     """Return the convolution as a kernel's parameters cut it."""
     p, nv = params.p, params.nv
-    return Words(geometry(w, p), p, nv, per)
+    striped = params if isinstance(params, StripedPanelParams) else None
+    return Words(geometry(w, p, striped), p, nv, per)
 
 
 def tile_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:

@@ -21,7 +21,15 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams, Tile, cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import (
+    PanelParams,
+    StripedPanelParams,
+    Tile,
+    cheapest,
+    ends_of_tiles,
+    is_depthwise,
+    ungrouped,
+)
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.cpu.matmul.int8 import (
@@ -32,7 +40,7 @@ from atc.backends.cpu.matmul.int8 import (
     multiplies_signed,
     reading,
 )
-from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.kernel import Kernel, Pack, Stripable, Workload
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
@@ -226,7 +234,9 @@ def direct_reading(w: Workload[ConvBlocked], target: Target) -> Reading:
     return reading(target) if multiplies_signed(target) else reading_of(w, target)
 
 
-class ConvBytes(Kernel[ConvBlocked, PanelParams]):
+class ConvBytes(
+    Kernel[ConvBlocked, StripedPanelParams], Stripable[ConvBlocked, StripedPanelParams]
+):
     """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors."""
 
     name = "conv_bytes"
@@ -243,19 +253,36 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
             return False
         return not _padded(w) or multiplies_signed(target) or zero_point(w, target) == 0
 
-    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[StripedPanelParams]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 5)
 
-    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[StripedPanelParams]:
         """Return all parameter sets."""
         if not by_halves(target):
-            return int8x4_sets(w, target)
+            return [StripedPanelParams(p=s.p, nv=s.nv) for s in int8x4_sets(w, target)]
         shapes = HALVES_WIDE if target.vector_registers >= 32 else HALVES_NARROW
-        return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
+        return [StripedPanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
+
+    def striped_params(
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> StripedPanelParams | None:  # fmt: skip
+        """Return the same tiles where RAM is scarce; elsewhere stripes cost more than they save."""
+        words = direct_words(w, params, target)
+        late = TileEpilogue(w.op.epilogue, w, words.g, target, DType.INT32).deferred
+        if not target.scarce_memory or w.op.window.rank != 2 or late:
+            return None
+        return replace(params, x_rows=x_rows, y_rows=y_rows)
+
+    def stripe_ends(
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
+    ) -> Sequence[int]:
+        """Stripes cut no tile of several rows into single ones."""
+        return ends_of_tiles(w, params)
 
     def packs(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         words, group = direct_words(w, params, target), w.op.group
@@ -270,7 +297,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
         return {1: pack}
 
     def values(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
         words, read = direct_words(w, params, target), direct_reading(w, target)
@@ -283,7 +310,7 @@ class ConvBytes(Kernel[ConvBlocked, PanelParams]):
         reads = WordReads(word_of(w, target, "v_i32_broadcast({})", read), two, four, WORD)
         return {**values, "halves": halves, "in_lanes": False, "reads": reads}
 
-    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
         """Estimated cycles; by halves a word and a vector take three instructions or four."""
         words, machine = direct_words(w, params, target), target.machine
         if not by_halves(target):

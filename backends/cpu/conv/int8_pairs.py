@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import StripedPanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
@@ -64,17 +64,23 @@ class ConvBytesPairs(ConvBytes):
         entries = 2 * g.supers * g.mb * g.icb * g.taps * g.block // WORD * (PLACE + g.block * WORD)
         return max(g.icb * g.in_plane, entries) < 1 << 31
 
-    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[StripedPanelParams]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 4)
 
-    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[StripedPanelParams]:
         """Return all parameter sets: tiles that fit the registers."""
         shapes = WIDE if target.vector_registers >= 32 else NARROW
-        return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
+        return [StripedPanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
+
+    def striped_params(
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> None:  # fmt: skip
+        """Return None: the places of words that meet clipped weights are those in whole planes."""
 
     def packs(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with; see `packed_pairs`."""
         words, group = in_words(w, params, WORD), w.op.group
@@ -87,7 +93,7 @@ class ConvBytesPairs(ConvBytes):
         return {1: pack}
 
     def values(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and where the parts of the packed weights are."""
         words = in_words(w, params, WORD)
@@ -103,7 +109,7 @@ class ConvBytesPairs(ConvBytes):
             "clipped": index + (g.supers * g.mb * g.taps + 1) * PLACE,
         }  # fmt: skip
 
-    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
         """Estimated cycles: three instructions a vector, one a word, and those of clipped weights.
 
         Scaled by their greatest, weights of few products lie less close to zero.
