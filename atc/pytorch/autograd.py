@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atc.errors import UnsupportedError
 from atc.pytorch.graphs import Run
-from atc.pytorch.open_shapes import NOTHING_OPEN, OpenShapes, number_of, open_shapes
+from atc.pytorch.open_shapes import OpenShapes, number_of, open_shapes
 
 _ATEN = torch.ops.aten
 
@@ -84,11 +84,10 @@ class _Draw:
         def made(node: torch.fx.Node) -> torch.Tensor:
             value = node.meta["val"]
             how = {"dtype": value.dtype, "device": value.device}
-            if _is_closed(value):
-                return torch.empty_strided(value.shape, value.stride(), **how)
-            extents = (n if type(n) is int else number_of(n, self.shapes)(inputs)
-                       for n in value.shape)  # fmt: skip
-            return torch.empty([*extents], **how)
+            numbers = (n if type(n) is int else number_of(n, self.shapes)(inputs)
+                       for n in (*value.shape, *value.stride()))  # fmt: skip
+            sizes = [*numbers]
+            return torch.empty_strided(sizes[: value.dim()], sizes[value.dim() :], **how)
 
         return self.function(*torch.fx.map_arg(self.args, made), **self.kwargs)
 
@@ -100,8 +99,11 @@ _BY_SHAPE = frozenset((
 ))  # fmt: skip
 """Operators of one tensor, that draw as many numbers as it has, whatever these are."""
 
-_IN_PLACE = {_ATEN.bernoulli.p: _ATEN.bernoulli_.float}
-"""What eager PyTorch calls: it draws in the order of a tensor's memory."""
+
+def _mask(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Draw in the order of a tensor's memory, as eager PyTorch does in place."""
+    made: torch.Tensor = torch.empty_like(x).bernoulli_(p)
+    return made
 
 
 def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
@@ -111,17 +113,18 @@ def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
     """
     draws: list[_Draw] = []
     last = [n for n in graph.graph.nodes if n.op == "placeholder"][-1:]
-    try:
-        shapes = open_shapes(graph)
-    except UnsupportedError:
-        shapes = NOTHING_OPEN
+    shapes = open_shapes(graph, partly=True)
     random = [n for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)
               and torch.Tag.nondeterministic_seeded in n.target.tags]  # fmt: skip
-    if not all(_is_by_shape(node, shapes) for node in random):
+    by_shape = all([_is_by_shape(node, shapes) for node in random])
+    for node in random:
+        if node.target is _ATEN.bernoulli.p:
+            node.target = _mask
+    if not by_shape:
+        graph.recompile()
         return draws
     for node in random:
-        function = _IN_PLACE.get(node.target, node.target)
-        draws.append(_Draw(function, node.args, node.kwargs, shapes))
+        draws.append(_Draw(node.target, node.args, node.kwargs, shapes))
         with graph.graph.inserting_after(last[0]) if last else graph.graph.inserting_before():
             drawn = graph.graph.placeholder(f"drawn_{len(draws)}")
         drawn.meta = dict(node.meta)
@@ -143,12 +146,12 @@ def _is_by_shape(node: torch.fx.Node, shapes: OpenShapes) -> bool:
     if others or node.target not in _BY_SHAPE or not isinstance(value, torch.Tensor):
         return False
     try:
-        for extent in value.shape:
-            if type(extent) is not int:
-                number_of(extent, shapes)
+        for number in (*value.shape, *value.stride()):
+            if type(number) is not int:
+                number_of(number, shapes)
     except UnsupportedError:
         return False
-    return _is_closed(value) or value.is_contiguous()
+    return True
 
 
 def _is_closed(value: Any) -> bool:

@@ -88,10 +88,10 @@ def limits_of(option: Any) -> Limits | None:
     )  # fmt: skip
 
 
-def open_shapes(graph: torch.fx.GraphModule) -> OpenShapes:
+def open_shapes(graph: torch.fx.GraphModule, partly: bool = False) -> OpenShapes:
     """Return what is open in the shapes of a graph of Dynamo's.
 
-    Raises UnsupportedError for an extent that follows from others.
+    Raises UnsupportedError for an extent that follows from others, unless `partly` is enough.
     """
     axes: dict[Place, str] = {}
     limits: dict[str, Limits] = {}
@@ -102,6 +102,8 @@ def open_shapes(graph: torch.fx.GraphModule) -> OpenShapes:
                 continue
             symbol = extent.node.expr
             if symbol.free_symbols and not isinstance(symbol, sympy.Symbol):
+                if partly:
+                    continue
                 raise UnsupportedError(f"an input has the extent {symbol}")
             if symbol.free_symbols:
                 axes[k, axis] = str(symbol)

@@ -235,8 +235,13 @@ def test_batches_of_all_sizes_are_trained_in_one_library() -> None:
 
 
 @pytest.mark.slow
-def test_masks_are_drawn_for_open_batches() -> None:
-    module = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+@pytest.mark.parametrize("transposed", [False, True])
+def test_masks_are_drawn_for_open_batches(transposed: bool) -> None:
+    def drop(begin: Any, end: Any, x: Any) -> Any:
+        y = begin(x)
+        return end(F.dropout(y.T, 0.5).T if transposed else F.dropout(y, 0.5))
+
+    module = Function(drop, nn.Linear(5, 4), nn.Linear(4, 2))
     run = torch.compile(module, backend=backend, dynamic=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="atc runs a graph eagerly")
