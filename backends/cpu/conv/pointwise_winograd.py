@@ -1,7 +1,7 @@
-"""Pointwise convolution in channel blocks by Winograd's inner product (`render/inner_product.py`).
+"""Convolution in channel blocks by Winograd's inner product (`render/inner_product.py`).
 
-Rows are pixels, columns output channels. Pixels are balanced in rows that the L2 cache holds, those
-of strides after they have been gathered.
+Rows are pixels, or their windows, columns output channels. They are balanced in rows of an image
+that the L2 cache holds, those of strides and windows after they have been gathered (im2col).
 """
 
 from __future__ import annotations
@@ -58,12 +58,16 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         if op.group != 1 or len(x.shape) == op.plain or op.window.rank > 2 or not sums_floats(w):
             return False
         g = geometry(w, 1, recut=False)
-        inside = all((a.kernel, a.pad) == (1, 0) and a.size >= a.span(a.out) for a in _axes(g))
-        inside = inside and all(rows_merge(v, g.cols.out) for v in op.epilogue.views)
-        fits = g.block == lanes(target) and inner_product(g.ic, target) is not None
+        inside = self.takes(g) and all(rows_merge(v, g.cols.out) for v in op.epilogue.views)
+        whole = g.block == lanes(target) and g.ic % g.block == 0
+        fits = whole and inner_product(g.depth, target) is not None
         enough = g.rows.out * g.cols.out >= lanes(target) and g.batch > 0
         plain = TileEpilogue(op.epilogue, w, g, target).deferred is None
         return inside and fits and enough and plain and bool(self.parameters(w, target))
+
+    def takes(self, g: Geometry) -> bool:
+        """Return whether windows are single pixels."""
+        return all((a.kernel, a.pad) == (1, 0) and a.size >= a.span(a.out) for a in _axes(g))
 
     def exact(self, params: RowParams) -> bool:
         """Numbers far below the root mean square of their pixel or channel lose digits."""
@@ -73,9 +77,9 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         """Return the fewest rows, of a tile at least, of which half the L2 cache holds one."""
         g, width = geometry(w, 1, recut=False), lanes(target)
         pixels, room = g.rows.out * g.cols.out, target.machine.l2.size // 2
-        whole = g.rows.out if _strided(g) else pixels
+        whole = g.rows.out if _gathered(g) else pixels
         counts = [n for n in range(1, pixels // width + 1) if whole % n == 0]
-        fitting = [n for n in counts if pixels // n * g.ic * 4 <= room]
+        fitting = [n for n in counts if pixels // n * g.depth * 4 <= room]
         return [RowParams(rows=n) for n in fitting[:1]]
 
     def packs(
@@ -85,9 +89,9 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         g = geometry(w, 1)
 
         def pack(weights: Array) -> Array:
-            (filters,) = ungrouped(weights, g, 1)
-            blocks = filters.reshape(g.mb, g.block, g.ic)
-            return balanced_columns(np.swapaxes(blocks, 1, 2))
+            (filters,) = ungrouped(weights, g, 1)  # [outputs, channels, taps], then a block's taps
+            blocks = filters.reshape(g.mb, g.block, g.icb, g.block, g.taps).swapaxes(-1, -2)
+            return balanced_columns(np.swapaxes(blocks.reshape(g.mb, g.block, g.depth), 1, 2))
 
         return {1: pack}
 
@@ -104,21 +108,22 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
 
     def scratch(self, w: Workload[ConvBlocked], params: RowParams, target: Target) -> int:
         """Reserve a row of balanced pixels, and of those gathered."""
-        g = _in_rows(w, params)
+        g, image = _in_rows(w, params), geometry(w, 1, recut=False)
         tiles = sum(t.count for t in row_tiles(g.cols.out, g.block))
-        gathered = g.ic * g.cols.out if _strided(geometry(w, 1, recut=False)) else 0
-        return 4 * (tiles * InnerProduct(g.ic, g.block).size + gathered)
+        gathered = image.depth * g.cols.out if _gathered(image) else 0
+        return 4 * (tiles * InnerProduct(image.depth, g.block).size + gathered)
 
     def values(
         self, w: Workload[ConvBlocked], params: RowParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles of a row, the parts of the depth, and the epilogue."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
-        product, tiles = InnerProduct(g.ic, g.block), row_tiles(g.cols.out, g.block)
-        count, streams = sum(t.count for t in tiles), _weight_bytes(g) > streamed(target.machine)
+        product, tiles = InnerProduct(image.depth, g.block), row_tiles(g.cols.out, g.block)
+        count = sum(t.count for t in tiles)
+        streams = _weight_bytes(image) > streamed(target.machine)
         return {
             "g": g, "product": product, "tiles": tiles,
-            "image": image if _strided(image) else None, "height": image.rows.out // params.rows,
+            "image": image if _gathered(image) else None, "height": image.rows.out // params.rows,
             "lines": product.lines(count) if streams else 0, "share": product.share(count),
             "epilogue": TileEpilogue(w.op.epilogue, w, g, target),
             "outputs": [(f"c{r}", 0, r, 0, r * g.block) for r in range(g.block)],
@@ -126,13 +131,12 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
 
     def cost(self, w: Workload[ConvBlocked], params: RowParams, target: Target) -> float:
         """Cycles of all tiles, of balancing pixels, and of waiting for weights."""
-        g = _in_rows(w, params)
+        g, image = _in_rows(w, params), geometry(w, 1, recut=False)
         tiles = [(t.rows, t.count) for t in row_tiles(g.cols.out, g.block)]
-        cycles = InnerProduct(g.ic, g.block).cycles(target.machine, tiles, g.mb)
-        cycles += BALANCING * g.ic * g.cols.out
-        cycles += GATHERING * g.ic * g.cols.out * _strided(geometry(w, 1, recut=False))
-        if _weight_bytes(g) > streamed(target.machine):
-            cycles = max(cycles, _weight_bytes(g) / target.machine.far_rate)
+        cycles = InnerProduct(image.depth, g.block).cycles(target.machine, tiles, g.mb)
+        cycles += (BALANCING + GATHERING * _gathered(image)) * image.depth * g.cols.out
+        if _weight_bytes(image) > streamed(target.machine):
+            cycles = max(cycles, _weight_bytes(image) / target.machine.far_rate)
         return g.batch * g.rows.out * cycles
 
 
@@ -150,13 +154,23 @@ def _axes(g: Geometry) -> tuple[Axis, Axis]:
     return g.rows, g.cols
 
 
-def _strided(g: Geometry) -> bool:
-    """Return whether results have other places than their pixels."""
-    return any(a.out != a.size for a in _axes(g))
+def _gathered(g: Geometry) -> bool:
+    """Return whether results have other places than their pixels, or windows of several."""
+    return any(a.out != a.size or a.kernel != 1 for a in _axes(g))
 
 
 def _weight_bytes(g: Geometry) -> int:
-    return 4 * g.ic * g.mb * g.block
+    return 4 * g.depth * g.mb * g.block
 
 
-KERNELS = (ConvPointwiseWinograd(),)
+class ConvGatheredWinograd(ConvPointwiseWinograd):
+    """Convolution of windows of several pixels without groups, by known weights."""
+
+    name = "conv_gathered_winograd"
+
+    def takes(self, g: Geometry) -> bool:
+        """Return whether windows have several pixels."""
+        return g.taps > 1
+
+
+KERNELS = (ConvPointwiseWinograd(), ConvGatheredWinograd())

@@ -35,7 +35,8 @@ from atc.backends.cpu.conv.winograd_matrices import (
     matrices,
     transform_filters,
 )
-from atc.backends.cpu.matmul.cost import Tile, row_tiles, streamed
+from atc.backends.cpu.conv.winograd_pairs import in_blocks, pack_balanced, paired
+from atc.backends.cpu.matmul.cost import row_tiles, streamed
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.axis import Axis
@@ -43,7 +44,6 @@ from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.inner_product import (
     BALANCING,
     InnerProduct,
-    balanced_columns,
     inner_product,
     pairs_pay,
 )
@@ -137,43 +137,6 @@ class RawFilters:
     once: bool
     lines: tuple[str, ...]
     """The one-dimensional transform d -> v in C."""
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Winograd's inner products of a component's tiles, in groups of at most `lanes` tiles."""
-
-    product: InnerProduct
-    cuts: Mapping[int, Sequence[Tile]]
-    """The groups of so many tiles."""
-
-    @property
-    def sizes(self) -> list[int]:
-        """The tiles of a group."""
-        return sorted({t.rows for cut in self.cuts.values() for t in cut}, reverse=True)
-
-    def sums(self, size: int) -> list[str]:
-        """Return the accumulators of so many tiles."""
-        return [f"c{k}" for k in range(size)]
-
-    def tiles(self, block: int) -> int:
-        """Return the groups of a block of tiles."""
-        return sum(t.count for t in self.cuts[block])
-
-    @property
-    def rows(self) -> int:
-        """Floats of a component's balanced tiles."""
-        return max(map(self.tiles, self.cuts)) * self.product.size
-
-    @property
-    def panel(self) -> int:
-        """Floats of a component's filters of a block of output channels."""
-        return self.product.size
-
-    @property
-    def gap(self) -> int:
-        """Floats behind the transformed tiles that are read, too, where there are few tiles."""
-        return max(0, self.product.lanes - max(self.cuts)) * self.product.lanes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +255,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         v, y = strides(g, tiles)
         raw = raw_filters(g, params)
         panels = 0 if raw is None else 1 if raw.once else -(-g.mb // raw.vectors)
-        pairs = paired(g, tiles) if params.pairs else None
+        pairs = paired(g, (tiles.block, tiles.rest)) if params.pairs else None
         rows = pairs.rows + pairs.gap if pairs else 0
         return 4 * ((m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0)) + rows)
 
@@ -323,7 +286,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
         share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
         v, y = strides(g, tiles)
-        pairs = paired(g, tiles) if params.pairs else None
+        pairs = paired(g, (tiles.block, tiles.rest)) if params.pairs else None
         if pairs:
             streams = (m + 2) ** 2 * pairs.panel * g.mb * 4 > streamed(target.machine)
             lines = pairs.product.lines(pairs.tiles(tiles.block)) if streams else 0
@@ -384,12 +347,6 @@ def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
     return g.icb * size + LINE, g.mb * size + LINE
 
 
-def paired(g: Geometry, tiles: Grid) -> Pairs:
-    """Return the inner products of blocks of tiles."""
-    counts = [n for n in (tiles.block, tiles.rest) if n]
-    return Pairs(InnerProduct(g.ic, g.block), {n: row_tiles(n, g.block) for n in counts})
-
-
 def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
     """Return how a run transforms the filters; None where that was done when compiling."""
     if not params.raw:
@@ -415,22 +372,9 @@ def _output_lines(m: int) -> tuple[str, ...]:
     return tuple(by_points(matrices(m).output, "d", "r"))
 
 
-def pack_balanced(w: Array, g: Geometry, m: int) -> Array:
-    """Return filters transformed and balanced, as [component][output block][step][block]."""
-    components = _components(w, g, m).reshape(-1, g.ic, g.mb, g.block)
-    return balanced_columns(np.moveaxis(components, 1, 2)).reshape(-1)
-
-
-def _components(w: Array, g: Geometry, m: int) -> Array:
-    """Return filters [M, C, 3, 3] transformed, as [component][channel][output channel]."""
-    padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
-    padded[: w.shape[0]] = w
-    return transform_filters(padded.swapaxes(0, 1), m)
-
-
 def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
-    components = _components(w, g, m)
+    components = transform_filters(in_blocks(w, g).swapaxes(0, 1), m)
     parts = [
         components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
         for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)

@@ -16,7 +16,11 @@ from kernel_program import Call, run_calls, vector_target
 from matmul_workloads import TRUTH, operands, workload
 
 import atc
-from atc.backends.cpu.conv.pointwise_winograd import ConvPointwiseWinograd, RowParams
+from atc.backends.cpu.conv.pointwise_winograd import (
+    ConvGatheredWinograd,
+    ConvPointwiseWinograd,
+    RowParams,
+)
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.matmul.winograd import (
@@ -197,10 +201,26 @@ POINTWISE = {
 }
 
 
-def test_pointwise_convolutions() -> None:
-    target, kernel = machine("zen4"), ConvPointwiseWinograd()
+WINDOWS = {
+    "strided": Case(16, 32, (9, 12), stride=2, epilogue="residual"),
+    "no pad": Case(32, 20, (8, 9), pad=0, epilogue="gated"),
+    "5x5, dilated": Case(16, 16, (13, 11), (5, 5), pad=4, dilation=2, stride=2),
+    "batch": Case(48, 33, (7, 6), batch=2, epilogue="swish"),
+    "3x1": Case(16, 16, (6, 7), (3, 1), pad=1),
+    "one dimension": Case(32, 16, (40,), (4,), stride=2, pad=1),
+    "patches": Case(16, 24, (16, 24), (4, 4), stride=4, pad=0, epilogue="none"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cases"),
+    [(ConvPointwiseWinograd(), POINTWISE), (ConvGatheredWinograd(), WINDOWS)],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_convolutions(kernel: ConvPointwiseWinograd, cases: dict[str, Case]) -> None:
+    target = machine("zen4")
     calls, wanted = [], []
-    for case in POINTWISE.values():
+    for case in cases.values():
         graph, feeds, expected = build(case, 16)
         node = graph.nodes[0]
         w = workload_of(graph, node, graph.constants)
@@ -209,10 +229,11 @@ def test_pointwise_convolutions() -> None:
         arrays = [known[i] for i in node.inputs if i]
         pixels = prod(case.out)
         whole = pixels if case.stride == 1 else case.out[0] if len(case.out) == 2 else 1
+        whole = whole if kernel.name == ConvPointwiseWinograd.name else case.out[0]
         for rows in {1, *(n for n in (2, 4) if whole % n == 0 and pixels // n >= 16)}:
             calls.append(Call(kernel, RowParams(rows=rows), w, arrays))
             wanted.append((case, expected))
-    assert len(calls) > len(POINTWISE)
+    assert len(calls) > len(cases)
     for (case, expected), (got,) in zip(wanted, run_calls(calls, target), strict=True):
         error = np.abs(from_blocks(got, case.filters) - expected).max()
         assert error <= 3e-6 * max(np.abs(expected).max(), 1), case
