@@ -16,6 +16,7 @@ import atc
 from atc.ir.expr import Input, call, cast
 from atc.ir.graph import DType, Graph, Node, TensorType, type_of
 from atc.ir.ops import Map
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
 from atc.passes.layout.widen_f16 import widen_f16
 
@@ -41,6 +42,19 @@ def test_constants_that_larger_results_share_become_floats(
     assert found.types["c"].dtype is stored
     np.testing.assert_array_equal(found.constants["c"].astype(np.float16), constant)
     assert found.types["y"].dtype is H
+
+
+@pytest.mark.parametrize("half", [DType.FLOAT16, DType.BFLOAT16])
+def test_what_is_interpolated_becomes_floats_before(half: DType) -> None:
+    index, weight = np.arange(16).reshape(8, 2) % 4, np.full((8, 2), 0.5, np.float32)
+    types = {"x": TensorType(half, (2, 4)), "y": TensorType(F, (2, 8)),
+             "i": type_of(index), "w": type_of(weight)}  # fmt: skip
+    node = Node(Resample(2, 4, 1, 8, 2), ("x", "i", "w"), ("y",), ("n",))
+    graph = Graph("g", ("x",), ("y",), (node,), types, {"i": index, "w": weight})
+    widening, interpolating = widen_f16(graph, {}).nodes
+    assert widening.op == Map((8,), cast(Input(half, 0), F), (View((1,)),))
+    assert widening.inputs == ("x",)
+    assert interpolating.inputs[0] == widening.outputs[0]
 
 
 @pytest.mark.slow
