@@ -30,7 +30,7 @@ from atc.errors import (
     reason_of,
     way_out,
 )
-from atc.files.regular import regular
+from atc.files.arrays import load_arrays
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
 from atc.pipeline.request import Request
@@ -354,7 +354,7 @@ def check_inputs(path: Path, types: Mapping[str, InputType]) -> None:
 
 def _read_inputs(path: Path, types: Types) -> dict[str, Array]:
     try:
-        with np.load(regular(path), allow_pickle=False) as file:
+        with load_arrays(path) as file:
             arrays = dict(file)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(

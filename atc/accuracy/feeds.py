@@ -10,7 +10,7 @@ import numpy as np
 
 from atc.accuracy.inputs import random_inputs
 from atc.errors import OptionError, one_line, reason_of, way_out
-from atc.files.regular import regular
+from atc.files.arrays import load_arrays
 from atc.ir.graph import Array
 from atc.runtime.network import Network
 
@@ -65,7 +65,7 @@ def _arrays(text: str, names: list[str]) -> Mapping[str, Array]:
 
 def _load(path: Path) -> Any:
     try:
-        return np.load(regular(path), allow_pickle=False)
+        return load_arrays(path)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
             f"{path} can't be read: {one_line(reason_of(error, path), 160)}", where="--input",

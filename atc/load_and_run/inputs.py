@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from atc.errors import OptionError, one_line, reason_of, way_out
+from atc.files.arrays import load_arrays
 from atc.files.regular import regular
 from atc.ir.graph import Array
 from atc.load_and_run.images import read_image
@@ -81,7 +82,7 @@ def _item(item: str) -> Iterator[Given]:
                 for key, array in _json(Path(value)).items():
                     yield Given(key, array)
             case ".npz":
-                with np.load(regular(Path(value)), allow_pickle=False) as arrays:
+                with load_arrays(Path(value)) as arrays:
                     yield from [Given(key, arrays[key]) for key in arrays.files]
             case ".npy":
                 yield Given(name, _npy(Path(value)), named=bool(colon))
@@ -212,7 +213,7 @@ def _number(whose: str, value: object) -> float:
 
 
 def _npy(path: Path) -> Array:
-    array: Array = np.load(regular(path), allow_pickle=False)
+    array: Array = load_arrays(path)
     if not isinstance(array, np.ndarray):
         array.close()
         raise ValueError("the file holds several arrays")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from atc.errors import OptionError, one_line, reason_of, way_out
-from atc.files.regular import regular
+from atc.files.arrays import load_arrays
 from atc.ir.graph import Array
 
 Types = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -75,7 +75,7 @@ def _arrays(file: Path, types: Types) -> dict[str, Array]:
 
 def _load(file: Path) -> dict[str, Array]:
     try:
-        loaded = np.load(regular(file), allow_pickle=False)
+        loaded = load_arrays(file)
         return dict(loaded) if isinstance(loaded, Mapping) else {"": np.asarray(loaded)}
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(

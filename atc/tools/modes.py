@@ -83,7 +83,7 @@ def check_report(request: Request, path: Path, diagnostics: Diagnostics) -> Outc
     except OSError as error:
         raise not_written(path, error, "--check_report") from None
     failed, count = len(result.errors), len(result.findings)
-    text = f"{count} nodes checked, {failed} reasons against compiling; see {path}\n"
+    text = f"nodes checked: {count}, reasons against compiling: {failed}; see {path}\n"
     return Outcome(text, result.errors[0] if result.errors else None)
 
 
