@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from types import EllipsisType, ModuleType
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from atc.tracing.errors import ArgumentError, OperandError, place
+from atc.tracing.indexing import read_indices
 from atc.tracing.recording import Array, Shape
 from atc.tracing.tape import Tape, Tracked, current_tape, traced_tape
 
-_END = np.iinfo(np.int64).max
 _NAMESPACE: list[ModuleType] = []
 REAL = "the array API standard has integers, truths and floats of IEEE 754: use float32 or float16"
 """What to do about arrays of other types, bfloat16 among them."""
@@ -393,57 +393,14 @@ def rest(a: Any, b: Any) -> Tensor:
 
 def _indexed(x: Tensor, key: tuple[Any, ...]) -> Tensor:
     """Return a part: integers, slices, None, `...` and one tensor of integers."""
-    taken = sum(k is not None and not isinstance(k, EllipsisType) for k in key)
-    dots = [k for k, part in enumerate(key) if isinstance(part, EllipsisType)]
-    if len(dots) > 1 or taken > x.ndim:
-        raise ArgumentError(f"{taken} indices of a tensor of {x.ndim} axes", where=place())
-    whole = [slice(None)] * (x.ndim - taken)
-    at = dots[0] if dots else len(key)
-    parts = [*key[:at], *whole, *key[at + 1 :]]
-    starts, ends, axes, steps = list[int](), list[int](), list[int](), list[int]()
-    dropped, added, gathers, axis, kept = list[int](), list[int](), list[tuple[int, Any]](), 0, 0
-    for part in parts:
-        if part is None:
-            added.append(kept)
-            kept += 1
-            continue
-        if isinstance(part, slice):
-            if part != slice(None):
-                by = 1 if part.step is None else operator.index(part.step)
-                first, last = (0, _END) if by > 0 else (_END, -_END)
-                starts.append(first if part.start is None else operator.index(part.start))
-                ends.append(last if part.stop is None else operator.index(part.stop))
-                axes.append(axis)
-                steps.append(by)
-            kept += 1
-        elif isinstance(part, (Tensor, np.ndarray)) and part.dtype.kind in "iu" and part.ndim:
-            gathers.append((axis, part))
-            kept += 1
-        elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-            extent = x.shape[axis]
-            if extent is not None and not -extent <= part < extent:
-                raise ArgumentError(f"index {part} of an axis of {extent}", where=place())
-            starts.append(int(part))
-            ends.append(int(part) + 1 if part != -1 else _END)
-            axes.append(axis)
-            steps.append(1)
-            dropped.append(axis)
-        else:
-            raise OperandError(
-                f"an index of {getattr(part, 'dtype', type(part).__name__)} isn't traced",
-                where=place(), hint="use integers, slices, None, ..., take() or where()",
-            )  # fmt: skip
-        axis += 1
-    if len(gathers) > 1 or (gathers and (dropped or added)):
-        raise OperandError("tensors among other indices aren't traced", where=place(),
-                           hint="use take()")  # fmt: skip
-    found = x
-    if axes:
-        found = node("Slice", x, ints(*starts), ints(*ends), ints(*axes), ints(*steps))
-    for where, index in gathers:
+    found, read = x, read_indices(x.shape, key)
+    if read.axes:
+        sides = (read.starts, read.ends, read.axes, read.steps)
+        found = node("Slice", x, *(ints(*side) for side in sides))
+    for where, index in read.gathers:
         found = node("Gather", found, index, axis=where)
-    if dropped:
-        found = node("Squeeze", found, ints(*dropped))
-    if added:
-        found = node("Unsqueeze", found, ints(*added))
+    if read.dropped:
+        found = node("Squeeze", found, ints(*read.dropped))
+    if read.added:
+        found = node("Unsqueeze", found, ints(*read.added))
     return found
