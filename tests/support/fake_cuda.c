@@ -161,7 +161,9 @@ static int is_stream(const void *stream) { return is_default(stream) || found(st
 static thing *graph_of(unsigned capture)
 {
   thing *at = all;
-  while (at != NULL && !(capture != 0 && at->kind == GRAPH && at->capture == capture && at->origin != NULL)) at = at->next;
+  while (at != NULL && !(capture != 0 && at->kind == GRAPH && at->capture == capture && at->origin != NULL)) {
+    at = at->next;
+  }
   return at;
 }
 

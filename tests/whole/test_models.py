@@ -13,6 +13,12 @@ LONG = {"mge/mobile", "mxnet/mobilenetv2", "mxnet/squeezenet", "ppocr_cls", "ult
 LIKE_OTHERS = {"fastestdet", "mxnet/mobilenetv2", "ort_superres", "ppocr_cls", "yunet_s_320"}
 """Networks of convolutions, as some that are run by default are."""
 
+IMITATED = {
+    "cct_op20", "dtln_1", "go1_policy", "kws_fp32", "kws_qdq", "mge/attn", "mnist_cntk",
+    "mxnet/lenet", "silero_vad_16k_op15", "vespa_tiny_bert",
+}  # fmt: skip
+"""Models that an imitated GPU runs soon enough for every slow run."""
+
 FLOATS = "x86-64-avx512-bf16" if "amx_tile" in host_features() else "host"
 """The machine's own vectors, without products in bf16x3, which err more than the stored noise."""
 
@@ -32,8 +38,9 @@ def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
     check_on_cpu(model, target)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason="../shared/models is not there")
-@pytest.mark.parametrize("model", FILES)
+@pytest.mark.parametrize("model", [
+    pytest.param(m, marks=pytest.mark.slow if m in IMITATED else pytest.mark.fuzz) for m in FILES
+])  # fmt: skip
 def test_a_real_model_gives_its_stored_outputs_on_a_gpu_that_is_imitated(model: str) -> None:
     check_on_device(model, "cuda-emulated", tensor_cores=True)
