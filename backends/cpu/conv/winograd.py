@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import groupby
-
-import numpy as np
 
 from atc.backends.cpu.conv.blocked import (
     BY_LANE,
@@ -29,13 +27,8 @@ from atc.backends.cpu.conv.blocked import (
 )
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.dynamic_shape import rests
-from atc.backends.cpu.conv.winograd_matrices import (
-    by_points,
-    combinations,
-    matrices,
-    transform_filters,
-)
-from atc.backends.cpu.conv.winograd_pairs import in_blocks, pack_balanced, paired
+from atc.backends.cpu.conv.winograd_matrices import filter_lines, input_lines, output_lines
+from atc.backends.cpu.conv.winograd_pairs import pack_balanced, pack_filters, paired
 from atc.backends.cpu.matmul.cost import row_tiles, streamed
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
@@ -58,7 +51,7 @@ from atc.backends.render.tile_geometry import (
 from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array, DType
+from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
 SIZES = (6, 4, 2)
@@ -298,7 +291,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
                        for k, (n, count) in enumerate(widths)],
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
-            "into": _input_lines(m), "back": _output_lines(m),
+            "into": input_lines(m), "back": output_lines(m),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w), "element": w.input(0).dtype.c,
@@ -354,32 +347,7 @@ def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
     m, nv, tiles = params.m, params.nv, grid(g, params)
     once = not tiles.counted and g.batch == 1 and tiles.rows >= tiles.down
     stride = g.ic * nv * g.block + LINE
-    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, _filter_lines(m))
-
-
-@cache
-def _filter_lines(m: int) -> tuple[str, ...]:
-    return tuple(combinations(matrices(m).filter, "d", "v"))
-
-
-@cache
-def _input_lines(m: int) -> tuple[str, ...]:
-    return tuple(combinations(matrices(m).input, "d", "v"))
-
-
-@cache
-def _output_lines(m: int) -> tuple[str, ...]:
-    return tuple(by_points(matrices(m).output, "d", "r"))
-
-
-def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
-    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
-    components = transform_filters(in_blocks(w, g).swapaxes(0, 1), m)
-    parts = [
-        components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
-        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)
-    ]
-    return np.concatenate(parts, axis=1).reshape(-1)
+    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, filter_lines(m))
 
 
 TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}

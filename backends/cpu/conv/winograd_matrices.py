@@ -179,3 +179,21 @@ def _times(factor: Fraction, x: str, of: Arithmetic) -> str:
 
 def _number(factor: Fraction) -> str:
     return f"v_set1({literal(float(factor), DType.FLOAT)})"
+
+
+@cache
+def filter_lines(m: int) -> tuple[str, ...]:
+    """Return the one-dimensional filters' transform d -> v in C."""
+    return tuple(combinations(matrices(m).filter, "d", "v"))
+
+
+@cache
+def input_lines(m: int) -> tuple[str, ...]:
+    """Return the one-dimensional inputs' transform d -> v in C."""
+    return tuple(combinations(matrices(m).input, "d", "v"))
+
+
+@cache
+def output_lines(m: int) -> tuple[str, ...]:
+    """Return the one-dimensional products' transform d -> r in C."""
+    return tuple(by_points(matrices(m).output, "d", "r"))

@@ -1,4 +1,4 @@
-"""Winograd's inner products of the transformed tiles of his convolutions, by output channels."""
+"""Transformed filters of Winograd's convolutions, and his inner products of transformed tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from atc.backends.cpu.conv.winograd_matrices import transform_filters
 from atc.backends.cpu.matmul.cost import Tile, row_tiles
 from atc.backends.render.inner_product import InnerProduct, balanced_columns
-from atc.backends.render.tile_geometry import Geometry
+from atc.backends.render.tile_geometry import Geometry, panels
 from atc.ir.graph import Array
 
 
@@ -68,3 +68,13 @@ def pack_balanced(w: Array, g: Geometry, m: int) -> Array:
     components = transform_filters(in_blocks(w, g).swapaxes(0, 1), m)
     blocks = components.reshape(-1, g.ic, g.mb, g.block)
     return balanced_columns(np.moveaxis(blocks, 1, 2)).reshape(-1)
+
+
+def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
+    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
+    components = transform_filters(in_blocks(w, g).swapaxes(0, 1), m)
+    parts = [
+        components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
+        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)
+    ]
+    return np.concatenate(parts, axis=1).reshape(-1)
