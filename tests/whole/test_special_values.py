@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
+from atc.backends.cpu.matmul.packed_int8 import MatMulFixedPointTile
 from atc.backends.cpu.matmul.winograd import (
     BlockParams,
     GroupParams,
@@ -27,8 +28,9 @@ from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machines import MACHINES
 from atc.backends.target import host_features
 from atc.backends.targets import get_target
-from atc.ir.graph import Array, DType, TensorType
+from atc.ir.graph import Array, DType, TensorType, type_of
 from atc.ir.ops import MatMul, identity_epilogue
+from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
 from support import CONSTANT_INPUTS, compile_models, node_model
 
@@ -155,6 +157,7 @@ INNER_PRODUCT = (
     "Winograd's inner product makes NaN of all results of a row with an infinity (a column, where "
     "rows are constant), and loses digits of rows below 2^-126."
 )
+FIXED_POINT = "Products in fixed point make NaN of all results of a row with an infinity."
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
     "90112 in bfloat16."
@@ -267,6 +270,24 @@ def test_what_an_inner_product_makes_of_infinities() -> None:
         assert 1e-6 < low < 1e-2
 
 
+def test_fixed_point() -> None:
+    """The sentence FIXED_POINT."""
+    target, rng = vector_target("x86-64-avx512-vnni"), np.random.default_rng(0)
+    op = MatMulPacked(2, 16, 64, 32, 4, identity_epilogue(DType.FLOAT))
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    q = rng.integers(0, 256, (16, 2, 16)).astype(np.uint8)
+    scales = np.ones((16, 2), np.float32)
+    types = tuple(type_of(a) for a in (x, q, scales))
+    w = Workload(op, (*types, None), (TensorType(DType.FLOAT, (2, 16)),), (False, True, True, True))
+    kernel = MatMulFixedPointTile()
+    params = kernel.parameters(w, target)[0]
+    (plain,) = run_calls([Call(kernel, params, w, [x, q, scales, None])], target)[0]
+    x[1, 40] = INF
+    (got,) = run_calls([Call(kernel, params, w, [x, q, scales, None])], target)[0]
+    assert np.isnan(got[1]).all()
+    np.testing.assert_array_equal(got[0], plain[0])
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"), [("allow_fp32_to_fp16", INF), ("allow_fp32_to_bf16", 90112)]
 )
@@ -335,5 +356,5 @@ def test_the_page_says_just_that() -> None:
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
-        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, MODES, *PRODUCTS.values(),
+        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, *PRODUCTS.values(),
     }  # fmt: skip
