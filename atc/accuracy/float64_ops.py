@@ -47,17 +47,25 @@ class Conv(OpRun):
 
 
 class BatchNormalization(OpRun):
-    """ONNX's BatchNormalization before opset 14, as models for inference have it."""
+    """ONNX's BatchNormalization before opset 14: in training where it lists more outputs."""
 
     op_domain = ""
 
     def _run(
         self, x: Floats, scale: Floats, bias: Floats, mean: Floats, variance: Floats, *,
         epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0,
-    ) -> tuple[Floats]:  # fmt: skip
+    ) -> tuple[Floats, ...]:  # fmt: skip
         shape = (-1, *[1] * (x.ndim - 2))
+        more: tuple[Floats, ...] = ()
+        if len(self.onnx_node.output) > 1:  # in training
+            axes = (0, *range(2, x.ndim))
+            batch = (x.mean(axes), x.var(axes))
+            kept = zip((mean, variance), batch, strict=True)
+            more = (*(momentum * old + (1 - momentum) * new for old, new in kept), *batch)
+            mean, variance = batch
         factor = scale / np.sqrt(variance + epsilon)
-        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+        y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
+        return (y, *more)[: len(self.onnx_node.output)]
 
 
 class GatherElements(OpRun):

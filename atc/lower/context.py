@@ -67,6 +67,13 @@ class LoweringContext:
         """Return whether output `i` is listed and named."""
         return i < len(self.node.outputs) and bool(self.node.outputs[i].name)
 
+    def is_read(self, i: int) -> bool:
+        """Return whether a node or the model's outputs take output `i`."""
+        if i >= len(self.node.outputs):
+            return False
+        value = self.node.outputs[i]
+        return value.is_graph_output() or bool(value.uses())
+
     # ---- inputs -------------------------------------------------------------------------------
 
     def has(self, i: int) -> bool:

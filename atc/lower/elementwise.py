@@ -11,7 +11,7 @@ from atc.ir.expr import UNARY, Expr, call, cast, const
 from atc.ir.graph import DType
 from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
-from atc.lower.training import batch_statistics
+from atc.lower.training import batch_statistics, trains
 
 
 def compute(ctx: LoweringContext, build: Callable[..., Expr], *inputs: str) -> str:
@@ -393,7 +393,9 @@ def where(ctx: LoweringContext) -> str:
 @lowers("BatchNormalization")
 def batch_normalization(ctx: LoweringContext) -> str | tuple[str, ...]:
     """ONNX BatchNormalization-15: at inference x * s + t with s, t per channel."""
-    if ctx.int("training_mode", 0):
+    if trains(ctx):
+        if ctx.is_read(3) or ctx.is_read(4):
+            raise ctx.unsupported("BatchNormalization's saved mean and variance are read")
         return batch_statistics(ctx)
     if any(ctx.wants(i) for i in range(1, 5)):
         raise ctx.unsupported("BatchNormalization's training outputs are asked for")

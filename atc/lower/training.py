@@ -73,6 +73,13 @@ def _amplified(x: Expr, mask: Expr, ratio: Expr, training: Expr) -> Expr:
     return cast(call("Mul", call("Mul", cast(mask, work), cast(x, work)), scale), x.dtype)
 
 
+def trains(ctx: LoweringContext) -> bool:
+    """Return whether a BatchNormalization trains: before opset 14 its list of outputs says so."""
+    if ctx.opset >= 14:
+        return bool(ctx.int("training_mode", 0))
+    return any(ctx.wants(i) for i in range(1, 5))
+
+
 def batch_statistics(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX BatchNormalization-15 in training: the batch's statistics, and the running ones."""
     b, x = ctx.b, ctx.type(0)

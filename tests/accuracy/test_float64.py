@@ -85,3 +85,14 @@ def test_batches_are_normalized_by_stored_statistics() -> None:
     model = node_model("BatchNormalization", [x, *parts], opset=9, constant=[], epsilon=0.0)
     (y,) = evaluate(model, x, *parts)
     np.testing.assert_allclose(y.ravel(), [0.0, 0.5, 1.0, 1.5])
+
+
+def test_listed_statistics_are_those_of_the_batch() -> None:
+    x = np.array([[[1.0, 3.0]], [[5.0, 7.0]]], np.float32)
+    parts = [np.array([v], np.float32) for v in (2, 1, 0, 1)]
+    model = node_model(
+        "BatchNormalization", [x, *parts], 3, opset=9, constant=[], epsilon=0.0, momentum=0.75
+    )
+    y, mean, variance = evaluate(model, x, *parts)
+    np.testing.assert_allclose(y.ravel(), (x.ravel() - 4) / np.sqrt(5) * 2 + 1)
+    np.testing.assert_allclose([*mean, *variance], [0.75 * 0 + 0.25 * 4, 0.75 * 1 + 0.25 * 5])

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
 from atc.ir.graph import Array
-from support import Batch, compile_graph, node_model
+from support import Batch, compile_graph, node_model, run_model
 
 PREVIEW = "ai.onnx.preview.training"
 
@@ -106,6 +106,27 @@ def test_batch_statistics(name: str, rank: int) -> None:
         assert got.dtype == dtype
         tolerance = 2 * float(np.finfo(dtype).eps) + 1e-7  # attributes are floats
         np.testing.assert_allclose(got.astype(np.float64), value, 8 * tolerance, 8 * tolerance)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13])
+def test_before_opset_14_more_outputs_than_one_are_training(opset: int) -> None:
+    """What PyTorch's exporters left unread is listed nevertheless; onnxruntime is the truth."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    arrays = batch_inputs("float32", 3)
+    model = node_model("BatchNormalization", arrays, 5, opset=opset, constant=(), momentum=0.7)
+    saved = model.graph.output[3:]
+    del model.graph.output[3:]
+    model.ir_version = 8
+    for result, array in zip(model.graph.output, (arrays[0], *arrays[3:]), strict=True):
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        result.CopyFrom(helper.make_tensor_value_info(result.name, kind, array.shape))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(None, {f"x{k}": a for k, a in enumerate(arrays)})
+    for got, want in zip(run_model(model, arrays), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # of inputs around 10
+    model.graph.output.extend(saved)
+    with pytest.raises(AtcError, match="saved mean and variance are read"):
+        run_model(model, arrays)
 
 
 # ---- optimizers ---------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ def _softmax(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 def _normalized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
     """Apply a BatchNormalization as a scale and an offset, computed from the statistics."""
-    if node.get("training_mode", 0):
+    if node.get("training_mode", 0) or len(node.results) > 1:
         raise node.refuse("it is in training")
     x, *rest = xs
     if any(v.array is None for v in rest):

@@ -29,6 +29,7 @@ from atc.lower.gradient.derivatives import (
 )
 from atc.lower.indexed_access import take
 from atc.lower.reduce import reduce_axes, reduction_axes
+from atc.lower.training import trains
 
 # ---- movement -----------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ def batch_normalization(step: Step) -> list[str]:
     """At inference: y = s (x - m) / sqrt(v + e) + t, per channel."""
     ctx, b, shape = step.ctx, step.ctx.b, step.shape(0)
     epsilon = step.at.float("epsilon", 1e-5)
-    if step.at.int("training_mode"):
+    if trains(step.at):
         if any(step.gradients[1:]):
             raise ctx.unsupported("the gradient of a BatchNormalization's running statistics")
         return normalized(step, [d for d in range(len(shape)) if d != 1], epsilon)
