@@ -107,7 +107,7 @@ def test_high_precision_leaves_out_large_winograd_tiles() -> None:
     assert left
     assert out
     assert all("m=2" in label and "pairs" not in label for label in left)
-    large = ("conv_winograd(m=4", "conv_winograd(m=6")
+    large = ("conv_winograd(m=4", "conv_winograd(m=6", "conv_gathered_winograd(")
     assert all(label.startswith(large) or "pairs=True" in label for label in out)
 
 
