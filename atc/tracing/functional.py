@@ -207,13 +207,19 @@ def one_hot(indices: Tensor, classes: int, dtype: Any = np.float32) -> Tensor:
 # ---- losses -------------------------------------------------------------------------------------
 
 
-def cross_entropy(pred: Tensor, label: Tensor, axis: int = 1) -> Tensor:
-    """Return the mean of -log softmax(pred) at the labels, which have the shape without `axis`."""
-    return nll_loss(log_softmax(pred, axis), label, axis)
+def cross_entropy(pred: Tensor, label: Tensor, axis: int = 1, ignore_index: int = -100) -> Tensor:
+    """Return the mean of -log softmax(pred) at the labels, which have the shape without `axis`.
+
+    Labels that are `ignore_index` don't count, as in PyTorch. One that is no class makes the loss
+    NaN, and has no gradient.
+    """
+    return nll_loss(log_softmax(pred, axis), label, axis, ignore_index)
 
 
-def nll_loss(log_probabilities: Tensor, label: Tensor, axis: int = 1) -> Tensor:
-    """Return the negated mean of the values at the labels."""
+def nll_loss(
+    log_probabilities: Tensor, label: Tensor, axis: int = 1, ignore_index: int = -100
+) -> Tensor:
+    """Return the negated mean of the values at the labels, by the rules of `cross_entropy`."""
     label, along = asarray(label), axis_of(log_probabilities, axis)
     shape = [n for k, n in enumerate(log_probabilities.shape) if k != along]
     if [*label.shape] != shape or label.dtype.kind not in "iu":
@@ -221,8 +227,13 @@ def nll_loss(log_probabilities: Tensor, label: Tensor, axis: int = 1) -> Tensor:
             f"labels of {label.dtype} {[*label.shape]} for predictions of "
             f"{[*log_probabilities.shape]}", where=place(), hint=f"give integers {shape}",
         )  # fmt: skip
-    at = xp.expand_dims(xp.astype(label, np.int64), axis=axis)
-    return -xp.mean(xp.take_along_axis(log_probabilities, at, axis=axis))
+    label, dtype = xp.astype(label, np.int64), log_probabilities.dtype
+    counts = label != ignore_index
+    is_class = counts & (label >= 0) & (label < log_probabilities.shape[along])
+    at = xp.expand_dims(xp.where(is_class, label, 0), axis=axis)
+    values = xp.squeeze(xp.take_along_axis(log_probabilities, at, axis=axis), axis=axis)
+    others = xp.where(counts, asarray(np.array(np.nan, dtype)), asarray(np.array(0, dtype)))
+    return -xp.sum(xp.where(is_class, values, others)) / xp.sum(xp.astype(counts, dtype))
 
 
 def square_loss(pred: Tensor, label: Tensor) -> Tensor:

@@ -68,6 +68,12 @@ CASES: dict[str, tuple[Any, Any, list[Any]]] = {
     "cross_entropy": (lambda x: functional.cross_entropy(x, LABELS),
                       lambda x: -np.log(softmax(x))[[0, 1], LABELS].mean(),
                       [RNG.normal(size=(2, 3))]),
+    "labels that don't count": (
+        lambda x: functional.cross_entropy(x, np.array([2, -100, 0])),
+        lambda x: -np.log(softmax(x))[[0, 2], [2, 0]].mean(), [RNG.normal(size=(3, 4))]),
+    "a class that doesn't count": (
+        lambda x: functional.nll_loss(x, np.array([[1, 0], [1, 3]]), 1, ignore_index=1),
+        lambda x: -(x[0, 0, 1] + x[1, 3, 1]) / 2, [RNG.normal(size=(2, 4, 2))]),
     "square_loss": (functional.square_loss, lambda x, y: ((x - y) ** 2).mean(),
                     [IMAGES, IMAGES * 0.3 + 0.1]),
     "l1_loss": (functional.l1_loss, lambda x, y: abs(x - y).mean(), [IMAGES, IMAGES * 0.3 + 0.1]),
@@ -177,3 +183,19 @@ def test_batch_statistics_are_taken_in() -> None:
 def test_labels_of_another_shape_are_refused(loss: Any, label: Any) -> None:
     with pytest.raises(ArgumentError, match=r"labels of .* for predictions of \[2, 3\]"):
         loss(Tensor(np.ones((2, 3), np.float32)), label)
+
+
+@pytest.mark.parametrize("label", [3, -1, -99, 1 << 40])
+def test_a_label_that_is_no_class_is_seen_in_the_loss_alone(label: int) -> None:
+    x = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -0.5]], np.float32)
+    manager = GradManager()
+    tensor = Parameter(x)
+    manager.attach(tensor)
+    with manager:
+        loss = functional.cross_entropy(tensor, np.array([label, 1]))
+        manager.backward(loss)
+    assert np.isnan(loss.numpy())
+    (_, row) = want = np.zeros_like(x)
+    row += softmax(x)[1] / 2
+    row[1] -= 0.5
+    np.testing.assert_allclose(tensor.grad.numpy(), want, rtol=1e-5, atol=1e-7)
