@@ -219,6 +219,7 @@ def test_a_library_is_named_as_a_folder(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("strip", [False, True])
 def test_a_library_of_several_networks_is_stripped(strip: bool, tmp_path: Path) -> None:
     path = matrix(tmp_path, f"strip = {str(strip).lower()}\n")
@@ -245,6 +246,7 @@ def with_head(path: Path, outputs: int, body_last: bool) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_networks_share_constants_one_by_one(tmp_path: Path) -> None:
     """A body that two networks have, though not at the same place, lies in their library once."""
     with_head(tmp_path / "net0.onnx", 10, False)

@@ -248,6 +248,7 @@ def rubbish(connection: socket.socket, server: Server) -> None:
     connection.sendall(os.urandom(1000))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("scheme", ["http", "redis"])
 @pytest.mark.parametrize("answer", [hang, trickle, endless, cut_off, failing, rubbish])
 def test_a_store_in_trouble_costs_one_warning_and_little_time(

@@ -82,6 +82,7 @@ def test_the_first_wrong_node_is_named(
         assert float(error) == pytest.approx(2 / np.sqrt(count), rel=1e-3), result
 
 
+@pytest.mark.slow
 def test_a_node_whose_fault_no_output_shows_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

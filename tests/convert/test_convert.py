@@ -192,6 +192,7 @@ def test_a_converter_that_fails_is_one_line(
     assert "net.pkl" in caught.value.where
 
 
+@pytest.mark.slow
 def test_a_converter_that_hangs_is_ended(
     converter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

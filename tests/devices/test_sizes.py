@@ -94,6 +94,7 @@ def test_what_is_no_size_is_refused(text: str, tmp_path: Path) -> None:
         atc.compile(DIGITS, tmp_path / "d", max_ram=text)
 
 
+@pytest.mark.slow
 def test_sizes_are_the_same_of_cached_objects(tmp_path: Path) -> None:
     def sizes() -> object:
         return atc.compile(

@@ -103,7 +103,7 @@ def test_a_changed_weight_fails_the_self_test(tmp_path: Path) -> None:
     assert re.fullmatch(rf"selftest: the weights .* damaged.*: {output}: {node}", said)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "board"),
     [
@@ -140,6 +140,7 @@ def test_programs_for_real_boards_lie_in_their_memory(
     assert 0 <= image.read_bytes().find(block) < 4096, "the boot ROM looks in the first 4 KB"
 
 
+@pytest.mark.slow
 def test_an_esp32_c3_boots_from_its_flash(tmp_path: Path) -> None:
     readelf = require("riscv64-unknown-elf-readelf")
     folder = starter(tmp_path, "riscv32")

@@ -71,6 +71,7 @@ def test_a_program_runs_by_ssh_and_leaves_nothing(ssh: str, folder: Path) -> Non
     assert "by ssh:" in runner.machine()
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_over_there(ssh: str, folder: Path) -> None:
     (folder / "program").write_text("#!/bin/sh\nexec sleep 60\n")
     begin, before = time.monotonic(), left_over()

@@ -126,6 +126,7 @@ def test_what_is_no_object_is_not_taken(
     assert len(reported) == 1
 
 
+@pytest.mark.slow
 def test_workers_that_hang_are_not_waited_for(
     cluster: str, jobs: list[RemoteJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_what_is_not_wanted_any_more_is_ended(jobs: list[RemoteJob], tmp_path: P
     assert time.monotonic() - begin < 30
 
 
+@pytest.mark.slow
 def test_what_is_given_up_is_ended_on_the_workers(
     cluster: str, jobs: list[RemoteJob], tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_what_is_given_up_is_ended_on_the_workers(
     assert "made nothing for 2 s" in reported[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("unconfigured")
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:8786"])
 def test_a_cluster_that_is_away_costs_one_warning(
@@ -217,6 +220,7 @@ def test_programs_run_where_the_resource_is(cluster: str) -> None:
     assert (done.status, done.stdout) == (0, b"word\nsome data")
 
 
+@pytest.mark.slow
 def test_one_measurement_at_a_time_for_each_device(cluster: str, tmp_path: Path) -> None:
     """Both workers have one device: of four programs two run at a time, never more."""
     lines = f"mkdir {tmp_path}/$$; ls {tmp_path} | wc -l; sleep 0.2; rmdir {tmp_path}/$$"

@@ -70,6 +70,7 @@ def test_l03_thread(run: Any, library: Path) -> None:
     run(library, "--thread=0", status=1)
 
 
+@pytest.mark.slow
 def test_l03_threads_that_disagree_are_reported(run: Any, tmp_path: Path) -> None:
     body = "static int calls; *(float *)call->output_data[0] = (float)calls++;"
     words = external_words("Counter", body, tmp_path)
@@ -527,12 +528,14 @@ def calls(run: Any, model: Path, *words: object) -> int:
     return int(found["compile"]["kernel_calls"])
 
 
+@pytest.mark.slow
 def test_l26_enable_fuse_conv_bias_nonlinearity(run: Any, model: Path) -> None:
     fused = calls(run, model, "--enable-fuse-conv-bias-nonlinearity")
     assert fused == calls(run, model)
     assert fused < calls(run, model, "--enable-fuse-conv-bias-nonlinearity=0", "--enable_jit=0")
 
 
+@pytest.mark.slow
 def test_l27_enable_fuse_conv_bias_with_z(run: Any, tmp_path: Path) -> None:
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     nodes = [node("Conv", ["x", "w"], ["c"], pads=[1] * 4), node("Add", ["c", "x"], ["s"]),
@@ -621,6 +624,7 @@ def test_l33_disable_mem_opt(run: Any, model: Path, tmp_path: Path) -> None:
     assert all(a + size <= b for (a, size), (b, _) in zip(places, places[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_l34_workspace_limit(run: Any, model: Path, tmp_path: Path) -> None:
     kept = tmp_path / "net"
     run(model, "--workspace_limit=0", f"--model-dump={kept}", "--iter=1")
@@ -900,6 +904,7 @@ def test_l54_verbose(run: Any, model: Path) -> None:
     assert "[DEBUG]" not in run(model, C99, "--iter=1").err
 
 
+@pytest.mark.slow
 def test_l55_disable_assert_throw(run: Any, tmp_path: Path) -> None:
     right, wrong = tmp_path / "right.mge", tmp_path / "wrong.mge"
     right.write_bytes(dump_with_cases())

@@ -228,7 +228,7 @@ def test_the_command_line(folder: Path) -> None:
     assert report["inputs"]["x"] == "f32[3,3,8,8]"
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "status"),
     [

@@ -111,6 +111,7 @@ def test_its_record_holds_and_equal_networks_are_equal_bytes(tmp_path: Path) -> 
     assert wheel(tmp_path).read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_cross_compiled_network_has_the_tag_of_its_processor(tmp_path: Path) -> None:
     require("aarch64-linux-gnu-gcc")
     file = wheel(tmp_path, target="aarch64-neon")

@@ -96,7 +96,7 @@ QUICK = (("c99", 3, False), ("host", 3, False))
 MORE = (("host", 3, True), ("host", 2, False), ("x86-64-avx2", 4, False))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [*(pytest.param(b) for b in QUICK), *(pytest.param(b, marks=pytest.mark.slow) for b in MORE)],

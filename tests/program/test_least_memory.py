@@ -180,6 +180,7 @@ def test_so_have_rows_of_any_windows_and_nothing_beside_them_is_touched(
     check(name, target, height, tmp_path, *SANITIZED)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("quantized", [True, False])
 def test_a_row_of_padding_alone_needs_no_row_of_what_is_read(
     quantized: bool, tmp_path: Path
@@ -290,7 +291,7 @@ def test_so_have_rows_of_floats(name: str, height: int, tmp_path: Path) -> None:
     check(name, "cortex-m3", height, tmp_path, *SANITIZED, quantized=False)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "height"),
     [("inverted residuals", "x86-64-avx512-vnni", 1), ("wide windows", "x86-64-sse2", 2),
@@ -329,6 +330,7 @@ def test_rows_pass_through_a_pool_on_every_small_core(target: str, tmp_path: Pat
     assert plan.size < 49 * 40 * 16 / 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("quantized", [True, False])
 def test_a_limit_of_ram_brings_them_to_any_processor(quantized: bool, tmp_path: Path) -> None:
     model = CHAINS["first layers"].model(quantized)

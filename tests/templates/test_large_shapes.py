@@ -137,7 +137,7 @@ def sources_of(graph: Graph, target: Target) -> list[KernelSource]:
 COMPILERS = {"x86_64": "cc", "aarch64": "aarch64-linux-gnu-gcc"}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-avx512-vnni", "x86-64-avx2", "aarch64-neon", "c99"])
 @pytest.mark.parametrize("layers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_indices_are_no_ints(layers: bool, target: str, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def named(diagnosis: Diagnosis, name: str, area: str = "targets") -> Finding:
     return found
 
 
+@pytest.mark.slow
 def test_a_machine_with_the_hosts_compiler_alone(machine: Machine) -> None:
     found = diagnose(machine("gcc", "as", "ld"))
     assert found.exit_status == 0

@@ -100,7 +100,7 @@ CASES: list[tuple[Callable[..., Tensor], list[np.ndarray]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "arrays"), CASES)
 def test_second_derivatives_are_differences_of_first_ones(
     function: Callable[..., Tensor], arrays: list[np.ndarray]

@@ -359,6 +359,7 @@ def gradients(**keywords: Any) -> tuple[list[Any], int]:
     return [w.grad.numpy() for w in weights if w.grad is not None], library.function("arena_size")()
 
 
+@pytest.mark.slow
 def test_memory_is_spared_as_the_configurations_say() -> None:
     plain, most = gradients()
     sublinear, less = gradients(sublinear_memory_config=SublinearMemoryConfig(num_worker=1))

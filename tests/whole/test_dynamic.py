@@ -521,6 +521,7 @@ def test_no_address_is_needed_for_nothing(tmp_path: Path) -> None:
     assert c.call("run_tensors")(c.context, inputs, outputs) == ARGUMENT
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "host"])
 def test_attention_of_no_rows(target: str, tmp_path: Path) -> None:
     nodes = [

@@ -67,6 +67,7 @@ def find_speech(
     return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
 
+@pytest.mark.slow
 def test_each_frame_is_what_onnxruntime_says(vad: Path) -> None:
     with atc.load(vad / "vad") as net:
         assert [t.name for t in net.inputs] == ["input"]

@@ -58,7 +58,7 @@ def model(head: str, tail: str) -> tuple[onnx.ModelProto, list[np.ndarray]]:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), arrays
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["c99", "x86-64-avx2", "x86-64-avx512"])
 def test_an_epilogue_may_end_in_another_type(target: str) -> None:
     if target != "c99" and not runnable(target):

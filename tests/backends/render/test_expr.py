@@ -29,7 +29,7 @@ def comparison(op: str, dtype: type, end: str, swapped: bool) -> onnx.ModelProto
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_ends_of_a_range_compile_without_warnings(swapped: bool) -> None:
     cases = [(op, t, end) for op in OPS for t in TYPES for end in ("min", "max")]

@@ -66,6 +66,7 @@ def test_an_archive_is_made_anew(host: Compiler, tmp_path: Path) -> None:
     assert archive_static(host, names, "libnet.a", tmp_path).read_bytes() == first
 
 
+@pytest.mark.slow
 def test_a_link_by_the_linker_itself_is_the_compilers(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -536,6 +536,7 @@ def test_m_24_where_errors_of_queued_calls_are_raised(
     assert done.stdout == f"{seen}\n", done.stderr
 
 
+@pytest.mark.slow
 def test_m_25_a_full_queue_lets_callers_wait(logarithm: Path) -> None:
     """At length 1 each call has ended before the next one is queued; a long queue takes all."""
     code = (
@@ -757,6 +758,7 @@ def test_m_35_inputs_in_binary_dumps(
     assert {name.rpartition("-inp")[2] for name in both - outputs} >= {"0"}
 
 
+@pytest.mark.slow
 def test_m_36_measured_times_are_kept_or_not(built: Path, tmp_path: Path) -> None:
     assert len(list((built / "times").rglob("*.json"))) == 1
     environ = {"ASCEND_CACHE_PATH": str(tmp_path)}

@@ -14,7 +14,7 @@ from atc.backends.target import host_features
 from atc.backends.targets import get_target
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-vnni"])
 @pytest.mark.parametrize("pads", [(2, 1, 0, 3), (0, 0, 1, 1)])
 def test_first_layers_in_vectors_pad_what_they_copy_with_its_zero_point(

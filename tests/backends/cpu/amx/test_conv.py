@@ -190,7 +190,7 @@ def test_bytes_give_the_exact_sums() -> None:
         np.testing.assert_array_equal(plain, want, err_msg=f"{label}: {call}")
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
     find(compiler)

@@ -146,6 +146,7 @@ PACKED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_filters_of_the_run_against_numpy(target: str) -> None:
     """Filters that aren't constants are packed in the call; some ways to cut them show it."""

@@ -88,6 +88,7 @@ def check(kind: str, target_name: str, most: int) -> None:
             np.testing.assert_array_equal(halves, wanted, str(case))
 
 
+@pytest.mark.slow
 def test_a_block_of_rows_of_float16_gives_the_numbers_of_floats() -> None:
     check("direct", "x86-64-avx2", 1)
 

@@ -100,7 +100,7 @@ MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
 """Targets whose instructions the others' are a part of."""
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -138,6 +138,7 @@ IN_PAIRS = {
 """Convolutions without weights of -128, of which two products fit 16 bits by a bit."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["aarch64-neon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("armv7-neon", ARM[0]))],

@@ -111,7 +111,7 @@ def test_every_parameter_set_of_every_shape_and_view(target: str, part: int) -> 
     check(every_call(SHAPES[part::4], target), target)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
     record = replace(vector_target(target), machine=MACHINES["zen5"])

@@ -103,6 +103,7 @@ def left(w: Workload) -> Workload:
     return replace(w, constant=(True, False, *w.constant[2:]))
 
 
+@pytest.mark.slow
 def test_constant_first_operands() -> None:
     target = machine("zen4")
     sizes = ((16, 16, 48), (17, 1, 64), (31, 33, 96), (40, 50, 240), (64, 100, 80))
@@ -249,6 +250,7 @@ def test_images_that_cut_into_no_rows_are_left_to_others() -> None:
         assert bool(kernel.parameters(w, target)) == able
 
 
+@pytest.mark.slow
 def test_pointwise_convolutions_store_float16() -> None:
     target, kernel, calls = machine("zen4"), ConvPointwiseWinograd(), []
     for case in POINTWISE.values():
@@ -278,6 +280,7 @@ SQUARE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_products_of_transformed_tiles_err_little_more_than_ordinary_sums(every: bool) -> None:
     """One size of tiles and of blocks of them, or every one, beside the best ordinary set."""

@@ -100,6 +100,7 @@ def check(target: Target, every: int = 1) -> None:
         np.testing.assert_array_equal(got, want, err_msg=str(one))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 def test_every_pair_of_bytes_has_the_bits_of_the_floats(name: str) -> None:
     check(on_host(name))
