@@ -228,12 +228,14 @@ def nll_loss(
             f"{[*log_probabilities.shape]}", where=place(), hint=f"give integers {shape}",
         )  # fmt: skip
     label, dtype = xp.astype(label, np.int64), log_probabilities.dtype
+    wide = np.result_type(dtype, np.float32)  # halves hold neither such sums nor such counts
     counts = label != ignore_index
     is_class = counts & (label >= 0) & (label < log_probabilities.shape[along])
     at = xp.expand_dims(xp.where(is_class, label, 0), axis=axis)
     values = xp.squeeze(xp.take_along_axis(log_probabilities, at, axis=axis), axis=axis)
     others = xp.where(counts, asarray(np.array(np.nan, dtype)), asarray(np.array(0, dtype)))
-    return -xp.sum(xp.where(is_class, values, others)) / xp.sum(xp.astype(counts, dtype))
+    total = xp.sum(xp.astype(xp.where(is_class, values, others), wide))
+    return xp.astype(-total / xp.sum(xp.astype(counts, wide)), dtype)
 
 
 def square_loss(pred: Tensor, label: Tensor) -> Tensor:

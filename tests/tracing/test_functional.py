@@ -199,3 +199,12 @@ def test_a_label_that_is_no_class_is_seen_in_the_loss_alone(label: int) -> None:
     row += softmax(x)[1] / 2
     row[1] -= 0.5
     np.testing.assert_allclose(tensor.grad.numpy(), want, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("count", [1000, 70_000])
+def test_cross_entropies_of_halves_are_summed_in_floats(count: int) -> None:
+    x = np.zeros((count, 2), np.float16)
+    x[::2, 1] = 300.0
+    found = functional.cross_entropy(Tensor(x), np.zeros(count, np.int64))
+    assert found.dtype == np.float16
+    assert abs(float(found) - (300 + np.log(2)) / 2) < 0.1
