@@ -31,14 +31,18 @@ RESERVED = frozenset({
 can be called."""
 
 LOCALS = re.compile(
-    r"[AB]\d+|[tw]\d+|add_time|advance|arena|begin|budget|compute|ctx|difference|log_status"
-    r"|nanoseconds|observe|run_partitions|seen|status|watched_value|weights|write_log"
+    r"[AB]\d+|[tw]\d+|add_time|advance|arena|axis|begin|branches_\d+|budget|compute|ctx|difference"
+    r"|failed|log_status|nanoseconds|observe|operands|partitions_\d+|phase|run_partitions|seen|status"
+    r"|watched_value|weights|write_log"
     r"|atc_.*|.*_t|[A-Z][A-Z0-9]*_[A-Z0-9_]*|EOF|INFINITY|NAN"
 )
 """What the generated run function uses beside its tensors: locals, kernels, types, macros."""
 
 OF_RANGES = re.compile(r"at|d")
 """What it uses, too, where extents are known only when it runs."""
+
+OF_STRIPES = re.compile(r"join_stripes|r|rows?|shift_rolling_buffer")
+"""What it uses, too, where calls run stripe by stripe."""
 
 OF_DEVICES = re.compile(
     r"add_device_time|at|count|CU[a-z]\w*|enter_there|given|gpu|gpu_.*|host_in|host_out|hosted|in"

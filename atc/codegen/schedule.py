@@ -14,9 +14,9 @@ from atc.codegen.uses import Uses, extent_text
 from atc.dims import concrete, is_data_dependent
 from atc.ir.graph import model_name
 from atc.memory.arena import Arena
-from atc.names import OF_DEVICES, OF_RANGES, comment, tensor_identifiers
+from atc.names import OF_DEVICES, OF_RANGES, OF_STRIPES, comment, tensor_identifiers
 from atc.program.placement import uses_device
-from atc.program.steps import Program, touched, walk
+from atc.program.steps import CascadeLoop, Program, touched, walk
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ def make_schedule(
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls, and what is done `around` them."""
     program, arena, weights = plan.program, plan.arena, plan.weights
-    used = [*([OF_RANGES] if program.dims else []), *([OF_DEVICES] if uses_device(program) else [])]
+    striped = any(isinstance(step, CascadeLoop) for step in walk(program.steps))
+    used = [
+        *[OF_RANGES] * bool(program.dims), *[OF_STRIPES] * striped,
+        *[OF_DEVICES] * uses_device(program),
+    ]  # fmt: skip
     names = tensor_identifiers([*program.inputs, *program.outputs], network, used)
     split = len(program.inputs)
     spans = spans_of(program)

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from networks import save
 from onnx import helper, numpy_helper
-from projects import require
+from projects import require, write_project
+from stages import project_of
+from tiny_networks import Net
 
 from atc.cli.main import main
 from atc.names import (
@@ -22,6 +27,7 @@ from atc.names import (
     network_identifier,
     tensor_identifiers,
 )
+from atc.options.options import Options
 
 HOSTILE = [
     "", " ", "*/ int x; /*", "*//*", "//", "\\", "a\\\nb", "??/", '"""', '"; system("x"); "', "\n",
@@ -126,3 +132,50 @@ def test_inputs_may_be_called_what_anything_in_the_sources_is(options: str, tmp_
     texts = [re.sub(r"/\*.*?\*/", "", f.read_text(), flags=re.DOTALL) for f in sources]
     words = {w for text in texts for w in re.findall(r"[A-Za-z_]\w*", text)}
     assert compiles(sorted(w for w in words if not w.startswith("q_")))
+
+
+def product_model() -> onnx.ModelProto:
+    """Return a product that two threads share."""
+    sides = [helper.make_tensor_value_info(v, 1, (512, 512)) for v in "xy"]
+    weights = numpy_helper.from_array(np.ones((512, 512), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", sides[:1], sides[1:], [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def striped_model() -> onnx.ModelProto:
+    """Return convolutions of bytes that run in stripes where RAM is scarce."""
+    net = Net(quantized=True, uneven=True)
+    x = net.conv(net.input(1, 3, 23, 18), filters=8, stride=2)
+    x = net.conv(net.conv(x, filters=8, depthwise=True), filters=13, kernel=(1, 1))
+    return net.model(net.conv(x, filters=13, depthwise=True))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "local"),
+    [
+        (product_model, {"num_threads": 2}, "operands"),
+        (striped_model, {"target": "cortex-m4f"}, "row"),
+        (striped_model, {"target": "cortex-m4f"}, "rows"),
+    ],
+)
+def test_no_local_of_a_run_hides_an_input(
+    model: Callable[[], onnx.ModelProto], options: dict[str, Any], local: str, tmp_path: Path
+) -> None:
+    names = ["axis", "failed", "join_stripes", "operands", "partitions_0", "phase", "r", "row",
+             "rows", "shift_rolling_buffer"]  # fmt: skip
+    made = model()
+    (given,) = made.graph.input
+    made.graph.node.insert(0, helper.make_node("Max", names, [given.name]))
+    of = given.type.tensor_type
+    dims = [d.dim_value for d in of.shape.dim]
+    del made.graph.input[:]
+    sides = (helper.make_tensor_value_info(name, of.elem_type, dims) for name in names)
+    made.graph.input.extend(sides)
+    onnx.save(made, tmp_path / "m.onnx")
+    given_options = Options(model=tmp_path / "m.onnx", output=tmp_path / "net", **options)
+    write_project(tmp_path / "net", project_of(given_options).emission)
+    text = (tmp_path / "net/src/net.c").read_text()
+    assert re.search(rf"[ *]{local}(\[.*\])? = ", text)
+    command = [require("gcc"), "-std=c99", "-Wshadow", "-Werror", "-fsyntax-only", "-Iinclude"]
+    subprocess.run([*command, "src/net.c"], cwd=tmp_path / "net", check=True)
