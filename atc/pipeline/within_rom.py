@@ -59,7 +59,7 @@ def _least_with_room(inner: Compile, request: Request, least: LimitError) -> int
     """Return the least bytes of an arena for which the code has room; all if it never has."""
     low, enough = least.sizes.arena, UNLIMITED
     high = _arena(inner, request, enough)
-    while low < high * (1 - CLOSE):
+    while high - low > max(high * CLOSE, 1):
         middle = (low + high) // 2
         made = _arena(inner, request, middle)
         if made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,10 @@ PLANS = ((10_000, 9_000), (13_000, 7_000), (14_000, 6_500), (20_000, 5_000))
 """Bytes of RAM and of ROM: the less of one, the more of the other."""
 
 
-def compiled(tmp_path: Path, max_rom: int, max_ram: int = 0) -> tuple[Any, list[int]]:
-    """Return what comes of limits, by a compilation that only knows PLANS, and what it tried."""
+def compiled(
+    tmp_path: Path, max_rom: int, max_ram: int = 0, plans: Sequence[tuple[int, int]] = PLANS
+) -> tuple[Any, list[int]]:
+    """Return what comes of limits, by a compilation that only knows `plans`, and what it tried."""
     model = tmp_path / "m.onnx"
     model.write_bytes(b"")
     given = Options(
@@ -36,7 +39,8 @@ def compiled(tmp_path: Path, max_rom: int, max_ram: int = 0) -> tuple[Any, list[
     def inner(request: Request, diagnostics: Diagnostics) -> Any:
         enough = request.decisions.enough_memory
         tries.append(enough)
-        fitting = [plan for plan in PLANS if plan[0] <= enough] or [PLANS[0]]
+        assert len(tries) < 20
+        fitting = [plan for plan in plans if plan[0] <= enough] or [plans[0]]
         ram, rom = fitting[-1]
         sizes = Sizes(rom, 1_000, ram, ram, 0, 0, 0)
         for name, limit in (("rom", max_rom), ("ram", max_ram)):
@@ -53,6 +57,11 @@ def test_the_least_ram_is_taken_whose_code_has_room(max_rom: int, ram: int, tmp_
     assert (sizes.ram, sizes.rom) == PLANS[ram]
     assert len(tries) <= 9
     assert tries[0] == 0
+
+
+def test_few_bytes_are_searched_to_an_end(tmp_path: Path) -> None:
+    sizes, _ = compiled(tmp_path, 6_000, plans=((8, 9_000), (24, 5_000)))
+    assert sizes.ram == 24
 
 
 def test_what_no_plan_keeps_is_said_of_the_nearest(tmp_path: Path) -> None:
