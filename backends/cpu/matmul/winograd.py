@@ -116,8 +116,8 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         y = address(dense(op.loops), [*outer, "i", "j"])
         packed_size = op.k // kb * -(-op.n // width) * product.size
         return {
-            "op": op, "batch": batch, "product": product, "blocked": blocked, "panels": panels,
-            "tiles": tiles, "lines": product.lines(count) if streams else 0,
+            "op": op, "batch": batch, "product": product, "blocked": blocked, "constant": "b",
+            "panels": panels, "tiles": tiles, "lines": product.lines(count) if streams else 0,
             "functions": _functions(w, finish, own, target, panels, tiles),
             "share": product.share(count), "am": op.a_view.strides[-2],
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
@@ -213,8 +213,8 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(op.k, width)
         y = address(dense(op.loops), [*outer, "i", "j"])
         return {
-            "op": op, "batch": batch, "product": product, "blocked": False, "lines": 0,
-            "panels": panels, "tiles": tiles, "group": params.panels,
+            "op": op, "batch": batch, "product": product, "blocked": False, "constant": "a",
+            "lines": 0, "panels": panels, "tiles": tiles, "group": params.panels,
             "functions": _functions(w, finish, finish.parameters[0], target, panels, tiles),
             "bk": op.b_view.strides[-2],
             "a_base": _packed_base(op.batch, op.a_view, outer, _tile_count(tiles) * product.size),

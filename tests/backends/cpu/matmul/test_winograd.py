@@ -189,6 +189,22 @@ def test_zeros_denormals_and_nan_stay_in_their_rows_and_columns() -> None:
         assert np.abs(got[5] - row).max() <= 1e-5 * np.abs(row).max() + 2.0**-148
 
 
+def test_large_numbers_times_small_weights_do_not_overflow() -> None:
+    target, (m, n, k) = machine("zen4"), (18, 20, 96)
+    w, turned = dense_product(m, n, k), left(dense_product(n, m, k))
+    rng = np.random.default_rng(0)
+    large, weights = ((1 + rng.random(s)).astype(np.float32) for s in ((m, k), (k, n)))
+    large, weights = large * np.float32(1e37), weights * np.float32(1e-2)
+    columns = [np.ascontiguousarray(x.T).reshape(-1) for x in (weights, large)]
+    calls = [
+        Call(KERNEL, BlockParams(kb=k), w, [large.reshape(-1), weights.reshape(-1)]),
+        Call(LEFT, GroupParams(panels=1), turned, columns),
+    ]
+    (straight,), (transposed,) = run_calls(calls, target)
+    for got in (straight, transposed.T):
+        assert np.allclose(got, large.astype(np.float64) @ weights, rtol=1e-5)
+
+
 POINTWISE = {
     "whole": Case(48, 32, (8, 8), (1, 1), pad=0),
     "short rows": Case(64, 40, (5, 5), (1, 1), pad=0, epilogue="residual"),
