@@ -162,7 +162,7 @@ class ScratchLayout:
     results: int
     """A partition's results of products, of all rows where the reset h is multiplied later."""
     own: int
-    """A partition's a row's reset h, its h in bytes."""
+    """What a partition has in all: these results, a row's reset h, its h in bytes."""
     shared: int
     """The h of a step and of the next, and the reset h."""
 
