@@ -42,8 +42,6 @@ KERNEL_HEADER = "src/kernel.h"
 VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
 ONE_LANE = "src/simd_scalar.h"
 """The vectors' table of kernels that take one of one lane in the place of src/simd.h."""
-MANY = 6
-"""Kernels a worker from which on parsing their headers alone takes less time than it saves."""
 LARGE = 1 << 24
 """Bytes of data from which on the tools get a stand-in for it."""
 
@@ -309,6 +307,8 @@ class BuildContext:
     log: Log = no_log
     farm: Farm | None = None
     """Compiles before this machine does."""
+    parse_from: int = 6
+    """Kernels a worker from which on parsing their headers alone takes less time than it saves."""
 
 
 def compile_units(
@@ -380,7 +380,7 @@ def _vocabulary_parsed(
 def _worth_parsing(count: int, flags: Sequence[str], context: BuildContext) -> bool:
     """Return whether parsing a header alone saves time, and lets objects be what they are."""
     known = context.compiler.kind in PARSED and "-g" not in flags  # which names what it came from
-    return known and count >= MANY * context.workers
+    return known and count >= context.parse_from * context.workers
 
 
 def _compile_elsewhere(

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from atc.errors import InternalError, OptionError, not_written
 from atc.files.blob import Blob
-from atc.files.locked import locked
+from atc.files.locked import PATIENCE, locked
 from atc.files.temporary import left_over, temporary_folder
 from atc.names import network_identifier
 
@@ -37,7 +37,9 @@ def network_name(output: Path) -> str:
     return network_identifier(output.name)
 
 
-def write_tree(files: Mapping[str, Content | Path], folder: Path) -> None:
+def write_tree(
+    files: Mapping[str, Content | Path], folder: Path, patience: float = PATIENCE
+) -> None:
     """Make `folder` hold exactly `files`, beside whatever files there are not ours.
 
     A path stands for the file there, which gets a second name in `folder`, or a copy on another
@@ -45,8 +47,8 @@ def write_tree(files: Mapping[str, Content | Path], folder: Path) -> None:
 
     Everything is written next to its destination first and then moved there; if that fails or is
     interrupted, all is as it was before. Files of a previous output that are no longer wanted
-    go. Raises OptionError, which names the path, where the folder can't be written or
-    a file that isn't ours is in the way.
+    go. Raises OptionError, which names the path, where the folder can't be written, another process
+    is still writing to it after `patience` seconds, or a file that isn't ours is in the way.
     """
     tree = {**files, MANIFEST: _manifest(files)}
     for path in files:
@@ -54,7 +56,7 @@ def write_tree(files: Mapping[str, Content | Path], folder: Path) -> None:
             raise InternalError("a generated file has the manifest's name", where=path)
         _checked(path)
     try:
-        _place(tree, folder)
+        _place(tree, folder, patience)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise OptionError(
@@ -77,19 +79,19 @@ def check_folder(folder: Path, option: str) -> None:
         return
 
 
-def _place(tree: Mapping[str, Content | Path], folder: Path) -> None:
+def _place(tree: Mapping[str, Content | Path], folder: Path, patience: float) -> None:
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file", where="--output", hint="name a folder")
     made = [parent for parent in folder.absolute().parents if not parent.exists()]
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            with locked(folder):
+            with locked(folder, patience):
                 temporary = stack.enter_context(_cleared(folder))
             new, old = temporary / "new", temporary / "old"
             write_files(new, tree)
             if not _made_whole(new, folder):
-                with locked(folder):
+                with locked(folder, patience):
                     _swap_in(tree, new, folder, old)
     except BaseException:
         for parent in made:

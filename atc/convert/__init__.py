@@ -32,17 +32,19 @@ PATIENCE = 600.0
 
 
 def load_model(
-    path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None
-) -> onnx_ir.Model:
+    path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None,
+    patience: float = PATIENCE,
+) -> onnx_ir.Model:  # fmt: skip
     """Read a model file as `importers.load_model` does, and those that `CONVERTED` names.
 
-    They are only converted where `framework` says so: reading a pickle runs it. Raises AtcError.
+    They are only converted where `framework` says so: reading a pickle runs it. A converter may
+    take `patience` seconds. Raises AtcError.
     """
     if framework not in CONVERTED:
         return load_known(path, framework, shapes, weight)
     found = _checked(path, framework)
     stamps = tuple(_stamp(file) for file in _files(path))
-    data = _converted(path, found, stamps)
+    data = _converted(path, found, stamps, patience)
     with temporary_folder("convert") as folder:
         file = Path(folder, "model.onnx")
         file.write_bytes(data)
@@ -86,16 +88,18 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 
 
 @functools.lru_cache(maxsize=1)
-def _converted(path: Path, found: Foreign, stamps: tuple[tuple[str, int, int], ...]) -> bytes:
+def _converted(
+    path: Path, found: Foreign, stamps: tuple[tuple[str, int, int], ...], patience: float
+) -> bytes:
     """Return a model as ONNX; the last one is kept, as a compilation may read it several times."""
     with temporary_folder("convert") as folder:
         result = Path(folder, "model.onnx")
         program = (sys.executable, "-P", "-m", f"atc.convert.{found.framework}_child")
         words = (str(path.resolve()), str(result), str(OPSET))
         try:
-            done = run_binary((*program, *words), PATIENCE, cwd=folder)
+            done = run_binary((*program, *words), patience, cwd=folder)
         except TimedOut:
-            raise ToolchainError(f"converting took longer than {PATIENCE:g} s", where=str(path),
+            raise ToolchainError(f"converting took longer than {patience:g} s", where=str(path),
                                  hint="convert it yourself") from None  # fmt: skip
         if done.status == 0 and result.is_file():
             return result.read_bytes()

@@ -19,10 +19,6 @@ from atc.errors import OptionError, ToolchainError, one_line, reason_of
 BAUD = 115200
 CHUNK = 512
 """Bytes of a tensor that are sent or requested at a time."""
-TRIES = 3
-"""How often a request is sent if the answer is missing or damaged."""
-PATIENCE = 5.0
-"""Seconds to wait for an answer, in addition to the time to transfer its bytes."""
 _MORE = 1  # <NAME>_MORE: the run isn't done yet
 RUNNING = 600.0
 """Seconds that a run may take."""
@@ -50,6 +46,10 @@ class SerialLine:
     descriptor: int
     name: str
     baud: int
+    tries: int = 3
+    """How often a request is sent if the answer is missing or damaged."""
+    patience: float = 5.0
+    """Seconds to wait for an answer, in addition to the time to transfer its bytes."""
 
     def ask(
         self, command: str, index: int = 0, offset: int = 0, size: int = 0, data: bytes = b""
@@ -57,10 +57,11 @@ class SerialLine:
         """Send a request and return the answer's status and data; ToolchainError without one."""
         request = _HEAD.pack(b"atc", ord(command), index, offset, size)
         sent = _summed(request) + (_summed(data) if data else b"")
-        for _ in range(TRIES):
+        for _ in range(self.tries):
             self._drain()
             self._write(sent)
-            until = time.monotonic() + PATIENCE + 20 * (len(sent) + size) / self.baud
+            transfer = 20 * (len(sent) + size) / self.baud
+            until = time.monotonic() + self.patience + transfer
             answer = self._answer(command, until)
             if answer is not None:
                 return answer
@@ -116,7 +117,7 @@ class SerialLine:
     def _write(self, data: bytes) -> None:
         at = 0
         while at < len(data):
-            _, ready, _ = select.select([], [self.descriptor], [], PATIENCE)
+            _, ready, _ = select.select([], [self.descriptor], [], self.patience)
             if not ready:
                 raise ToolchainError(
                     f"{one_line(self.name, 60)} accepts no data", where="--runner"

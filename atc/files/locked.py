@@ -18,13 +18,13 @@ _POLL = 0.01
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Keep other processes that ask for it out of a folder, if it is there.
 
-    The system takes the lock away with its process. Raises OSError where another one keeps it;
-    where the file system has no locks there are none.
+    The system takes the lock away with its process. Raises OSError where another one keeps it for
+    `patience` seconds; where the file system has no locks there are none.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while (descriptor := _wait_for_lock(folder, deadline)) is not None:
         if _is(descriptor, folder):
             break

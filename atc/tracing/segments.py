@@ -26,21 +26,19 @@ from atc.runtime.load import open_network
 from atc.runtime.network import Network
 from atc.tracing.networks import Options, network_of, write_library
 
-MOST = 32
-"""The most networks in a library: a function may need new ones in each call."""
-
 
 class Segments:
     """The networks of a function that runs partly in Python.
 
     Each is compiled when a call reaches it, as Python waits for its results. After the call, `join`
     makes them functions of one library, with one copy of equal kernels and constants: NAME_0,
-    NAME_1, ... of a function NAME. On GPUs, for several targets and beyond MOST they stay separate
-    libraries.
+    NAME_1, ... of a function NAME. On GPUs, for several targets and beyond the `most` in a library
+    (a function may need new ones in each call) they stay separate libraries.
     """
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: Options, most: int = 32) -> None:
         self._name = network_identifier(name)
+        self._most = most
         self._options = options
         self._networks: dict[tuple[bytes, Held], Network] = {}
         self._folders: list[Path] = []
@@ -54,14 +52,14 @@ class Segments:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks, at most MOST, in the order in which calls first reached them."""
+        """The networks, `most` at most, in the order in which calls first reached them."""
         return tuple(self._networks.values())
 
     def network(self, model: onnx.ModelProto, held: Held = Held()) -> Network:  # noqa: B008
         """Compile a model, or return the network of an equal one. Raises AtcError."""
         key = (model.SerializeToString(deterministic=True), held)
         with self._lock:
-            if key not in self._networks and len(self._networks) < MOST:
+            if key not in self._networks and len(self._networks) < self._most:
                 self._networks[key] = (
                     network_of(model, self._options, held) if self._separate
                     else self._compiled(*key)

@@ -131,22 +131,16 @@ def test_writers_of_one_folder_take_turns(tmp_path: Path, there: bool) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["net"]
 
 
-def test_a_writers_own_temporary_folder_is_no_other_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("atc.files.locked.PATIENCE", 0.05)
+def test_a_writers_own_temporary_folder_is_no_other_process() -> None:
     with temporary_folder("test") as place:
         for _ in range(2):
-            write_tree(FILES, place / "net")
+            write_tree(FILES, place / "net", patience=0.05)
 
 
-def test_a_folder_that_another_process_keeps_is_waited_for_in_vain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("atc.files.locked.PATIENCE", 0.05)
+def test_a_folder_that_another_process_keeps_is_waited_for_in_vain(tmp_path: Path) -> None:
     write_tree(FILES, tmp_path / "net")
     with locked(tmp_path / "net"), pytest.raises(OptionError, match="another process is writing"):
-        write_tree(FILES, tmp_path / "net")
+        write_tree(FILES, tmp_path / "net", patience=0.05)
     write_tree(FILES, tmp_path / "net")
 
 
@@ -321,12 +315,16 @@ class Build:
         level: str = "O2",
         workers: int = 2,
         target: str = "c99",
+        parse_from: int = 6,
     ) -> tuple[dict[str, bytes], BuildResult]:
         self.commands.clear()
         self.seen.clear()
         wanted = get_target(target)
         flags = compile_flags(self.compiler, wanted, level)
-        context = BuildContext(wanted, self.compiler, flags, cache, workers, self.commands.append)
+        context = BuildContext(
+            wanted, self.compiler, flags, cache, workers, self.commands.append,
+            parse_from=parse_from,
+        )  # fmt: skip
         with work_folder() as cwd:
             libraries, result = build_library(
                 cwd,
@@ -553,9 +551,7 @@ def kernels_of_vectors(count: int) -> tuple[dict[str, Content], tuple[Unit, ...]
 
 
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
-def test_parsing_the_vocabulary_once_makes_the_same_objects(
-    compiler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parsing_the_vocabulary_once_makes_the_same_objects(compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     if host_target().arch != "x86_64":
@@ -565,8 +561,9 @@ def test_parsing_the_vocabulary_once_makes_the_same_objects(
     cache = Memory()
     made = {}
     for many in (2, 1):  # times two workers
-        monkeypatch.setattr("atc.build.library.MANY", many)
-        _, result = build(Memory() if many == 2 else cache, tree, units, target="x86-64-avx2")
+        _, result = build(
+            Memory() if many == 2 else cache, tree, units, target="x86-64-avx2", parse_from=many
+        )
         made[many] = result.objects
         parsed = [c for c in build.commands if "c-header" in c]
         users = [c[c.index("-c") + 1] for c in build.commands if "-include" in c]
@@ -582,13 +579,12 @@ def test_a_header_that_does_not_parse_alone_is_read_by_each(
 ) -> None:
     if host_target().arch != "x86_64" or build.compiler.kind not in ("gcc", "clang"):
         pytest.skip("the vocabulary here is AVX2's")
-    monkeypatch.setattr("atc.build.library.MANY", 1)
 
     def refuses(job: Job, *, log: Log) -> Path:
         raise ToolchainError("no space left on device", where=job.source)
 
     monkeypatch.setattr("atc.build.library.parse_header", refuses)
     tree, units = kernels_of_vectors(2)
-    _, result = build(Memory(), tree, units, target="x86-64-avx2")
+    _, result = build(Memory(), tree, units, target="x86-64-avx2", parse_from=1)
     assert len(result.objects) == 3
     assert not any("-include" in command for command in build.commands)

@@ -193,12 +193,9 @@ def test_a_converter_that_fails_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_converter_that_hangs_is_ended(
-    converter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(convert, "PATIENCE", 0.5)
+def test_a_converter_that_hangs_is_ended(converter: Callable[[str], Path]) -> None:
     with pytest.raises(ToolchainError, match="longer than 0.5 s"):
-        load_model(converter("time.sleep(60)"), "sklearn", {}, None)
+        load_model(converter("time.sleep(60)"), "sklearn", {}, None, patience=0.5)
 
 
 def test_errors_of_the_converted_model_name_the_file(converter: Callable[[str], Path]) -> None:

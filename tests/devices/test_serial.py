@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,8 @@ from projects import affine_model, require
 import atc
 from atc.backends.targets import get_target
 from atc.cli.main import main
-from atc.devices import serial_line
 from atc.devices.network import Device, DeviceNetwork
-from atc.devices.serial_line import line_of, open_line
+from atc.devices.serial_line import Span, line_of, open_line, run_over
 from atc.errors import OptionError, ToolchainError
 
 ROOT = Path(__file__).parents[2]
@@ -92,21 +92,20 @@ def test_outputs_come_over_the_line(
 
 
 @pytest.mark.slow
-def test_damaged_bytes_are_asked_for_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serial_line, "PATIENCE", 0.1)
-    monkeypatch.setattr(serial_line, "TRIES", 8)
+def test_damaged_bytes_are_asked_for_again(folder: Path, tmp_path: Path) -> None:
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    net = DeviceNetwork(folder, Device(get_target("cortex-m4f"), "serial:"), {})
+    sizes = [int(np.prod(t.shape)) * t.dtype.itemsize for t in net.outputs]
     found = []
     for noise in (1 << 30, 90):
         place = tmp_path / str(noise)
         place.mkdir()
-        with board(folder, place, noise) as device:
-            net = DeviceNetwork(folder, Device(get_target("cortex-m4f"), f"serial:{device}"), {})
-            found.append(net.run({"x": x}))
-    for name, value in found[0].items():
-        np.testing.assert_array_equal(found[1][name], value)
+        with board(folder, place, noise) as device, open_line(device) as line:
+            patient = replace(line, tries=8, patience=0.1)
+            spans = [Span(0, 0, 0, 16)]
+            found.append(run_over(patient, lambda _: True, [x.tobytes()], sizes, spans))
+    assert found[0] == found[1]
+    assert all(any(data) for data in found[0][0])
 
 
 @pytest.mark.slow
@@ -120,12 +119,10 @@ def test_another_network_is_refused(folder: Path, tmp_path: Path) -> None:
             net.run({"x": np.zeros((2, 5), np.float32)})
 
 
-def test_a_silent_line_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serial_line, "PATIENCE", 0.01)
+def test_a_silent_line_is_reported() -> None:
     near, far = os.openpty()
-    device = Device(get_target("cortex-m4f"), f"serial:{os.ttyname(far)}")
-    with pytest.raises(ToolchainError, match="nothing answers on"):
-        DeviceNetwork(folder, device, {}).run({"x": np.zeros((2, 5), np.float32)})
+    with open_line(os.ttyname(far)) as line, pytest.raises(ToolchainError, match="nothing answers"):
+        run_over(replace(line, patience=0.01), lambda _: True, [bytes(40)], [40])
     os.close(near)
     os.close(far)
 

@@ -120,6 +120,19 @@ VISION: list[Case] = [
          {"transform_type": "affine", "sampler_type": "bilinear", "target_shape": (4, 5)}),
 ]  # fmt: skip
 
+IMAGES = 66
+MANY_BOXES: list[Case] = [
+    Case("_contrib_MultiBoxDetection",
+         [np.tile(SCORES, (IMAGES // 2, 1, 1)).astype("f4"), normal(IMAGES, 48), boxes(12)[None]],
+         lambda p, d, a: np.stack(
+             [truth.multibox_detection(p[i], d[i], a) for i in range(IMAGES)])),
+    Case("_contrib_box_nms", [scored(600)], nms(0.5, 0, -1, False)),
+    Case("_contrib_box_nms", [np.concatenate([scored(9, seed) for seed in range(IMAGES // 2)])],
+         nms(0.3, 0.2, 8, True),
+         {"overlap_thresh": 0.3, "valid_thresh": 0.2, "topk": 8, "id_index": 0}),
+]  # fmt: skip
+"""More boxes, or more images, than get the matrix of their overlaps."""
+
 
 def parameters(mode: str, layers: int, directions: int) -> int:
     """Return the number of parameters of an RNN with inputs of 3 and a state of 4."""

@@ -16,7 +16,7 @@ from importers.mxnet_cases import Case
 from importers.mxnet_files import FLAGS, Array, assert_close, node, run, symbol, variable, write
 
 from atc.errors import AtcError
-from atc.importers.mxnet import load_mxnet, nms
+from atc.importers.mxnet import load_mxnet
 from atc.importers.mxnet.node_context import RULES
 
 FLOATING = [
@@ -68,13 +68,12 @@ def test_quantized_operator(tmp_path: Path, case: Case) -> None:
             assert np.abs(y.astype(float) - t).max() <= 1
 
 
-@pytest.mark.parametrize("case", [c for c in vision.VISION if "nms" in c.op or "Detection" in c.op],
-                         ids=lambda c: c.op)  # fmt: skip
-def test_suppression_of_many_boxes(
-    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too many boxes for a matrix take a Loop, to the same result."""
-    monkeypatch.setattr(nms, "MATRIX", 1)
+@pytest.mark.parametrize("case", vision.MANY_BOXES, ids=lambda c: c.op)
+def test_suppression_of_many_boxes(tmp_path: Path, case: Case) -> None:
+    """Too many images, or boxes for a matrix, take a Loop."""
+    path, fed = model_of(tmp_path, case)
+    model = load_mxnet(path, None, {name: x.shape for name, x in fed.items()})
+    assert "Loop" in {node.op_type for node in model.graph}
     found, wanted = evaluate(tmp_path, case)
     assert_close(found[0], wanted[0])
 

@@ -117,10 +117,22 @@ def test_a_kept_folder_is_that_of_a_warm_build(
     assert tree(tmp_path / "elsewhere/net") == warm
 
 
+def weights_of(given: dict[str, Any], count: int) -> np.ndarray:
+    """Make the model a product with so many columns of 1 KB of weights, and return these."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((256, count)).astype(np.float32)
+    save(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        {"x": [1, 256]}, {"y": [1, count]}, Path(given["model"]),
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    return weights
+
+
 def test_large_files_are_kept_in_chunks(
-    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kept, "_CHUNK", 1000)
+    weights_of(given, 1200)  # more than the megabyte that is read at a time
     build(given)
     first = tree(Path(given["output"]))
     assert not compiled_again(given, capsys)
@@ -431,12 +443,15 @@ def test_a_store_in_trouble_is_asked_once(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("megabytes", [1, 100])
 def test_what_would_fill_the_cache_is_not_kept(
-    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept, "SHARE", 1 << 20)
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    megabytes: int,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ASCEND_MAX_OP_CACHE_SIZE", str(megabytes))
+    weights_of(given, 512)
     build(given)
-    assert compiled_again(given, capsys)
+    assert compiled_again(given, capsys) == (megabytes == 1)
 
 
 def test_it_is_aged_like_objects(
@@ -455,13 +470,7 @@ def test_it_is_aged_like_objects(
 
 def test_weights_are_kept_once(given: dict[str, Any], tmp_path: Path) -> None:
     """They stand in three files of the output: by themselves, and in both libraries."""
-    rng = np.random.default_rng(0)
-    weights = rng.standard_normal((256, 512)).astype(np.float32)
-    save(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
-        {"x": [1, 256]}, {"y": [1, 512]}, Path(given["model"]),
-        [numpy_helper.from_array(weights, "w")],
-    )  # fmt: skip
+    weights = weights_of(given, 512)
     build(given)
     first = tree(tmp_path / "net")
     holders = {p for p in first if (tmp_path / "net" / p).stat().st_size > weights.nbytes - 1}

@@ -287,20 +287,26 @@ def linear_regressor(ctx: LoweringContext) -> str:
 def linear_classifier(ctx: LoweringContext) -> tuple[str, ...]:
     """ai.onnx.ml LinearClassifier-1.
 
-    A single score is that of the second class, the first gets what is left of 1 (onnxruntime).
+    Labels follow the scores before their transform, which may make several of them equal or NaN. A
+    single score is that of the second class, the first gets what is left of 1 (onnxruntime).
     """
     labels, how = class_labels(ctx, "classlabels_ints"), ctx.str("post_transform", "NONE")
     rows = len(ctx.floats("intercepts") or [])
     scores = linear_scores(ctx, rows)
     if rows != 1:
-        scores = transformed(ctx, scores, how)
-        return (predicted(ctx, scores, labels), scores)
+        return (predicted(ctx, scores, labels), transformed(ctx, scores, how))
     labels = np.arange(2) if labels is None else labels
     ctx.require(len(labels) == 2, f"{len(labels)} labels for one score")
     chosen = either(ctx, scores, labels, 0.0)
-    if how in ("LOGISTIC", "PROBIT"):
+    if how == "LOGISTIC":
         scores = transformed(ctx, scores, how)
-    return (chosen, two_columns(ctx, scores, lambda s: call("Sub", like(s, 1), s)))
+    scores = two_columns(ctx, scores, rest_of_one)
+    return (chosen, transformed(ctx, scores, how) if how == "PROBIT" else scores)
+
+
+def rest_of_one(s: Expr) -> Expr:
+    """Return the probability of one of two classes by that of the other."""
+    return call("Sub", like(s, 1), s)
 
 
 def two_columns(ctx: LoweringContext, scores: str, first: Callable[[Expr], Expr]) -> str:

@@ -12,7 +12,15 @@ from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops.trees import MISSING, TreeEnsemble
 from atc.lower.context import LoweringContext
 from atc.lower.elementwise import like
-from atc.lower.ml.features import ML, class_labels, either, predicted, transformed, two_columns
+from atc.lower.ml.features import (
+    ML,
+    class_labels,
+    either,
+    predicted,
+    rest_of_one,
+    transformed,
+    two_columns,
+)
 from atc.lower.registry import lowers
 
 NUMBERS = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4,
@@ -263,7 +271,10 @@ def tree_ensemble_regressor(ctx: LoweringContext) -> str:
 
 @lowers("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(ctx: LoweringContext) -> tuple[str, ...]:
-    """ai.onnx.ml TreeEnsembleClassifier-3."""
+    """ai.onnx.ml TreeEnsembleClassifier-3.
+
+    Labels follow the scores before their transform, which may make several of them equal or NaN.
+    """
     labels = class_labels(ctx, "classlabels_int64s")
     if labels is None:
         raise ctx.unsupported("a classifier without labels")
@@ -271,30 +282,39 @@ def tree_ensemble_classifier(ctx: LoweringContext) -> tuple[str, ...]:
     if len(set(forest.target)) == 1 and len(labels) == 2:
         return _binary(ctx, forest, labels, how)
     scores = _with_base(ctx, _emit(ctx, forest, len(labels), "SUM", DType.FLOAT))
-    scores = transformed(ctx, scores, how)
-    return (predicted(ctx, scores, labels), scores)
+    return (predicted(ctx, scores, labels), transformed(ctx, scores, how))
 
 
 def _binary(ctx: LoweringContext, forest: Forest, labels: Array, how: str) -> tuple[str, ...]:
     """Return labels and scores where all leaves speak of one class; the rules are onnxruntime's.
 
     Weights that are all positive make probabilities: the other class gets what is left of 1.
-    Else, and with LOGISTIC, it gets the negative score.
+    Else, and with LOGISTIC, it gets the negative score. Leaves that speak of the second class only
+    leave the first one a score of 0.
     """
     positive = all(w >= 0 for w in forest.weight)
+    (number,) = {*forest.target}
+    ctx.require(0 <= number < 2, f"class {number} has no label")
     forest.target = [0] * len(forest.target)
-    score = _emit(ctx, forest, 1, "SUM", DType.FLOAT)
-    base = _floats(ctx, "base_values")
+    score, base = _emit(ctx, forest, 1, "SUM", DType.FLOAT), _floats(ctx, "base_values")
+    threshold = 0.5 if positive else 0.0
+    if number:
+        ctx.require(len(base) in (0, 2), f"{len(base)} base values for two classes")
+        scores = _with_base(ctx, two_columns(ctx, score, lambda s: like(s, 0)))
+        chosen = (
+            predicted(ctx, scores, labels) if base else either(ctx, score, labels, threshold)
+        )
+        return (chosen, transformed(ctx, scores, how))
     if base:
-        score = ctx.b.map(lambda s: call("Add", s, like(s, base[-1])), score)
-    chosen = either(ctx, score, labels, 0.5 if positive else 0.0)
-    if how == "PROBIT":
-        raise ctx.unsupported("PROBIT of two classes")
-    if how == "LOGISTIC" or len(base) == 2:
-        return (chosen, transformed(ctx, two_columns(ctx, score, _negative), how))
-    if positive:
-        return (chosen, two_columns(ctx, score, lambda s: call("Sub", like(s, 1), s)))
-    return (chosen, two_columns(ctx, score, _negative))
+        score = ctx.b.map(lambda s: call("Add", s, like(s, base[0])), score)
+    if how == "PROBIT" and not positive:
+        raise ctx.unsupported("PROBIT of two classes and weights below 0")
+    rest = rest_of_one if positive and how != "LOGISTIC" else _negative
+    scores = two_columns(ctx, score, rest)
+    applies = how in ("LOGISTIC", "PROBIT")  # others don't
+    return (
+        either(ctx, score, labels, threshold), transformed(ctx, scores, how) if applies else scores
+    )  # fmt: skip
 
 
 def _negative(s: Expr) -> Expr:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 from ort_cases import Case, compiled, noise
 
 from atc.errors import AtcError
@@ -153,6 +155,35 @@ def forest(kind: str, targets: int, modes: tuple[str, ...], shift: float = 0.0) 
     }
 
 
+def classifier(
+    how: str, number: int | None = None, scale: float = 1.0, shift: float = 0.0, **more: Any
+) -> Case:
+    """Return a tree classifier whose leaves speak of three classes, or of one of two."""
+    given = forest("class", 3 if number is None else 1, ("BRANCH_LEQ",), shift)
+    given["class_weights"] = [w * scale for w in given["class_weights"]]
+    if number is not None:
+        given["class_ids"] = [number] * len(given["class_ids"])
+    labels = [5, 1, 7] if number is None else [5, 1]
+    return case("TreeEnsembleClassifier", noise(40, 4), classlabels_int64s=labels,
+                post_transform=how, outputs=BOTH, **given, **more)  # fmt: skip
+
+
+def _labels() -> dict[str, Case]:
+    """Return classifiers whose scores alone don't tell the label, or not those of all classes."""
+    weights, bias = (noise(12, seed=1) * 40).tolist(), noise(3, seed=2).tolist()
+    cases = {}
+    for how in ("LOGISTIC", "PROBIT"):  # which make large scores equal, or NaN
+        cases[f"LinearClassifier of large scores {how}"] = case(
+            "LinearClassifier", noise(40, 4), outputs=BOTH, coefficients=weights, intercepts=bias,
+            classlabels_ints=[5, 1, 7], post_transform=how,
+        )  # fmt: skip
+        cases[f"classifier of large scores {how}"] = classifier(how, scale=40)
+    for how in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"):
+        cases[f"second class {how}"] = classifier(how, 1, 1 / 6)
+        cases[f"second class, any sign {how}"] = classifier(how, 1, 1 / 6, 0.5)
+    return cases
+
+
 def _trees() -> dict[str, Case]:
     x = noise(40, 4)
     x[3, :] = np.nan
@@ -191,7 +222,7 @@ def _trees() -> dict[str, Case]:
     return cases
 
 
-CASES = {**_simple(), **_trees()}
+CASES = {**_simple(), **_trees(), **_labels()}
 CASES_COMPILED = compiled(CASES)
 
 
@@ -210,9 +241,37 @@ def test_probit_is_the_inverse_of_the_normal_distribution() -> None:
     assert np.allclose(y[:, 0], [-1.2815516, 0.0, 1.0], atol=5e-3)
 
 
+@pytest.mark.parametrize("how", ["NONE", "PROBIT"])
+@pytest.mark.parametrize("base", [[], [0.05], [0.1, 0.2]])
+def test_scores_of_the_first_class_stand_for_both(how: str, base: list[float]) -> None:
+    """onnxruntime leaves one of them undefined with PROBIT, and with two base values."""
+    trees = classifier(how, 0, 1 / 8, **({"base_values": base} if base else {}))
+    label, scores = run_model(trees.model, trees.feeds)
+    wanted = ReferenceEvaluator(trees.model).run(None, {"x0": trees.inputs[0]})
+    assert_close([label, scores], wanted, rtol=1e-5, atol=1e-4 if how == "PROBIT" else 1e-6)
+    assert_close([label], trees.onnxruntime()[:1])
+    assert {*label} == {5, 1}
+
+
+def test_probit_of_a_single_score_is_of_both_classes() -> None:
+    """onnxruntime writes half of the scores only, so that just its labels are compared."""
+    x = np.linspace(-0.2, 1.2, 29, dtype=np.float32)[:, None]
+    linear = case("LinearClassifier", x, outputs=BOTH, coefficients=[1.0], intercepts=[0.0],
+                  classlabels_ints=[5, 1], post_transform="PROBIT")  # fmt: skip
+    label, scores = run_model(linear.model, linear.feeds)
+    assert_close([label], linear.onnxruntime()[:1])
+    inside = (x[:, 0] > 0.01) & (x[:, 0] < 0.99)
+    wanted = np.vectorize(NormalDist().inv_cdf)(np.hstack([1 - x, x])[inside].astype(float))
+    np.testing.assert_allclose(scores[inside], wanted, atol=5e-3)
+    assert np.isnan(scores[(x[:, 0] < -0.01) | (x[:, 0] > 1.01)]).all()
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
+        (classifier("PROBIT", 0, shift=0.5), "PROBIT of two classes and weights below 0"),
+        (classifier("NONE", 1, base_values=[0.5]), "1 base values for two classes"),
+        (classifier("NONE", 2), "class 2 has no label"),
         (
             case("LabelEncoder", np.array([1]), keys_int64s=[1, 2], values_strings=["a"]),
             "2 keys, 1 values",
