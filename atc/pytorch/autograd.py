@@ -49,7 +49,7 @@ def of_operators(
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     core = core_aten_decompositions()
-    core.pop(_ATEN.bernoulli.default)  # it draws other numbers than eager PyTorch does
+    core.pop(_ATEN.bernoulli.default, None)  # it draws other numbers than eager PyTorch does
     return {
         **core,
         **get_decompositions([
