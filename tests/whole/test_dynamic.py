@@ -468,7 +468,8 @@ NEEDS_SOME = {
     "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means", "uneven",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
-EMPTY = [name for name in CASES if name not in NEEDS_SOME and not name.startswith("resized")]
+RESIZED = ("resized", "scaled")
+EMPTY = [name for name in CASES if name not in NEEDS_SOME and not name.startswith(RESIZED)]
 FEW = ["gram", "softmax_3", "rows", "joined", "layer"]
 FROM_NONE = {"x": (Range(0, 3), 4, Range(0, 9), Range(0, 11))}
 NONE = [(0, 4, 3, 3), (1, 4, 0, 3), (2, 4, 5, 0), (0, 4, 0, 0), (2, 4, 5, 7), (1, 4, 1, 1)]
