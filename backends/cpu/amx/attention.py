@@ -15,7 +15,7 @@ from atc.backends.cpu.amx.cost import PRODUCT
 from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cycles, step_orders
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
-from atc.backends.cpu.matmul.cost import Panel, column_panels
+from atc.backends.cpu.matmul.cost import Panel, column_panels, vector_kinds
 from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Params, Workload
@@ -132,8 +132,7 @@ class AttentionAmxSplit(AttentionAmx):
 
 
 def _functions(finish: EpilogueFunctions, panels: Sequence[Panel]) -> list[dict[str, object]]:
-    whole = any(p.vectors > 1 or not p.part for p in panels)
-    return finish.functions(whole, any(p.part for p in panels))
+    return finish.functions(*vector_kinds(panels))
 
 
 def _value(finish: EpilogueFunctions, vector: int, part: int, scale: str = "") -> str:

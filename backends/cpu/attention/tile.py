@@ -24,6 +24,7 @@ from atc.backends.cpu.matmul.cost import (
     column_panels,
     row_tiles,
     tile_cycles,
+    vector_kinds,
 )
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
@@ -274,11 +275,10 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         value_panels = column_panels(op.width, nv, step)
         lines = key_range(w, outer, "(i + r)", "(i + r)").lines if seen is not w else ()
         text = AttentionText(op, sizes, step, score, result, bool(lines), prefix)
-        whole = any_whole(key_panels), any(p.part for p in key_panels)
         dots = [text.dots(t, part) for t in tiles for part in (False, True)] if prefix else []
         epilogues = [
-            *score.functions(*((True, True) if prefix else whole)),
-            *result.functions(any_whole(value_panels), any(p.part for p in value_panels)),
+            *score.functions(*((True, True) if prefix else vector_kinds(key_panels))),
+            *result.functions(*vector_kinds(value_panels)),
         ]
         return {
             "op": op, "batch": batch, "tiles": tiles, "lanes": step, "width": width,
@@ -328,11 +328,6 @@ def _ahead(op: Attention) -> Ahead:
     """Return what a decoder's word asks for, in keys."""
     key = 4 * op.depth
     return Ahead(distance=max(1, AHEAD.distance // key), step=max(1, AHEAD.step // key))
-
-
-def any_whole(panels: Sequence[Panel]) -> bool:
-    """Return whether a vector of any panel is whole."""
-    return any(p.vectors > 1 or not p.part for p in panels)
 
 
 def tile_arguments(finish: EpilogueFunctions) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import ungrouped
-from atc.backends.cpu.matmul.cost import row_tiles, streamed
+from atc.backends.cpu.matmul.cost import row_tiles, streamed, tile_count
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
@@ -109,7 +109,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
     def scratch(self, w: Workload[ConvBlocked], params: RowParams, target: Target) -> int:
         """Reserve a row of balanced pixels, and of those gathered."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
-        tiles = sum(t.count for t in row_tiles(g.cols.out, g.block))
+        tiles = tile_count(row_tiles(g.cols.out, g.block))
         gathered = image.depth * g.cols.out if _gathered(image) else 0
         return 4 * (tiles * InnerProduct(image.depth, g.block).size + gathered)
 
@@ -119,7 +119,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         """Return the tiles of a row, the parts of the depth, and the epilogue."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
         product, tiles = InnerProduct(image.depth, g.block), row_tiles(g.cols.out, g.block)
-        count = sum(t.count for t in tiles)
+        count = tile_count(tiles)
         streams = _weight_bytes(image) > streamed(target.machine)
         return {
             "g": g, "product": product, "tiles": tiles,

@@ -281,7 +281,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         v, y = strides(g, tiles)
         pairs = paired(g, (tiles.block, tiles.rest)) if params.pairs else None
         if pairs:
-            streams = (m + 2) ** 2 * pairs.panel * g.mb * 4 > streamed(target.machine)
+            streams = (m + 2) ** 2 * pairs.product.size * g.mb * 4 > streamed(target.machine)
             lines = pairs.product.lines(pairs.tiles(tiles.block)) if streams else 0
             share = pairs.product.share(pairs.tiles(tiles.block)) if streams else 0
         return {

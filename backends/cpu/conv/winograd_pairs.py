@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.cpu.conv.winograd_matrices import transform_filters
-from atc.backends.cpu.matmul.cost import Tile, row_tiles
+from atc.backends.cpu.matmul.cost import Tile, row_tiles, tile_count
 from atc.backends.render.inner_product import InnerProduct, balanced_columns
 from atc.backends.render.tile_geometry import Geometry, panels
 from atc.ir.graph import Array
@@ -33,17 +33,12 @@ class Pairs:
 
     def tiles(self, block: int) -> int:
         """Return the groups of a block of tiles."""
-        return sum(t.count for t in self.cuts[block])
+        return tile_count(self.cuts[block])
 
     @property
     def rows(self) -> int:
         """Floats of a component's balanced tiles."""
         return max(map(self.tiles, self.cuts)) * self.product.size
-
-    @property
-    def panel(self) -> int:
-        """Floats of a component's filters of a block of output channels."""
-        return self.product.size
 
     @property
     def gap(self) -> int:

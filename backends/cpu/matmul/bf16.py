@@ -21,7 +21,9 @@ from atc.backends.cpu.matmul.cost import (
     column_panels,
     row_tiles,
     streamed,
+    tile_count,
     tile_cycles,
+    vector_kinds,
 )
 from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
@@ -134,9 +136,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
             "lanes": lanes(target), "pairs": pairs, "stride": shape.stride, "steps": steps,
             "blocks": shape.blocks, "room": shape.block * shape.stride, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
-            "epilogues": finish.functions(
-                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
-            ),
+            "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"),
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
@@ -222,7 +222,7 @@ class _Prefetch:
 def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch | None:
     if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(machine):
         return None
-    tiles = sum(t.count for t in shape.blocks[0].tiles)
+    tiles = tile_count(shape.blocks[0].tiles)
     lines = shape.width // 16
     if tiles == 1:
         return _Prefetch(1, lines, max(1, AHEAD // (4 * shape.width)) * shape.width, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.backends.kernel import KernelParams
@@ -72,6 +73,16 @@ class Panel:
     columns: int
     vectors: int
     part: int
+
+
+def vector_kinds(panels: Sequence[Panel]) -> tuple[bool, bool]:
+    """Return whether any panel has whole vectors, and whether any has a part of one."""
+    return any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
+
+
+def tile_count(tiles: Sequence[Tile]) -> int:
+    """Return how many tiles there are of all heights."""
+    return sum(t.count for t in tiles)
 
 
 def row_tiles(m: int, mr: int) -> list[Tile]:

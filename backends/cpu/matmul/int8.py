@@ -30,6 +30,7 @@ from atc.backends.cpu.matmul.cost import (
     crowding,
     row_tiles,
     tile_cycles,
+    vector_kinds,
 )
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, TileText, has_typed_epilogue
 from atc.backends.cpu.matmul.operands import read_mode
@@ -265,15 +266,13 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
         depth = -(-op.k // word)
-        partial = any(p.part for p in panels)
-        whole = any(p.vectors > 1 or not p.part for p in panels)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
             "lanes": lanes(target), "phases": params.phases, "depth": depth, "word_bytes": word,
             "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
             "tiles": tiles, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
-            "epilogues": finish.functions(whole, partial),
+            "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
             "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,

@@ -23,6 +23,7 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     column_panels,
     row_tiles,
+    vector_kinds,
 )  # fmt: skip
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
@@ -158,9 +159,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
             "grouped": grouped, "ahead": self.ahead, "partitions": params.partitions,
-            "epilogues": finish.functions(
-                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
-            ),
+            "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
             "scale_load": LOADS[w.input(2).dtype], "middle": 1 << (op.bits - 1),
             "words": op.block * op.bits // 32,

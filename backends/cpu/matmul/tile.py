@@ -24,7 +24,9 @@ from atc.backends.cpu.matmul.cost import (
     row_tiles,
     step_wait,
     streamed,
+    tile_count,
     tile_cycles,
+    vector_kinds,
 )
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
@@ -204,7 +206,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "batch": batch, "op": op, "width": width, "mode": mode,
             "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "tiles": tiles,
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
-            "epilogues": finish.functions(_whole(panels), any(p.part for p in panels)),
+            "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
@@ -245,7 +247,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         rows = am * 4, op.n * 4
         cycles *= max(crowding(machine, mr, stride) for stride in rows)
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
-        steps = op.k * sum(t.count for t in row_tiles(op.m, mr)) * columns / (nv * lanes(target))
+        steps = op.k * tile_count(row_tiles(op.m, mr)) * columns / (nv * lanes(target))
         if am == 1 and not params.interleave:
             cycles += steps * step_wait(machine, depth, ak * 4)
         if mode == "direct":
@@ -289,7 +291,7 @@ def _prefetch(
     op, line, size = w.op, weights.line, weights.dtype.itemsize
     if op.k * op.n * size <= streamed(target.machine):
         return None
-    count = max_value(sum(t.count for t in tiles))
+    count = max_value(tile_count(tiles))
     if count == 1:
         ahead = max(1, AHEAD // (size * width)) * width
         return _Prefetch(False, 1, -(-width // line), ahead, line)
@@ -362,10 +364,6 @@ def _b_base(op: MatMul, outer: list[str], width: int) -> str:
     size = op.k * width * -(-op.n // width)
     steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
     return address(View(steps), outer)
-
-
-def _whole(panels: Sequence[Panel]) -> bool:
-    return any(p.vectors > 1 or not p.part for p in panels)
 
 
 def _leaves(w: Workload[MatMul], target: Target) -> bool:

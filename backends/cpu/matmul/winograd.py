@@ -8,7 +8,15 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import Panel, Tile, column_panels, row_tiles, streamed
+from atc.backends.cpu.matmul.cost import (
+    Panel,
+    Tile,
+    column_panels,
+    row_tiles,
+    streamed,
+    tile_count,
+    vector_kinds,
+)
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
@@ -97,7 +105,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
 
     def scratch(self, w: Workload[MatMul], params: BlockParams, target: Target) -> int:
         """Reserve a block of the depth of all rows, balanced."""
-        tiles = _tile_count(row_tiles(w.op.m, lanes(target)))
+        tiles = tile_count(row_tiles(w.op.m, lanes(target)))
         return 4 * tiles * InnerProduct(params.kb, lanes(target)).size
 
     def values(self, w: Workload[MatMul], params: BlockParams, target: Target) -> dict[str, object]:
@@ -108,7 +116,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
         finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(kb, width)
         blocked, streams = kb != op.k, op.k * op.n * 4 > streamed(target.machine)
-        count = _tile_count(tiles)
+        count = tile_count(tiles)
         own = [*["const float *next"] * streams, *finish.parameters[0]]
         own += ["bool first", "bool last"] * blocked
         given = [*["next"] * streams, *finish.places]
@@ -124,9 +132,7 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
             "b_base": _packed_base(op.batch, op.b_view, outer, packed_size),
             "block_size": -(-op.n // width) * product.size,
             "arguments": ", ".join((*given, f"y0 + {y}", *finish.extras)),
-            "epilogues": finish.functions(
-                any(not p.part for p in panels), any(p.part for p in panels)
-            ),
+            "epilogues": finish.functions(*vector_kinds(panels)),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: BlockParams, target: Target) -> float:
@@ -177,7 +183,7 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         def pack(a: Array) -> Array:
             rows = gather_view(a, (*_kept(op.batch, op.a_view), op.m, op.k), op.a_view)
             tiles = row_tiles(op.m, width)
-            spread = np.zeros((*rows.shape[:-2], _tile_count(tiles), width, op.k), rows.dtype)
+            spread = np.zeros((*rows.shape[:-2], tile_count(tiles), width, op.k), rows.dtype)
             number = 0
             for tile in tiles:
                 for first in range(tile.first, tile.first + tile.rows * tile.count, tile.rows):
@@ -196,7 +202,7 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
     ) -> int:  # fmt: skip
         """Fill the last lanes of tiles; add a sum and a scale for each row."""
         op, width = w.op, lanes(target)
-        tiles = _tile_count(row_tiles(op.m, width))
+        tiles = tile_count(row_tiles(op.m, width))
         return 4 * (tiles * InnerProduct(op.k, width).size - op.m * op.k)
 
     def scratch(self, w: Workload[MatMul], params: GroupParams, target: Target) -> int:
@@ -217,12 +223,10 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
             "lines": 0, "panels": panels, "tiles": tiles, "group": params.panels,
             "functions": _functions(w, finish, finish.parameters[0], target, panels, tiles),
             "bk": op.b_view.strides[-2],
-            "a_base": _packed_base(op.batch, op.a_view, outer, _tile_count(tiles) * product.size),
+            "a_base": _packed_base(op.batch, op.a_view, outer, tile_count(tiles) * product.size),
             "b_base": address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
             "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
-            "epilogues": finish.functions(
-                any(not p.part for p in panels), any(p.part for p in panels)
-            ),
+            "epilogues": finish.functions(*vector_kinds(panels)),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: GroupParams, target: Target) -> float:
@@ -249,10 +253,6 @@ def _packed_base(batch: Sequence[int], view: View, outer: list[str], size: int) 
     kept = dense(_kept(batch, view)).strides
     steps = tuple(0 if s == 0 else t * size for s, t in zip(view.strides, kept, strict=False))
     return address(View(steps), outer)
-
-
-def _tile_count(tiles: Sequence[Tile]) -> int:
-    return sum(t.count for t in tiles)
 
 
 def _functions(
