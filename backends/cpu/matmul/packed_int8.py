@@ -131,6 +131,8 @@ class MatMulRoundingTile(PackedTiles):
     """Bytes of a number of x."""
     sums = 1
     """Sums of a block of x."""
+    preparing = ROUNDING
+    """Cycles to make digits of a number of x."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Rows that may be rounded."""
@@ -170,19 +172,20 @@ class MatMulRoundingTile(PackedTiles):
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
-        """Cycles of rounding and of all tiles, and of waiting for memory."""
-        op, nv = w.op, params.nv
-        dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
-        cycles = op.m * op.k * ROUNDING
-        tiles = 0.0
-        for panel in column_panels(op.n, nv, lanes(target)):
+        """Cycles of preparing x and of all tiles, and of waiting for memory."""
+        op, tiles = w.op, 0.0
+        for panel in column_panels(op.n, params.nv, lanes(target)):
             for tile in row_tiles(op.m, params.mr):
-                sums = tile.rows * panel.vectors
-                unpacking = panel.vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
-                block = op.block / WORD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
+                block = self.block_cycles(op, tile.rows, panel.vectors, target)
                 tiles += panel.count * tile.count * (CALL + op.blocks * block)
         bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + w.input(2).dtype.itemsize)
-        return cycles + max(tiles, bytes_ / target.machine.memory)
+        return op.m * op.k * self.preparing + max(tiles, bytes_ / target.machine.memory)
+
+    def block_cycles(self, op: MatMulPacked, rows: int, vectors: int, target: Target) -> float:
+        """Return the cycles of a block of so many rows by so many vectors of columns."""
+        dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
+        sums, unpacking = rows * vectors, vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
+        return op.block / WORD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
 
 
 class MatMulFixedPointTile(MatMulRoundingTile):
@@ -190,7 +193,7 @@ class MatMulFixedPointTile(MatMulRoundingTile):
 
     name = "matmul_packed_fixed_tile"
     precision = "float32"
-    digits, sums = 3, 2
+    digits, sums, preparing = 3, 2, SPLITTING
     ahead = Ahead(distance=8192, step=128)
     """More lines than of kernels that wait for memory all the time."""
 
@@ -206,20 +209,13 @@ class MatMulFixedPointTile(MatMulRoundingTile):
         """Numbers far below the largest one of their block lose digits."""
         return False
 
-    def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
-        """Cycles of all tiles, and of waiting for memory."""
-        op, nv = w.op, params.nv
-        dots, tiles = target.machine.fma_rate(target.vector_bytes), 0.0
+    def block_cycles(self, op: MatMulPacked, rows: int, vectors: int, target: Target) -> float:
+        """Return the cycles of a block, three sums of bytes for each of floats."""
+        dots = target.machine.fma_rate(target.vector_bytes)
         if not DOT_FEATURES & target.features:
             dots /= SPLIT
-        for panel in column_panels(op.n, nv, lanes(target)):
-            for tile in row_tiles(op.m, params.mr):
-                sums = tile.rows * panel.vectors
-                unpacking = panel.vectors * op.block / 8 * (1.0 if op.bits == 4 else 0.5)
-                block = op.block / WORD * sums * self.digits / dots + unpacking + JOINED * sums
-                tiles += panel.count * tile.count * (CALL + op.blocks * block)
-        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + w.input(2).dtype.itemsize)
-        return op.m * op.k * SPLITTING + max(tiles, bytes_ / target.machine.memory)
+        sums, unpacking = rows * vectors, vectors * op.block / 8 * (1.0 if op.bits == 4 else 0.5)
+        return op.block / WORD * sums * self.digits / dots + unpacking + JOINED * sums
 
 
 KERNELS = (MatMulRounding(), MatMulRoundingTile(), MatMulFixedPointTile())
