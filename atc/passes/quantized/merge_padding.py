@@ -20,11 +20,11 @@ def merge_padding(state: Rewriting, node: Node) -> Node:
     pad = state.producers.get(node.inputs[0]) if isinstance(op, Conv | ConvBlocked) else None
     if not isinstance(op, Conv | ConvBlocked) or op.accumulator is not DType.INT32:
         return node
-    point = _zero_point(state, node, op)
     if pad is None or not isinstance(pad.op, Pad) or pad.op.mode != "constant":
         return node
     source, *value = pad.inputs
     given = state.constant(value[0]) if value else None
+    point = _zero_point(state, node, op)
     if given is None or point is None or is_dynamic(pad.op.extents):
         return node
     same = int(given.reshape(())) == point
