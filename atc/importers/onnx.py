@@ -28,6 +28,7 @@ NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 MOST_NODES = 1 << 20
 """The most nodes of a model after its functions are inlined."""
 
+
 def load_onnx(path: Path) -> onnx_ir.Model:
     """Read an ONNX file, with external data from its own folder and functions inlined.
 

@@ -38,7 +38,6 @@ class _Span:
     def meets(self, other: _Span) -> bool:
         return self.begin < other.end and other.begin < self.end
 
-
     def covers(self, other: _Span) -> bool:
         return self.begin <= other.begin and other.end <= self.end
 

@@ -17,7 +17,6 @@ NAMES_FORMAT = 'the form is "name:n,1~8,s=1~16;name2:n,s+1"'
 ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
 
 
-
 def shapes(value: object) -> Mapping[str, InputShape]:
     """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
 

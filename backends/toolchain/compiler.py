@@ -200,5 +200,7 @@ def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of the flags that are the link's, or that it must repeat."""
     own = (STRIP, OPEN_ENDED, THREADS)
     return tuple(flag for flag in flags if flag in own or flag.startswith("-fsanitize="))
+
+
 THREADS = "-pthread"
 """For networks that compute with threads."""

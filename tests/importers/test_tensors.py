@@ -98,6 +98,7 @@ def twice(what: str) -> onnx.ModelProto:
 DOUBLING = [function(f"f{k}", f"f{k + 1}", f"f{k + 1}") for k in range(40)]
 NIBBLES = [N("DequantizeLinear", ["w", "s"], ["y"])], numpy_helper.from_array(np.float32(2), "s")
 
+
 def _referring() -> onnx.ModelProto:
     """Return a node outside of functions whose attribute refers to a function's."""
     proto = model([N("LeakyRelu", ["x"], ["y"])])

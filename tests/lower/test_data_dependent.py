@@ -22,7 +22,6 @@ Inputs = dict[str, tuple[int, Sequence[int | str]]]
 X: Inputs = {"x": (FLOAT, ["n", 5])}
 
 
-
 def chosen(comparison: str, name: str) -> list[onnx.NodeProto]:
     """Return nodes that choose the elements of `all` that a comparison with zero finds."""
     return [node(comparison, ["all", "zero"], f"{name}_mask"),

@@ -179,7 +179,6 @@ def test_a_value_that_many_paths_lead_to_is_looked_at_once() -> None:
     assert interval_of(b, y)[1] <= 255
 
 
-
 def test_a_loop_may_be_bounded_by_its_name(tmp_path: Path) -> None:
     b = Net()
     half = b("Mul", "v", b.constant(0.5, np.float32))

@@ -31,7 +31,6 @@ STEPS = 3
 """By which quantised outputs may differ."""
 
 
-
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 ALLOWED = 1e-4

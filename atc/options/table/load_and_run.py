@@ -251,7 +251,6 @@ _OWN = (
 )  # fmt: skip
 
 
-
 def _enabled(meaning: str) -> str:
     """Return the meaning of modes with the default that this tool has."""
     return meaning.replace("disable (default):", "disable:").replace(

@@ -20,6 +20,7 @@ Integers = npt.NDArray[np.int64]
 SUM_LIMIT = 2**31 - 1
 """The largest sum that INT32 holds."""
 
+
 @dataclass(frozen=True)
 class Dequantized:
     """A value that is `(source - zero) * scale`, and the node that computes it."""

@@ -40,6 +40,7 @@ class FirstParams(BlockParams):
     deep: int
     """Rows of x in a pixel."""
 
+
 class FirstTiles(TiledConv[FirstParams, Window]):
     """The common part of first layers on tiles."""
 

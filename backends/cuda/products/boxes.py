@@ -24,6 +24,7 @@ ROW, CHUNK = 128, 16
 ATOM = 64
 """Rows of a warpgroup, and elements in a row of a transposed tile."""
 
+
 @dataclass(frozen=True)
 class Form:
     """A kind of product: the function that emulates it, its types in PTX, the bytes of an element.

@@ -37,6 +37,7 @@ TILE, DEPTH, THREAD_TILE = 64, 16, 4
 SLIM = 8
 """Rows or columns below which most of a tile would be empty."""
 
+
 def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
     """Return the C statement that adds a product: floats are rounded once, integers wrap."""
     if dtype.is_float:

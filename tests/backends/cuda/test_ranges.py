@@ -50,7 +50,6 @@ AXES = {
 """Which axis of the first input varies, where that isn't the first one."""
 
 
-
 @dataclass(frozen=True)
 class Ranged:
     """A case of whose first input an axis may be one shorter."""

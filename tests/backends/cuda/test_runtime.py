@@ -70,7 +70,6 @@ int main(void)
 """
 
 
-
 def opening(pool: str = "0", kept: int = 0, sides: int = 0) -> str:
     """Return the program, of a network with a pool that leaves others so many percent."""
     return OPEN.replace("POOL", pool).replace("KEPT", str(kept)).replace("SIDES", str(sides))
