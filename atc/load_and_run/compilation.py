@@ -149,7 +149,7 @@ def _skipped(arguments: RunArguments) -> Iterator[str]:
     elif arguments["jit_level"] == 1:
         yield "fuse_elementwise_again"
     if not arguments["enable_fuse_preprocess"]:
-        yield "cancel_movement"
+        yield "fold_views"
 
 
 # ---- layouts ------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_chea
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
-from atc.passes.fuse.merge_branches import merge_branches
-from atc.passes.fuse.merge_convolutions import merge_parallel
+from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
 from atc.passes.fuse.read_halves import read_halves
+from atc.passes.fuse.siblings import fuse_siblings
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
@@ -79,10 +79,10 @@ EPILOGUE = "fuse_epilogue"
 
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
-    _rule("quantize_integers", lower_qdq),  # while every (de)quantization is a node
-    _rule("tabulate", build_lookup_table),  # before anything else joins the steps
+    _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
+    _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
-    _rule("cancel_movement", fold_views),  # before fusion, which then sees arithmetic only
+    _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only
     _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
@@ -90,9 +90,9 @@ PASSES: tuple[Pass, ...] = (
     _again(EPILOGUE, fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _again("fuse_elementwise", fuse_elementwise),  # what no epilogue took, into reductions
     Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
-    _rule("sum_branches", merge_parallel),  # needs the scales in the filters, leaves shifts
+    _rule("merge_parallel_convolutions", merge_parallel_convolutions),  # needs scales in filters
     _again("fold_affine", fold_affine),
-    _rule("fold_scales", fuse_requantize),  # when what is (de)quantized in one node is there
+    _rule("fuse_requantize", fuse_requantize),  # when what is (de)quantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
     _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them
 )
@@ -113,17 +113,17 @@ def layout_passes(
     choose = partial(choose_layouts, width=width, layouts=layouts)
     blocked = (
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
-        _rule("conv_planes", decompose_conv3d),  # and only over two axes
-        _rule("pool_planes", decompose_pool3d),
+        _rule("decompose_conv3d", decompose_conv3d),  # and only over two axes
+        _rule("decompose_pool3d", decompose_pool3d),
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         _again("merge_padding", merge_padding),  # of first layers
-        Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
-        _again("cancel_movement", fold_views),  # what was one pixel is a view now
+        Pass("fuse_siblings", partial(fuse_siblings, width=width, price=layouts.price)),
+        _again("fold_views", fold_views),  # what was one pixel is a view now
     )
     attention = _again("fuse_attention", partial(fuse_attention, kernels=Kernels.VECTORS))
     packed = _rule("pack_operands", partial(pack_operands, width=width))
-    in_place = _rule("slice_in_place", alias_slices)
+    in_place = _rule("alias_slices", alias_slices)
     parts = Pass("read_parts", read_parts)  # when all that reads is fused
     narrow = (  # when no kernel changes
         _rule("narrow_scales", narrow_scales),
@@ -134,7 +134,7 @@ def layout_passes(
         return (attention, *blocked, packed, in_place, parts, *narrow)
     if layouts.block:
         bytes_ = partial(choose_layouts, width=layouts.block, layouts=layouts)
-        cancelled = _again("cancel_movement", fold_views)
+        cancelled = _again("fold_views", fold_views)
         before = (Pass("batch_last", move_batch_last),) if layouts.batch_last else ()
         before = (_rule("merge_padding", merge_padding), *before)
         return (*before, Pass("block_layout", bytes_), cancelled, in_place, parts)
@@ -142,7 +142,7 @@ def layout_passes(
     last = (
         _rule("look_up_sums", look_up_sums),  # what is no table any more is fused
         Pass("block_layout", choose),
-        _again("cancel_movement", fold_views),
+        _again("fold_views", fold_views),
     )
     if layouts.bytes_last:
         return (padding, *last, in_place, parts)
@@ -156,7 +156,7 @@ FIRST_DEVICE_PASSES: tuple[Pass, ...] = (
 
 INTEGER_PASSES: tuple[Pass, ...] = (
     _rule("softmax_of_bytes", softmax_of_bytes),  # first: while every (de)quantization is a node
-    _rule("tabulate", partial(build_lookup_table, always=True)),
+    _rule("build_lookup_table", partial(build_lookup_table, always=True)),
 )
 """What runs before all other passes where functions of bytes are computed without floats."""
 

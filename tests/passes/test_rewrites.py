@@ -27,7 +27,7 @@ REWRITES = {
           return y
         """,
     ),
-    ("cancel_movement", "a transpose and a slice backwards become a view"): (
+    ("fold_views", "a transpose and a slice backwards become a view"): (
         """
         graph g(x: f32[3,4])
           t: f32[4,3] = Map(shape=(4, 3), expr=x0, views=(<1,4>)) x  # t
@@ -136,7 +136,10 @@ epilogue=x0) x  # q; y
           return y
         """,
     ),
-    ("sum_branches", "the sum of two convolutions is the convolution with the sum of filters"): (
+    (
+        "merge_parallel_convolutions",
+        "the sum of two convolutions is the convolution with the sum of filters",
+    ): (
         f"""
         graph g(x: f32[1,1,2,2])
           const w: f32[2,1,1,1] = (1.0, 2.0)

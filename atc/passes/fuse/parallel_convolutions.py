@@ -24,7 +24,7 @@ FLOAT = DType.FLOAT
 Filters = npt.NDArray[np.float64]
 
 
-def merge_parallel(state: Rewriting, node: Node) -> Node:
+def merge_parallel_convolutions(state: Rewriting, node: Node) -> Node:
     """Merge branches of a float Conv's operand that are added to its result into its filters."""
     op = node.op
     if not isinstance(op, Conv) or op.accumulator is not FLOAT or is_dynamic(op):

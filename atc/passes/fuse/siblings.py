@@ -1,4 +1,4 @@
-"""Merge convolutions of one operand into one, where that is estimated to be faster.
+"""Horizontal fusion: convolutions of one operand become one, where that is estimated to be faster.
 
 Branches such as an inception block's have few filters each, which fill vectors and register tiles
 only in part. Their results are slices of the merged one, read in place.
@@ -25,7 +25,7 @@ GAIN = 0.97
 """The merged convolution has to take at most this fraction of the branches' time."""
 
 
-def merge_branches(
+def fuse_siblings(
     graph: Graph, outer: Mapping[str, Array], width: int, price: Price
 ) -> Graph:
     """Merge blocked convolutions of the same operand with the same window and epilogue."""
