@@ -35,7 +35,7 @@ def packing(b: Builder, params: Params) -> Packing:
         return Packing(channels_last=True)
     if word in _BLOCKS:
         return Packing(_BLOCKS[word], dot=word.endswith("DOT"))
-    raise b.refuse(
+    raise b.unsupported(
         f"memory format {word} is not covered",
         hint="dump the network without a layout transformation",
     )
@@ -59,7 +59,7 @@ def pack(b: Builder, x: ir.Value, how: Packing) -> ir.Value:
         return x
     n, c, h, w = b.extents(x)
     if c % how.block:
-        raise b.fail(f"{c} channels are not a multiple of {how.block}")
+        raise b.error(f"{c} channels are not a multiple of {how.block}")
     blocked = b.reshape(x, (n, c // how.block, how.block, h, w))
     return b.transpose(blocked, (0, 1, 3, 4, 2))
 
@@ -92,4 +92,4 @@ def unpack_weight(b: Builder, w: ir.Value, how: Packing, grouped: bool) -> ir.Va
         inner, outer = (at + 5, at + 4) if how.dot else (at + 4, at + 5)
         order = (*lead, at, outer, at + 1, inner, at + 2, at + 3)
         return b.rearranged(w, (*shape[:at], o * k, i * k, kh, kw), order)
-    raise b.fail(f"weights of shape {list(shape)} are not packed by {k}")
+    raise b.error(f"weights of shape {list(shape)} are not packed by {k}")

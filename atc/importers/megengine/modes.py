@@ -33,15 +33,15 @@ def apply_mode(b: Builder, mode: str, xs: Sequence[Value]) -> Value:
     """Apply one mode; integers narrower than 32 bits are computed in 32 bits and wrap."""
     arity, function = MODES[mode]
     if len(xs) != arity:
-        raise b.fail(f"mode {mode} takes {arity} inputs, found {len(xs)}")
+        raise b.error(f"mode {mode} takes {arity} inputs, found {len(xs)}")
     dtype = xs[0].dtype
     if any(x.dtype != dtype for x in xs) or dtype is None:
         found = ", ".join(x.dtype.name if x.dtype else "?" for x in xs)
-        raise b.fail(f"mode {mode} takes inputs of one element type, found {found}")
+        raise b.error(f"mode {mode} takes inputs of one element type, found {found}")
     if dtype == ir.DataType.BOOL and mode not in _BOOLEAN:
-        raise b.fail(f"mode {mode} takes no Bool")
+        raise b.error(f"mode {mode} takes no Bool")
     if dtype in _INTEGERS and mode not in _INTEGER:
-        raise b.fail(f"mode {mode} takes no {dtype.name}")
+        raise b.error(f"mode {mode} takes no {dtype.name}")
     if dtype not in _NARROW or mode == "RMULH":
         return function(b, xs)
     wide = [b.cast(x, ir.DataType.INT32) for x in xs]
@@ -148,7 +148,7 @@ def rounding_multiply_high(b: Builder, xs: Sequence[Value]) -> Value:
     """Round the high half of the product, doubled and saturated where the type has a sign."""
     dtype = _dtype(xs[0])
     if dtype not in _INTEGERS:
-        raise b.fail(f"a rounded product of {dtype.name} is not defined")
+        raise b.error(f"a rounded product of {dtype.name} is not defined")
     info = np.iinfo(dtype.numpy())
     shift = int(info.bits) - (info.min < 0)
     x, y = (b.cast(v, ir.DataType.INT64) for v in xs)

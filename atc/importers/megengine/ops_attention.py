@@ -56,19 +56,19 @@ def attention(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def _check(b: Builder, params: Params) -> None:
     for name in ("add_zero_attn", "reslink"):
         if params.flag(name):
-            raise b.refuse(f"attention with {name} is not covered")
+            raise b.unsupported(f"attention with {name} is not covered")
     if params.integer("input_order") or params.integer("tensor_combination_type") > _ONLY_MASK:
-        raise b.refuse("attention in another order of axes or with bias_k is not covered")
+        raise b.unsupported("attention in another order of axes or with bias_k is not covered")
     dropped = params.real("attn_prob") or params.real("out_prob")
     if params.flag("training") and dropped:
-        raise b.refuse("attention in training mode is not covered")
+        raise b.unsupported("attention in training mode is not covered")
 
 
 def _projections(b: Builder, params: Params, xs: Sequence[Var]) -> list[Projection]:
     """Cut the packed weights: those of q, k, v and the output, then the biases in that order."""
     packed = b.array(xs[3].value)
     if packed is None:
-        raise b.refuse("attention weights that are computed are not covered")
+        raise b.unsupported("attention weights that are computed are not covered")
     flat = packed.ravel()
     rows = [b.ranked(x.value, 3)[2] for x in xs[:3]]
     columns = [params.integer(f"{n}proj_size") for n in "qkvo"]
@@ -76,7 +76,7 @@ def _projections(b: Builder, params: Params, xs: Sequence[Var]) -> list[Projecti
     sizes = [r * c for r, c in zip(rows, columns, strict=True)]
     biases = [c * params.flag(f"{n}bias") for n, c in zip("qkvo", columns, strict=True)]
     if sum(sizes) + sum(biases) != flat.size:
-        raise b.fail(f"{flat.size} weights where {sum(sizes) + sum(biases)} are expected")
+        raise b.error(f"{flat.size} weights where {sum(sizes) + sum(biases)} are expected")
     slices = list(_slices(flat, [*sizes, *biases]))
     shaped = [p if p is None else p.reshape(r, -1) for p, r in zip(slices, rows, strict=False)]
     return [Projection(w, c) for w, c in zip(shaped, slices[4:], strict=True)]
@@ -101,7 +101,7 @@ def _heads(b: Builder, x: ir.Value, heads: int) -> ir.Value:
     """Turn (N, L, heads D) into (N, heads, L, D)."""
     n, rows, width = b.ranked(x, 3)
     if not heads or width % heads:
-        raise b.fail(f"{width} features do not split into {heads} heads")
+        raise b.error(f"{width} features do not split into {heads} heads")
     return b.transpose(b.reshape(x, (n, rows, heads, width // heads)), (0, 2, 1, 3))
 
 
@@ -111,10 +111,10 @@ def _masked(b: Builder, scores: ir.Value, kind: int, mask: ir.Value | None) -> i
     if kind == _NO_MASK:
         return scores
     if kind == _CUDNN or kind > _GIVEN:
-        raise b.refuse("attention with cuDNN's masks is not covered")
+        raise b.unsupported("attention with cuDNN's masks is not covered")
     if mask is None:
         if rows * columns > _LARGEST_MASK:
-            raise b.refuse(f"a causal mask of {rows} by {columns} is not covered")
+            raise b.unsupported(f"a causal mask of {rows} by {columns} is not covered")
         future = np.triu(np.full((rows, columns), -np.inf), 1)
         mask = b.constant(future.astype(np.float32))
     elif b.rank(mask) == 3:

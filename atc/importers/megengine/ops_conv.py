@@ -56,7 +56,7 @@ def read_window(b: Builder, params: Params, axes: str = "hw") -> Window:
     strides = tuple(params.integer(f"stride_{a}") for a in axes)
     dilations = tuple(params.integer(f"dilate_{a}") for a in axes)
     if not all(0 < n < _LARGEST for n in strides + dilations) or max(pads) >= _LARGEST:
-        raise b.fail(f"padding {pads}, stride {strides}, dilation {dilations} are out of range")
+        raise b.error(f"padding {pads}, stride {strides}, dilation {dilations} are out of range")
     return Window(pads, strides, dilations)
 
 
@@ -68,7 +68,7 @@ def ungroup(b: Builder, w: ir.Value, params: Params, axes: int) -> tuple[ir.Valu
     shape = b.extents(w)
     rank = axes + 2 + (params.word("sparse") == "GROUP")
     if len(shape) != rank or 0 in shape:
-        raise b.fail(f"weights of shape {list(shape)} where rank {rank} is expected")
+        raise b.error(f"weights of shape {list(shape)} where rank {rank} is expected")
     groups = 1
     if params.word("sparse") == "GROUP":
         groups = shape[0]
@@ -87,7 +87,7 @@ def convolution_3d(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | No
     """Translate Convolution3D."""
     params = op.params("Convolution3D")
     if params.word("format") != "NCDHW":
-        raise b.refuse(f"format {params.word('format')} is not covered")
+        raise b.unsupported(f"format {params.word('format')} is not covered")
     return [_convolve(b, params, "dhw", xs[0], xs[1], op.output_dtype)]
 
 
@@ -179,7 +179,7 @@ def transposed(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate ConvolutionBackwardData: inputs w, x and a tensor of the output's shape."""
     params = op.params("Convolution")
     if params.word("format") != "NCHW":
-        raise b.refuse(f"format {params.word('format')} is not covered")
+        raise b.unsupported(f"format {params.word('format')} is not covered")
     return [_transposed(b, op, params, "hw", xs)]
 
 
@@ -187,7 +187,7 @@ def transposed_3d(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
     """Translate Convolution3DBackwardData."""
     params = op.params("Convolution3D")
     if params.word("format") != "NCDHW":
-        raise b.refuse(f"format {params.word('format')} is not covered")
+        raise b.unsupported(f"format {params.word('format')} is not covered")
     return [_transposed(b, op, params, "dhw", xs)]
 
 
@@ -213,7 +213,7 @@ def _transposed(b: Builder, op: Operator, params: Params, axes: str, xs: Sequenc
 def _integer_result(b: Builder, value: ir.Value, x: Var, w: Var, wanted: DType | None) -> Var:
     """Turn integer sums that were computed in float32 into their type."""
     if not x.dtype.quantized or x.dtype.zero_point or w.dtype.zero_point:
-        raise b.refuse(f"transposed convolution of {x.dtype.name} is not covered")
+        raise b.unsupported(f"transposed convolution of {x.dtype.name} is not covered")
     scale = product_scale(x, w)
     result = Var(b.cast(value, ir.DataType.INT32), DType("QuantizedS32", scale))
     return convert(b, result, wanted) if wanted else result
@@ -228,7 +228,7 @@ def _output_padding(
 ) -> list[int]:
     """Return what the output shape asks for beyond the smallest one that fits."""
     if not len(kernel) == len(extents) == len(target) == len(window.strides):
-        raise b.fail(f"cannot convolve {list(extents)} with {list(kernel)} to {list(target)}")
+        raise b.error(f"cannot convolve {list(extents)} with {list(kernel)} to {list(target)}")
     smallest = [
         (n - 1) * s + d * (k - 1) + 1 - 2 * p
         for n, s, d, k, p in zip(
@@ -237,7 +237,7 @@ def _output_padding(
     ]
     missing = [t - s for t, s in zip(target, smallest, strict=True)]
     if any(not 0 <= m < s for m, s in zip(missing, window.strides, strict=True)):
-        raise b.fail(f"an output of {list(target)} does not fit: {smallest} is the smallest")
+        raise b.error(f"an output of {list(target)} does not fit: {smallest} is the smallest")
     return missing
 
 
@@ -245,14 +245,14 @@ def deformable(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate DeformableConv: inputs x, w, offset (y, x per tap), mask."""
     params = op.params("Convolution")
     if params.word("format") != "NCHW":
-        raise b.refuse(f"format {params.word('format')} is not covered")
+        raise b.unsupported(f"format {params.word('format')} is not covered")
     x, w, offset, mask = (v.value for v in xs)
     weights, groups = ungroup(b, w, params, 2)
     attributes = read_window(b, params).attributes(groups)
     taps = int(np.prod(b.extents(weights)[2:]))
     channels = b.ranked(offset, 4)[1]
     if channels % (2 * taps):
-        raise b.fail(f"{channels} offset channels are not a multiple of {2 * taps}")
+        raise b.error(f"{channels} offset channels are not a multiple of {2 * taps}")
     attributes["offset_group"] = channels // (2 * taps)
     value = b.op("DeformConv", [x, weights, offset, None, mask], attributes)
     return [Var(value, xs[0].dtype)]

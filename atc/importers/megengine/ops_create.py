@@ -69,7 +69,7 @@ def diagonal(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     k, x = op.params("Diag").integer("k"), xs[0]
     shape = b.extents(x.value)
     if abs(k) > _LARGEST_DIAGONAL or max(shape, default=0) > _LARGEST_DIAGONAL:
-        raise b.refuse(f"diagonal {k} of shape {list(shape)} is too large")
+        raise b.unsupported(f"diagonal {k} of shape {list(shape)} is too large")
     row, column = max(-k, 0), max(k, 0)
     if len(shape) == 1:
         size = shape[0] + abs(k)
@@ -79,10 +79,10 @@ def diagonal(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         flat = b.op("ScatterElements", [zeros, index, x.value], {"axis": 0})
         return [Var(b.reshape(flat, (size, size)), x.dtype)]
     if len(shape) != 2:
-        raise b.fail(f"Diag takes a vector or a matrix, not shape {list(shape)}")
+        raise b.error(f"Diag takes a vector or a matrix, not shape {list(shape)}")
     count = min(shape[0] - row, shape[1] - column)
     if count < 1:
-        raise b.fail(f"a matrix of shape {list(shape)} has no diagonal {k}")
+        raise b.error(f"a matrix of shape {list(shape)} has no diagonal {k}")
     places = (np.arange(count) + row) * shape[1] + np.arange(count) + column
     flat = b.reshape(x.value, (math.prod(shape),))
     index = b.constant(places.astype(np.int64))

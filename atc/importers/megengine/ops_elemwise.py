@@ -23,10 +23,10 @@ def elemwise(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """
     mode = op.params("Elemwise").word("mode")
     if any(x.dtype.quantized for x in xs) and mode not in _SCALE_FREE:
-        raise b.fail(f"mode {mode} takes no quantised inputs")
+        raise b.error(f"mode {mode} takes no quantised inputs")
     if any(not _alike(x.dtype, xs[0].dtype) for x in xs):
         found = ", ".join(f"{x.dtype.name} of scale {x.dtype.scale}" for x in xs)
-        raise b.fail(f"mode {mode} takes inputs of one element type, found {found}")
+        raise b.error(f"mode {mode} takes inputs of one element type, found {found}")
     value = apply_mode(b, mode, [x.value for x in xs])
     if warning := suspicion(value, op.name):
         b.warnings.append(warning)
@@ -48,14 +48,14 @@ def elemwise_multi_type(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var
     if mode in _MIXED:
         arity, function = _MIXED[mode]
         if len(xs) != arity:
-            raise b.fail(f"mode {mode} takes {arity} inputs, found {len(xs)}")
+            raise b.error(f"mode {mode} takes {arity} inputs, found {len(xs)}")
         return [function(b, xs)]
     if mode in _COMPARING:
         value = apply_mode(b, mode, [x.value for x in xs])
         return [Var(b.cast(value, ir.DataType.BOOL), BOOL)]
     base = mode.removeprefix("Q")
     if base not in MODES:
-        raise b.refuse(f"mode {mode} of ElemwiseMultiType is not covered")
+        raise b.unsupported(f"mode {mode} of ElemwiseMultiType is not covered")
     result = apply_mode(b, base, [dequantize(b, x) for x in xs])
     to = op.output_dtype or (xs[0].dtype if xs else FLOAT32)
     return [convert(b, Var(result, FLOAT32), to)]

@@ -21,23 +21,23 @@ _LARGEST_GRID = 1 << 23
 def _channels_last(b: Builder, params: Params) -> bool:
     word = params.word("format")
     if word not in ("NCHW", "NHWC"):
-        raise b.refuse(f"memory format {word} is not covered")
+        raise b.unsupported(f"memory format {word} is not covered")
     return word == "NHWC"
 
 
 def _pixels(b: Builder, x: Var) -> ir.Value:
     """Return an image's numbers as floats; raises unless it has four axes and no empty one."""
     if 0 in b.ranked(x.value, 4):
-        raise b.fail(f"an image of shape {list(b.shape(x.value))}")
+        raise b.error(f"an image of shape {list(b.shape(x.value))}")
     return as_real(b, x)
 
 
 def _target(b: Builder, size: ir.Value, axes: int = 2) -> list[int]:
     extents = b.known(size)
     if extents is None or len(extents) != axes:
-        raise b.refuse("an image size that depends on data is not covered")
+        raise b.unsupported("an image size that depends on data is not covered")
     if not all(0 < n <= _LARGEST_IMAGE for n in extents):
-        raise b.fail(f"an image of size {extents} is out of range")
+        raise b.error(f"an image of size {extents} is out of range")
     return extents
 
 
@@ -56,7 +56,7 @@ def resize(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         case "CUBIC":
             value = _resized(b, value, target, {"mode": "cubic", "cubic_coeff_a": -0.75})
         case word:
-            raise b.refuse(f"interpolation {word} is not covered")
+            raise b.unsupported(f"interpolation {word} is not covered")
     result = restore(b, b.transpose(value, _TO_LAST) if last else value, dtype)
     return [result]
 
@@ -88,7 +88,7 @@ def resize_3d(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Resize3D of (N, C, D, H, W), trilinear."""
     params = op.params("Resize3D")
     if params.word("imode") != "LINEAR" or params.word("format") != "NCDHW":
-        raise b.refuse("Resize3D is covered for LINEAR and NCDHW only")
+        raise b.unsupported("Resize3D is covered for LINEAR and NCDHW only")
     mode = "align_corners" if params.flag("align_corners") else "half_pixel"
     attributes = {"mode": "linear", "coordinate_transformation_mode": mode}
     b.ranked(xs[0].value, 5)
@@ -144,15 +144,15 @@ def _mapped(b: Builder, matrix: ir.Value, target: Sequence[int]) -> ir.Value:
     """Return the input pixel (x, y) of every output pixel, (N, OH, OW, 2)."""
     height, width = target
     if height * width > _LARGEST_GRID:
-        raise b.refuse(f"a warp to {height} by {width} pixels is not covered")
+        raise b.unsupported(f"a warp to {height} by {width} pixels is not covered")
     rows = b.extents(matrix)[1] if b.rank(matrix) == 3 else 0
     if rows not in (2, 3) or b.extents(matrix)[2] != 3:
-        raise b.fail(f"matrices of shape {list(b.shape(matrix))}")
+        raise b.error(f"matrices of shape {list(b.shape(matrix))}")
     y, x = np.mgrid[:height, :width].astype(np.float32)
     points = b.constant(np.stack([x, y, np.ones_like(x)]).reshape(3, -1))
     places = b.op("MatMul", [b.cast(matrix, ir.DataType.FLOAT), points])
     if rows == 3:
-        parts = b.ops("Split", [places, b.integers([2, 1])], {"axis": 1}, 2)
+        parts = b.add("Split", [places, b.integers([2, 1])], {"axis": 1}, 2)
         places = b.op("Div", list(parts))
     batch = b.extents(places)[0]
     return b.reshape(b.transpose(places, (0, 2, 1)), (batch, height, width, 2))
@@ -170,7 +170,7 @@ def _sample(
         "CONSTANT": ("zeros", 0),
     }
     if mode not in modes or border not in borders:
-        raise b.refuse(f"interpolation {mode} with the border {border} is not covered")
+        raise b.unsupported(f"interpolation {mode} with the border {border} is not covered")
     padding, align = borders[border]
     height, width = b.extents(x)[2:]
     grid = _normalized(b, places, np.array([width, height], np.float32), align)
@@ -210,7 +210,7 @@ def keep_boxes(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     boxes, most = xs[0].value, params.integer("max_output")
     batch, count, _ = b.ranked(boxes, 3)
     if batch != 1 or not 0 < most < 1 << 20 or count > 1 << 20:
-        raise b.refuse("suppression of boxes is covered for one image at a time")
+        raise b.unsupported("suppression of boxes is covered for one image at a time")
     scores = b.constant(np.arange(count, 0, -1).astype(np.float32).reshape(1, 1, count))
     limits = [b.integers([most]), b.constant(np.array([params.real("iou_thresh")], np.float32))]
     kept = b.op("NonMaxSuppression", [boxes, scores, *limits])
@@ -240,7 +240,7 @@ def convert_color(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
     """Translate CvtColor of (N, H, W, C) between RGB, BGR and gray."""
     mode = op.params("CvtColor").word("mode")
     if mode not in _COLORS:
-        raise b.refuse(f"colour conversion {mode} is not covered")
+        raise b.unsupported(f"colour conversion {mode} is not covered")
     value, dtype = _pixels(b, xs[0]), xs[0].dtype
     table = b.constant(np.ascontiguousarray(_COLORS[mode]))
     weights = b.cast(table, value.dtype or ir.DataType.FLOAT)

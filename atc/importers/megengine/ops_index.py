@@ -38,7 +38,7 @@ def _slicings(b: Builder, op: Operator, rank: int, given: Sequence[Var]) -> list
             return None
         bound = next(rest, None)
         if bound is None:
-            raise b.fail("fewer inputs than the parameters announce")
+            raise b.error("fewer inputs than the parameters announce")
         return b.cast(bound.value, ir.DataType.INT64)
 
     items: Sequence[IndexItem] = op.params("IndexDescMaskDump").indices()
@@ -48,7 +48,7 @@ def _slicings(b: Builder, op: Operator, rank: int, given: Sequence[Var]) -> list
     ]
     axes = [slicing.axis for slicing in found]
     if len(set(axes)) != len(axes) or next(rest, None) is not None:
-        raise b.fail("the parameters and the inputs of an index do not match")
+        raise b.error("the parameters and the inputs of an index do not match")
     return found
 
 
@@ -64,7 +64,7 @@ def _slice(b: Builder, x: ir.Value, slicings: Sequence[Slicing]) -> ir.Value:
         step = slicing.step or b.integers([1])
         known = b.known(step)
         if known is None or len(known) != 1 or not known[0]:
-            raise b.refuse("a step that is 0 or depends on data is not covered")
+            raise b.unsupported("a step that is 0 or depends on data is not covered")
         forward = known[0] > 0
         begins.append(slicing.begin or b.integers([0 if forward else _FAR]))
         ends.append(slicing.end or b.integers([_FAR if forward else -_FAR]))
@@ -102,7 +102,7 @@ def _scatter_subtensor(reduction: str) -> Translation:
         x, value = xs[0], xs[1].value
         shape = b.extents(x.value)
         if math.prod(shape) > _LARGEST_SCATTER:
-            raise b.refuse(f"writing into a tensor of shape {list(shape)} is not covered")
+            raise b.unsupported(f"writing into a tensor of shape {list(shape)} is not covered")
         slicings = _slicings(b, op, len(shape), xs[2:])
         places = _places(b, slicings, shape)
         updates = b.op("Expand", [value, b.integers(places.shape)])
@@ -124,7 +124,7 @@ def _places(b: Builder, slicings: Sequence[Slicing], shape: Sequence[int]) -> np
     try:
         places = everything[_python_index(b, slicings, len(shape))]
     except IndexError as error:
-        raise b.fail(f"an index lies outside shape {list(shape)}") from error
+        raise b.error(f"an index lies outside shape {list(shape)}") from error
     return places.reshape(places.shape or (1,))
 
 
@@ -137,7 +137,7 @@ def _python_index(b: Builder, slicings: Sequence[Slicing], rank: int) -> tuple[s
             continue
         bounds = [None if v is None else _known(b, v) for v in (s.begin, s.end, s.step)]
         if bounds[2] == 0:
-            raise b.fail("a step of 0")
+            raise b.error("a step of 0")
         index[s.axis] = slice(*bounds)
     return tuple(index)
 
@@ -145,7 +145,7 @@ def _python_index(b: Builder, slicings: Sequence[Slicing], rank: int) -> tuple[s
 def _known(b: Builder, value: ir.Value) -> int:
     numbers = b.known(value)
     if numbers is None or len(numbers) != 1:
-        raise b.refuse("writing to a place that depends on data is not covered")
+        raise b.unsupported("writing to a place that depends on data is not covered")
     return numbers[0]
 
 
@@ -162,7 +162,7 @@ class Picking:
 def _picking(b: Builder, slicings: Sequence[Slicing], rank: int) -> Picking:
     indexed = sorted((s for s in slicings if s.index is not None), key=lambda s: s.axis)
     if not indexed:
-        raise b.fail("an index without a vector")
+        raise b.error("an index without a vector")
     axes = tuple(s.axis for s in indexed)
     order = (*axes, *(a for a in range(rank) if a not in axes))
     vectors = [s.index for s in indexed if s.index is not None]
@@ -208,7 +208,7 @@ def _picked(b: Builder, slicings: Sequence[Slicing], rank: int) -> Picking:
     try:
         return _picking(b, slicings, rank)
     except ValueError as error:
-        raise b.fail("index vectors of different lengths") from error
+        raise b.error("index vectors of different lengths") from error
 
 
 def _scatter_pick(reduction: str) -> Translation:
@@ -219,7 +219,7 @@ def _scatter_pick(reduction: str) -> Translation:
         rank = b.rank(x.value)
         slicings = _slicings(b, op, rank, xs[2:])
         if any(s.index is None for s in slicings):
-            raise b.refuse("writing with index vectors and ranges together is not covered")
+            raise b.unsupported("writing with index vectors and ranges together is not covered")
         picking = _picked(b, slicings, rank)
         data = b.transpose(x.value, picking.order)
         index_shape = b.extents(picking.tuples)[:-1]

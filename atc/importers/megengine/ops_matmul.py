@@ -17,7 +17,7 @@ def matrix_mul(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate MatrixMul: two matrices, each transposed or not."""
     params = _params(b, op)
     if any(b.rank(x.value) != 2 for x in xs[:2]):
-        raise b.fail("MatrixMul takes matrices")
+        raise b.error("MatrixMul takes matrices")
     if xs[0].dtype.floating and xs[0].dtype == xs[1].dtype:
         attributes = {
             "transA": int(params.flag("transposeA")),
@@ -36,7 +36,7 @@ def batched_matrix_mul(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var 
 def _params(b: Builder, op: Operator) -> Params:
     params = op.params("MatrixMul")
     if params.integer("format"):
-        raise b.refuse(
+        raise b.unsupported(
             "a packed memory format of MatrixMul is not covered",
             hint="dump the network without weight preprocessing",
         )
@@ -54,7 +54,7 @@ def _product(b: Builder, op: Operator, params: Params, xs: Sequence[Var]) -> Var
     if left.dtype.integral and right.dtype.integral:
         wide = [b.cast(x.value, ir.DataType.INT32) for x in (left, right)]
         return Var(b.op("MatMul", wide), INT32)
-    raise b.refuse(f"a product of {left.dtype.name} and {right.dtype.name} is not covered")
+    raise b.unsupported(f"a product of {left.dtype.name} and {right.dtype.name} is not covered")
 
 
 def _transposed(b: Builder, x: Var, flag: bool) -> Var:
@@ -62,7 +62,7 @@ def _transposed(b: Builder, x: Var, flag: bool) -> Var:
         return x
     rank = b.rank(x.value)
     if rank < 2:
-        raise b.fail(f"cannot transpose a matrix of rank {rank}")
+        raise b.error(f"cannot transpose a matrix of rank {rank}")
     order = (*range(rank - 2), rank - 1, rank - 2)
     return Var(b.transpose(x.value, order), x.dtype)
 
@@ -71,7 +71,7 @@ def dot(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Dot: the sum of products of two vectors, of shape (1)."""
     left, right = xs
     if left.dtype.quantized or left.dtype != right.dtype:
-        raise b.refuse(f"a product of {left.dtype.name} and {right.dtype.name} is not covered")
+        raise b.unsupported(f"a product of {left.dtype.name} and {right.dtype.name} is not covered")
     values, dtype = [left.value, right.value], left.dtype
     if not dtype.floating:
         values, dtype = [b.cast(v, ir.DataType.INT32) for v in values], INT32

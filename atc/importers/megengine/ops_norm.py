@@ -11,13 +11,14 @@ import onnx_ir as ir
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
 from atc.importers.megengine.translation import Rule
+from atc.importers.onnx_builder import type_of
 
 
 def batch_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate BatchNorm: inputs x, scale, bias, mean, variance; the last output is y."""
     params = op.params("BN")
     if params.word("fwd_mode") != "INFERENCE" or len(xs) != 5:
-        raise b.refuse(
+        raise b.unsupported(
             "batch normalisation in training mode is not covered",
             hint="call eval() on the network before the trace",
         )
@@ -36,7 +37,7 @@ def batch_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def _sized(b: Builder, values: Sequence[ir.Value], size: int) -> Sequence[ir.Value]:
     for value in values:
         if math.prod(b.extents(value)) != size:
-            raise b.fail(f"a parameter of shape {list(b.extents(value))} for {size} channels")
+            raise b.error(f"a parameter of shape {list(b.extents(value))} for {size} channels")
     return values
 
 
@@ -55,7 +56,7 @@ def layer_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     params = op.params("LayerNorm")
     rank, count = b.rank(xs[0].value), params.integer("normalized_dim")
     if not 0 < count <= rank:
-        raise b.fail(f"cannot normalise {count} axes of rank {rank}")
+        raise b.error(f"cannot normalise {count} axes of rank {rank}")
     return _layer_norm(b, op, xs, rank - count, params.real("eps"))
 
 
@@ -65,7 +66,7 @@ def general_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None
     start, end = params.integer("axis_start"), params.integer("axis_end")
     rank = b.rank(xs[0].value)
     if not 0 <= start < end <= rank:
-        raise b.fail(f"cannot normalise the axes {start} to {end} of rank {rank}")
+        raise b.error(f"cannot normalise the axes {start} to {end} of rank {rank}")
     if end == rank:
         return _layer_norm(b, op, xs, start, params.real("eps"))
     order = [*range(start), *range(end, rank), *range(start, end)]
@@ -100,10 +101,11 @@ def group_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     x, *affine = (v.value for v in xs)
     channels = b.extents(x)[1] if b.rank(x) > 1 else 0
     if not 0 < groups <= channels or channels % groups:
-        raise b.fail(f"{channels} channels do not split into {groups} groups")
+        raise b.error(f"{channels} channels do not split into {groups} groups")
     scale, bias = _affine(b, affine, channels, xs[0])
     attributes = {"num_groups": groups, "epsilon": params.real("eps")}
-    value = b.shaped(b.op("GroupNormalization", [x, scale, bias], attributes), x)
+    like = [type_of(x)]  # it has no shape function
+    (value,) = b.add("GroupNormalization", [x, scale, bias], attributes, types=like)
     return _first(op, Var(value, xs[0].dtype))
 
 
@@ -121,7 +123,7 @@ def instance_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
 
 def _require_nchw(b: Builder, word: str) -> None:
     if word != "NCHW":
-        raise b.refuse(f"memory format {word} is not covered")
+        raise b.unsupported(f"memory format {word} is not covered")
 
 
 def _affine(
@@ -140,7 +142,7 @@ def local_response_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var
     params = op.params("LRN")
     size = params.integer("n")
     if not 0 < size < 1 << 16:
-        raise b.fail(f"a window of {size} channels is out of range")
+        raise b.error(f"a window of {size} channels is out of range")
     attributes = {
         "size": size,
         "alpha": params.real("alpha") * size,

@@ -28,12 +28,12 @@ def adaptive_pooling(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | 
     x, target = xs
     wanted = b.known(target.value)
     if wanted is None or len(wanted) != 2:
-        raise b.refuse("adaptive pooling to a size that depends on data is not covered")
+        raise b.unsupported("adaptive pooling to a size that depends on data is not covered")
     how = packing(b, op.params("AdaptivePooling"))
     extents = b.ranked(unpack(b, x.value, how), 4)[2:]
     pairs = list(zip(extents, wanted, strict=True))
     if any(not 0 < out <= extent for extent, out in pairs):
-        raise b.fail(f"cannot pool {list(extents)} to {wanted}")
+        raise b.error(f"cannot pool {list(extents)} to {wanted}")
     strides = [extent // out for extent, out in pairs]
     kernel = [e - (out - 1) * s for (e, out), s in zip(pairs, strides, strict=True)]
     return [_pool(b, op, x, kernel, strides, [0, 0])]
@@ -50,7 +50,7 @@ def _pool(
     params = op.params("Pooling", "AdaptivePooling")
     largest = 1 << 31
     if not all(0 < n < largest for n in (*kernel, *strides)) or max(pads) >= largest:
-        raise b.fail(f"window {kernel}, stride {strides}, padding {pads} are out of range")
+        raise b.error(f"window {kernel}, stride {strides}, padding {pads} are out of range")
     how = packing(b, params)
     data = unpack(b, x.value, how)
     b.ranked(data, 4)
@@ -91,9 +91,9 @@ def roi_align(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     samples = params.integer("sample_height"), params.integer("sample_width")
     offset = params.real("offset")
     if params.word("mode") != "AVERAGE" or params.word("format") != "NCHW":
-        raise b.refuse("ROIAlign is covered for NCHW and the mode AVERAGE only")
+        raise b.unsupported("ROIAlign is covered for NCHW and the mode AVERAGE only")
     if samples[0] != samples[1] or offset not in (0.0, 0.5):
-        raise b.refuse("ROIAlign is covered for square samples and the offsets 0 and 0.5 only")
+        raise b.unsupported("ROIAlign is covered for square samples and the offsets 0 and 0.5 only")
     batch, boxes = _split_rois(b, xs[1].value)
     attributes = {
         "mode": "avg",
@@ -117,7 +117,7 @@ def roi_pooling(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]
     params = op.params("ROIPooling")
     size = b.known(xs[2].value)
     if params.word("mode") != "MAX" or size is None or len(size) != 2:
-        raise b.refuse("ROIPooling is covered for the mode MAX and a constant size only")
+        raise b.unsupported("ROIPooling is covered for the mode MAX and a constant size only")
     attributes = {
         "pooled_shape": size,
         "spatial_scale": params.real("scale"),

@@ -48,7 +48,7 @@ def _axes_to(b: Builder, x: ir.Value, given: Sequence[Var]) -> tuple[list[int], 
     """Return the axes that a target shape reduces, and the target shape."""
     target = b.known(given[0].value) if given else None
     if target is None:
-        raise b.refuse("a reduction to a shape that depends on data is not covered")
+        raise b.unsupported("a reduction to a shape that depends on data is not covered")
     wanted = tuple(target)
     rank = b.rank(x)
     if wanted == (1,):
@@ -57,7 +57,7 @@ def _axes_to(b: Builder, x: ir.Value, given: Sequence[Var]) -> tuple[list[int], 
     aligned = (1,) * (rank - len(wanted)) + wanted
     pairs = list(zip(extents, aligned, strict=False))
     if len(aligned) != rank or any(t not in (1, n) for n, t in pairs):
-        raise b.fail(f"cannot reduce {list(extents)} to {list(wanted)}")
+        raise b.error(f"cannot reduce {list(extents)} to {list(wanted)}")
     return [i for i, (n, t) in enumerate(pairs) if t == 1 and n != 1], wanted
 
 
@@ -102,11 +102,11 @@ def top_k(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     x, k = xs
     wanted = b.known(k.value)
     if wanted is None or len(wanted) != 1:
-        raise b.refuse("a k of TopK that depends on data is not covered")
+        raise b.unsupported("a k of TopK that depends on data is not covered")
     count = wanted[0]
     extent = b.extents(x.value)[b.axis(-1, b.rank(x.value))]
     if not 0 < abs(count) <= extent:
-        raise b.fail(f"cannot take {count} of {extent} elements")
+        raise b.error(f"cannot take {count} of {extent} elements")
     values, indices = _sorted(b, x, abs(count), count < 0)
     if mode != "KTH_ONLY":
         return [values, indices]
@@ -117,7 +117,7 @@ def top_k(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 
 def _sorted(b: Builder, x: Var, count: int, largest: bool) -> tuple[Var, Var]:
     attributes = {"axis": -1, "largest": int(largest), "sorted": 1}
-    values, indices = b.ops("TopK", [x.value, b.integers([count])], attributes, 2)
+    values, indices = b.add("TopK", [x.value, b.integers([count])], attributes, 2)
     return Var(values, x.dtype), Var(b.cast(indices, ir.DataType.INT32), INT32)
 
 

@@ -32,14 +32,14 @@ def lstm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """
     params = op.params("LSTM")
     if params.integer("proj_size"):
-        raise b.refuse("an LSTM with a projection is not covered")
+        raise b.unsupported("an LSTM with a projection is not covered")
     x, h, c, flat = xs
     layers = _layers(b, params, x, flat, (0, 3, 1, 2))
     value = x.value
     states: tuple[list[ir.Value], list[ir.Value]] = ([], [])
     for number, weights in enumerate(layers):
         first = [_state(b, v.value, number, len(weights.input)) for v in (h, c)]
-        y, *last = b.ops("LSTM", *_arguments(b, value, weights, first, params), 3)
+        y, *last = b.add("LSTM", *_arguments(b, value, weights, first, params), 3)
         value = _joined(b, y)
         for states_of_kind, state in zip(states, last, strict=True):
             states_of_kind.append(state)
@@ -62,7 +62,7 @@ def rnn(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         attributes["activations"] = [word] * directions
         if word == "Affine":
             attributes["activation_alpha"] = [1.0] * directions
-        y, last = b.ops("RNN", inputs, attributes, 2)
+        y, last = b.add("RNN", inputs, attributes, 2)
         value = _joined(b, y)
         ends.append(last)
     return [Var(value, x.dtype), Var(_stack(b, ends), x.dtype), None]
@@ -104,12 +104,12 @@ def _layers(b: Builder, params: Params, x: Var, flat: Var, order: Sequence[int])
     """Cut the flat weights: per layer, per direction: W_ih, W_hh, b_ih, b_hh."""
     data = b.array(flat.value)
     if data is None:
-        raise b.refuse("recurrent weights that are computed are not covered")
+        raise b.unsupported("recurrent weights that are computed are not covered")
     data = data.ravel()
     layers, hidden = params.integer("num_layers"), params.integer("hidden_size")
     directions = 2 if params.flag("bidirectional") else 1
     if b.rank(x.value) != 3 or not 0 < layers <= _MAX_LAYERS or not 0 < hidden < 1 << 20:
-        raise b.fail(f"{layers} layers of size {hidden} are out of range")
+        raise b.error(f"{layers} layers of size {hidden} are out of range")
     found: list[Weights] = []
     width, at = b.extents(x.value)[2], 0
     for _ in range(layers):
@@ -120,7 +120,7 @@ def _layers(b: Builder, params: Params, x: Var, flat: Var, order: Sequence[int])
         found.append(Weights(*(np.stack(p) for p in zip(*map(_parts, parts), strict=True))))
         width = directions * hidden
     if at != data.size:
-        raise b.fail(f"{data.size} weights where {at} are expected")
+        raise b.error(f"{data.size} weights where {at} are expected")
     return found
 
 
@@ -136,7 +136,7 @@ def _direction(
     rows = gates * hidden
     ends = np.cumsum([at, rows * width, rows * hidden, *([rows, rows] if biased else [])]).tolist()
     if ends[-1] > data.size:
-        raise b.fail(f"{data.size} weights are too few")
+        raise b.error(f"{data.size} weights are too few")
     slices = [data[i:j] for i, j in zip(ends, ends[1:], strict=False)]
     bias = np.concatenate(slices[2:]) if biased else np.zeros(2 * rows, data.dtype)
     weights = Weights(slices[0].reshape(rows, width), slices[1].reshape(rows, hidden), bias)
@@ -174,7 +174,7 @@ def rnn_cell(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def lstm_cell(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate LSTMCell: outputs h, c, gates."""
     gates, dtype = _gates(b, xs), xs[0].dtype
-    parts = b.ops("Split", [gates], {"axis": -1, "num_outputs": 4}, 4)
+    parts = b.add("Split", [gates], {"axis": -1, "num_outputs": 4}, 4)
     enter, forget, leave = (b.op("Sigmoid", [parts[i]]) for i in (0, 1, 3))
     kept = b.op("Mul", [forget, xs[6].value])
     state = b.op("Add", [kept, b.op("Mul", [enter, b.op("Tanh", [parts[2]])])])

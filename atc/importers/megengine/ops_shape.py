@@ -38,7 +38,7 @@ def reshape(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         shape = b.cast(target, ir.DataType.INT64)
         return [Var(b.op("Reshape", [x.value, shape], {"allowzero": 1}), x.dtype)]
     if numbers.count(-1) > 1 or any(n < -1 for n in numbers):
-        raise b.fail(f"cannot reshape to {numbers}")
+        raise b.error(f"cannot reshape to {numbers}")
     if -1 in numbers and None not in b.shape(x.value):
         rest = math.prod(n for n in numbers if n != -1)
         if rest and not math.prod(b.extents(x.value)) % rest:
@@ -66,7 +66,7 @@ def dimshuffle(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     rank = b.rank(x.value)
     kept = [axis for axis in pattern if axis != -1]
     if sorted(set(kept)) != sorted(kept) or any(not 0 <= axis < rank for axis in kept):
-        raise b.fail(f"pattern {list(pattern)} does not fit rank {rank}")
+        raise b.error(f"pattern {list(pattern)} does not fit rank {rank}")
     dropped = [axis for axis in range(rank) if axis not in kept]
     value = x.value
     if dropped:
@@ -90,7 +90,7 @@ def axis_add_remove(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | N
         else:
             axes.insert(b.axis(edit.axis, len(axes) + 1), -1)
     if len(axes) > MAX_RANK:
-        raise b.fail(f"the result has rank {len(axes)}, at most {MAX_RANK} is legal")
+        raise b.error(f"the result has rank {len(axes)}, at most {MAX_RANK} is legal")
     axes = axes or [-1]  # the only axis of a vector of 1 stays
     removed = [axis for axis in range(rank) if axis not in axes]
     value = x.value
@@ -105,7 +105,7 @@ def axis_add_remove(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | N
 def concat(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Concat of tensors of one type."""
     if any(x.dtype != xs[0].dtype for x in xs):
-        raise b.fail("Concat takes inputs of one element type")
+        raise b.error("Concat takes inputs of one element type")
     axis = b.axis(op.params("Axis").integer("axis"), b.rank(xs[0].value))
     if len(xs) == 1:
         return [xs[0]]
@@ -120,8 +120,8 @@ def split(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         return [xs[0]]
     parts = b.op("Concat", [b.cast(s, ir.DataType.INT64) for s in sizes], {"axis": 0})
     if len(sizes) != len(op.outputs):
-        raise b.fail(f"{len(sizes)} sizes for {len(op.outputs)} parts")
-    values = b.ops("Split", [x, parts], {"axis": axis}, len(sizes))
+        raise b.error(f"{len(sizes)} sizes for {len(op.outputs)} parts")
+    values = b.add("Split", [x, parts], {"axis": axis}, len(sizes))
     return [Var(value, xs[0].dtype) for value in values]
 
 
@@ -135,7 +135,7 @@ def get_var_shape(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
         try:
             shape = b.integers(np.broadcast_shapes(*shapes))
         except ValueError as error:
-            raise b.fail(f"shapes {shapes} do not broadcast") from error
+            raise b.error(f"shapes {shapes} do not broadcast") from error
     shape = b.cast(shape, ir.DataType.INT32)
     if axis != _NO_AXIS:
         rank = b.extents(shape)[0]
@@ -184,10 +184,10 @@ def images_to_neighbours(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Va
 def _windows(b: Builder, extent: int, window: int, stride: int, dilation: int) -> ir.Value:
     """Return the source index of every tap of every window, (count, window)."""
     if not (0 < window <= extent and stride > 0 and dilation > 0):
-        raise b.fail(f"window {window}, stride {stride}, dilation {dilation} are out of range")
+        raise b.error(f"window {window}, stride {stride}, dilation {dilation} are out of range")
     count = (extent - dilation * (window - 1) - 1) // stride + 1
     if count < 1 or count * window > 1 << 22:
-        raise b.fail(f"{count} windows of {window} in {extent} elements")
+        raise b.error(f"{count} windows of {window} in {extent} elements")
     starts = np.arange(count, dtype=np.int64)[:, None] * stride
     return b.constant(starts + np.arange(window, dtype=np.int64) * dilation)
 
@@ -196,7 +196,7 @@ def relayout(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate RelayoutFormat between NCHW, NHWC and packed layouts of data."""
     mode = op.params("RelayoutFormat").integer("mode")
     if mode not in _RELAYOUTS:
-        raise b.refuse(
+        raise b.unsupported(
             f"layout conversion number {mode} is not covered",
             hint="dump the network without a layout transformation",
         )

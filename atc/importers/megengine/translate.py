@@ -27,7 +27,7 @@ from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Dump, Operator, StoredTensor
 from atc.importers.megengine.tidy import tidy
 from atc.importers.megengine.translation import Rule
-from atc.importers.onnx_nodes import IR_VERSION, OPSET, initializers
+from atc.importers.onnx_builder import IR_VERSION, OPSET, initializers
 
 RULES: Mapping[str, Rule] = {
     **ops_attention.RULES,
@@ -67,7 +67,7 @@ def translate(dump: Dump, input_shapes: Shapes) -> ir.Model:
     promised = dict(zip(reversed(dump.outputs), reversed(outputs), strict=True))
     state = _State(dump, names, labels, promised)
     for operator in dump.operators:
-        state.builder.where = operator.where
+        state.builder.place = operator.where
         state.builder.scope = operator.name
         if operator.kind == "Host2DeviceCopy":
             state.add_input(operator, input_shapes)
@@ -210,7 +210,7 @@ class _State:
 
     def model(self, outputs: Sequence[str]) -> ir.Model:
         """Return the model of all that has been added."""
-        self.builder.where = self.dump.file
+        self.builder.place = self.dump.file
         results = [
             self._output(number, name)
             for number, name in zip(self.dump.outputs, outputs, strict=True)

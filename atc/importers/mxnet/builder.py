@@ -12,13 +12,17 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from atc.errors import ModelError
-from atc.importers.mxnet.params import Array
-from atc.importers.mxnet.tensor import Tensor, Type, folded, infer_types, onnx_type
-from atc.importers.onnx_nodes import IR_VERSION, OPSET, initializers
-
-MAX_ELEMENTS = 1 << 40
-"""A tensor larger than this is refused: no memory plan could hold it."""
+from atc.importers.mxnet.tensor import Tensor, onnx_type
+from atc.importers.onnx_builder import (
+    IR_VERSION,
+    OPSET,
+    SMALL,
+    Array,
+    GraphBuilder,
+    Type,
+    initializers,
+    type_of,
+)
 
 MAX_CONSTANT = 1 << 22
 """The most elements of a constant that a translation may make up."""
@@ -26,19 +30,28 @@ MAX_CONSTANT = 1 << 22
 BUDGET = 1 << 28
 """The most bytes of all constants that are not in the file, besides four times the file's own."""
 
-MAX_RANK = 32
+FOLDED = frozenset({
+    "Abs", "Add", "Cast", "Concat", "Div", "Exp", "Expand", "Gather", "Identity", "Max", "Min",
+    "Mul", "Neg", "Reciprocal", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Sqrt", "Squeeze",
+    "Sub", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Operators evaluated at once when all their inputs are constants.
+
+Their results have at most SMALL elements, or as many as the operands.
+"""
 
 Operand = Tensor | float | int | Sequence[int] | None
 """An input of a node; numbers become constants of the type that fits the first tensor."""
 
 
-class Builder:
+class Builder(GraphBuilder):
     """An ONNX graph under construction; values are named after the MXNet nodes they come from."""
 
+    static = True
+
     def __init__(self, file: str, parent: Builder | None = None) -> None:
+        super().__init__(parent.place if parent else file)
         self.file = file
-        self.nodes: list[ir.Node] = []
-        self.place: str = parent.place if parent else file
         self._origin: str = parent._origin if parent else "graph"
         self._taken: set[str] = parent._taken if parent else set()
         self._parent = parent
@@ -67,15 +80,18 @@ class Builder:
         self._taken.add(candidate)
         return candidate
 
-    def error(self, message: str, hint: str = "") -> ModelError:
-        """Return the error for a rule that the current node breaks."""
-        return ModelError(message, where=self.place, hint=hint)
+    def name_node(self, node: ir.Node) -> None:
+        """Name a node and its outputs after the current MXNet node."""
+        node.name = self.unique(f"{self._origin}.{node.op_type}")
+        for value in node.outputs:
+            value.name = self.unique(f"{self._origin}.{node.op_type.lower()}")
 
     # ---- values -------------------------------------------------------------------------------
 
     def input(self, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:
         """Add a graph input."""
-        return self._tensor(self.unique(name), dtype, tuple(shape))
+        type_ = Type(ir.DataType.from_numpy(dtype), tuple(shape))
+        return Tensor(self.value(self.unique(name), type_))
 
     def parameter(self, array: Array, name: str) -> Tensor:
         """Add a constant of the file."""
@@ -84,15 +100,14 @@ class Builder:
 
     def constant(self, array: Array, name: str = "") -> Tensor:
         """Add a constant; it gets a name of its own or one from the current node."""
+        return Tensor(self.literal(array, self.unique(name or f"{self._origin}.constant")))
+
+    def literal(self, array: Array, name: str) -> ir.Value:
+        """Return a constant, which is counted."""
         self._root._budget -= array.nbytes
         if self._root._budget < 0:
             raise self.error("the constants that the symbol makes up are too large together")
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        tensor = self._tensor(
-            self.unique(name or f"{self._origin}.constant"), array.dtype, array.shape, array
-        )
-        tensor.value.const_value = ir.Tensor(array, name=tensor.value.name)
-        return tensor
+        return super().literal(array, name)
 
     def ints(self, *values: int) -> Tensor:
         """Add a 1-D int64 constant."""
@@ -102,16 +117,6 @@ class Builder:
         """Add a 0-D constant, converted as C does."""
         with np.errstate(all="ignore"):
             return self.constant(np.asarray(value).astype(dtype))
-
-    def _tensor(
-        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], array: Array | None = None
-    ) -> Tensor:
-        if len(shape) > MAX_RANK or any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
-            raise self.error(f"'{name}' has the impossible shape {list(shape)}")
-        value = ir.Value(
-            name=name, type=ir.TensorType(ir.DataType.from_numpy(dtype)), shape=ir.Shape(shape)
-        )
-        return Tensor(value, np.dtype(dtype), shape, array)
 
     # ---- nodes --------------------------------------------------------------------------------
 
@@ -128,42 +133,16 @@ class Builder:
         types: Sequence[Type] | None = None,
         fold: bool = True,
     ) -> tuple[Tensor, ...]:
-        """Emit a node; its output types are ONNX's own inference's unless given as `types`.
+        """Emit a node; its output types are ONNX's own inference's unless given as `types`."""
+        values = [None if t is None else t.value for t in self._operands(inputs)]
+        return tuple(map(Tensor, self.add(op_type, values, attributes, outputs, types, fold)))
 
-        Where all inputs are constants, a node of FOLDED becomes a constant (unless not `fold`).
-        """
-        tensors = self._operands(inputs)
-        node = ir.Node(
-            "",
-            op_type,
-            [None if t is None else t.value for t in tensors],
-            ir.convenience.convert_attributes(dict(attributes or {})),
-            num_outputs=outputs,
-            name=self.unique(f"{self._origin}.{op_type}"),
-        )
-        for value in node.outputs:
-            value.name = self.unique(f"{self._origin}.{op_type.lower()}")
-        inferred = types if types is not None else self._infer(node, tensors)
-        fold = fold and prod(inferred[0][1]) * inferred[0][0].itemsize <= self._root._budget
-        array = folded(node, tensors, inferred[0]) if fold else None
-        if array is not None:
-            return (self.constant(array),)
-        self.nodes.append(node)
-        return tuple(map(self._output, node.outputs, inferred))
-
-    def _infer(self, node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Type]:
-        try:
-            return infer_types(node, inputs)
-        except ValueError as error:
-            raise self.error(f"its inputs don't fit {node.op_type}: {error}") from None
-
-    def _output(self, value: ir.Value, type_: Type) -> Tensor:
-        dtype, shape = type_
-        if len(shape) > MAX_RANK or prod(shape) > MAX_ELEMENTS:
-            raise self.error(f"a tensor of shape {list(shape)} is too large")
-        value.type = ir.TensorType(ir.DataType.from_numpy(dtype))
-        value.shape = ir.Shape(shape)
-        return Tensor(value, dtype, shape)
+    def folds(self, node: ir.Node, types: Sequence[Type]) -> bool:
+        """Return whether a node of constants is evaluated at once: those of FOLDED."""
+        read = (v.const_value for v in node.inputs if v is not None)
+        size, given = types[0].size or 0, sum(tensor.size for tensor in read if tensor is not None)
+        fits = size * types[0].dtype.itemsize <= self._root._budget
+        return node.op_type in FOLDED and size <= max(SMALL, given) and fits
 
     def _operands(self, inputs: Sequence[Operand]) -> list[Tensor | None]:
         first = next((i for i in inputs if isinstance(i, Tensor)), None)
@@ -244,7 +223,7 @@ class Builder:
         inputs: list[Operand] = [
             self.constant(np.asarray(trips, np.int64)), self.constant(np.asarray(True)), state,
         ]  # fmt: skip
-        return self.emit("Loop", inputs, {"body": graph}, 1, [(state.dtype, state.shape)])[0]
+        return self.emit("Loop", inputs, {"body": graph}, 1, [type_of(state.value)])[0]
 
     # ---- result -------------------------------------------------------------------------------
 

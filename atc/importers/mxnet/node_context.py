@@ -48,7 +48,7 @@ class NodeContext:
 
     def unsupported(self, message: str, hint: str = "") -> UnsupportedError:
         """Return the error for a legal use that isn't covered."""
-        return UnsupportedError(message, where=self.b.place, hint=hint)
+        return self.b.unsupported(message, hint)
 
     def require(self, condition: bool, message: str) -> None:
         """Raise unless the node keeps a rule."""

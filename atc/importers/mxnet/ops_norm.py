@@ -8,6 +8,7 @@ import numpy as np
 
 from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
+from atc.importers.onnx_builder import type_of
 
 
 @translates("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm", "_npx_batch_norm", weights=(1, 2, 3, 4))
@@ -89,7 +90,7 @@ def group_norm(s: NodeContext) -> tuple[Tensor, ...]:
         _per_channel(s, s.b.cast(s.input(i), x.dtype), groups, channels) for i in (1, 2)
     )
     attributes = {"num_groups": groups, "epsilon": s.number("eps", 1e-5)}
-    y = s.b.emit("GroupNormalization", [x, scale, offset], attributes, 1, [(x.dtype, x.shape)])
+    y = s.b.emit("GroupNormalization", [x, scale, offset], attributes, 1, [type_of(x.value)])
     return y[0], x, x
 
 

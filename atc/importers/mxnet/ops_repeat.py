@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.importers.mxnet.builder import MAX_RANK
 from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
+from atc.importers.onnx_builder import MAX_RANK
 
 
 @translates("tile")

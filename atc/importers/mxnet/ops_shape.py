@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
-from atc.importers.mxnet.builder import MAX_RANK
 from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
+from atc.importers.onnx_builder import MAX_RANK
 
 
 @translates("Reshape", "reshape")
