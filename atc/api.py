@@ -211,7 +211,7 @@ def compile_holding(
     caller's other compilations know of the op compiler cache, and `kept` its place for all of this.
     """
     resolved = resolve(keywords, "compile", program=True)
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",

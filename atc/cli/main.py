@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
 from atc.options.environment import config_environment
@@ -20,7 +20,8 @@ from atc.options.options import make_options
 from atc.options.parse import parse_arguments
 from atc.options.resolve import Resolved, resolve
 from atc.options.table import read_values
-from atc.options.table.debug_tools import COMMANDS as TOOLS
+from atc.tools.commands import COMMANDS as ANSWERS
+from atc.tools.commands import run_command
 
 if TYPE_CHECKING:
     from atc.accuracy.compare import Verification
@@ -85,7 +86,7 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
     """`atc --model=... --output=...`."""
     given = parse_arguments(argv, "compile").given
     resolved = resolve(needed_by_mode(given), "compile")
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     if values["mode"] == TRAIN:
         with terminal:  # deferred, as all is that takes long to load
             from atc.tracing.training import train
@@ -109,7 +110,7 @@ def _compile(argv: list[str], terminal: Terminal) -> int:
 
 def _compile_single_ops(resolved: Resolved, terminal: Terminal) -> None:
     """`atc --singleop=...`."""
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     options = make_options(values)
 
     def finished(done: Compilation) -> None:
@@ -129,7 +130,7 @@ def _compile_single_ops(resolved: Resolved, terminal: Terminal) -> None:
 
 def _compile_network(resolved: Resolved, terminal: Terminal) -> None:
     """Compile a model, or take the folder that the cache has, and print what was asked for."""
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     options = make_options(values)
     with terminal:
         from atc.pipeline.kept import kept_network
@@ -184,38 +185,10 @@ def _verify(argv: list[str], terminal: Terminal) -> int:
     return 0
 
 
-def _check(argv: list[str], terminal: Terminal) -> int:
-    """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
-    resolved = resolve(parse_arguments(argv, "check").given, "check")
-    values: dict[str, Any] = resolved.values
-    options = make_options({**values, "output": Path("net")})
+def _run_command(command: str, argv: list[str], terminal: Terminal) -> int:
+    """Run a command that gives a text: most of those that look inside a network do."""
     with terminal:
-        from atc.pipeline.request import resolve_request
-        from atc.tools.check import check_json, check_model, check_text
-
-        result = check_model(resolve_request(options, resolved.environ), terminal.diagnostics())
-    print((check_json if values["json"] else check_text)(result), end="")
-    return result.exit_status
-
-
-def _explain(argv: list[str], _: Terminal) -> int:
-    """`atc explain FOLDER NODE`: why a node of a compiled model got its kernel."""
-    from atc.tools.explain import explain, read_report
-
-    match parse_arguments(argv, "explain", words=2).words:
-        case (folder, node):
-            print(explain(read_report(Path(folder)), node), end="")
-        case _:
-            raise OptionError("a folder and a node are needed", hint="see atc explain --help")
-    return 0
-
-
-def _tool(command: str, argv: list[str], terminal: Terminal) -> int:
-    """`atc diff`, `bisect`, `profile` and `report`: looking inside a compiled network."""
-    with terminal:
-        from atc.tools.commands import run_tool
-
-        answer = run_tool(command, argv, terminal.diagnostics())
+        answer = run_command(command, argv, terminal.diagnostics())
     print(answer.text, end="")
     return answer.status
 
@@ -254,27 +227,6 @@ def _env(argv: list[str], _: Terminal) -> int:
     else:
         print((env_json if values["json"] else env_text)(rows, around), end="")
     return 0
-
-
-def _completion(argv: list[str], _: Terminal) -> int:
-    """`atc completion bash|zsh|fish`: a script for the shell."""
-    from atc.options.completion import SHELLS, completion
-
-    match parse_arguments(argv, "completion", words=1).words:
-        case (shell,):
-            print(completion(shell), end="")
-        case _:
-            raise OptionError("a shell is needed", hint=f"use one of {', '.join(SHELLS)}")
-    return 0
-
-
-def _cache(argv: list[str], _: Terminal) -> int:
-    """`atc cache stats|verify|clear|why NAME`."""
-    from atc.tools.cache import cache_command
-
-    status, text = cache_command(argv)
-    print(text, end="")
-    return status
 
 
 def _load_and_run(argv: list[str]) -> int:
@@ -325,9 +277,8 @@ def _console(terminal: Terminal) -> Console:
 
 
 COMMANDS: dict[str, Command] = {
-    **{name: partial(_tool, name) for name in TOOLS},
-    "verify": _verify, "check": _check, "explain": _explain, "batch": _batch,
-    "env": _env, "completion": _completion, "cache": _cache,
+    **{name: partial(_run_command, name) for name in ANSWERS},
+    "verify": _verify, "batch": _batch, "env": _env,
 }  # fmt: skip
 MEGENGINE: dict[str, Callable[[list[str]], int]] = {
     "load_and_run": _load_and_run, "compare_binary_iodump": _compare_binary_iodump

@@ -54,9 +54,8 @@ class CommandLine:
 def completion(shell: str) -> str:
     """Return the completion script of a shell; raises OptionError for an unknown one."""
     if shell not in SHELLS:
-        raise OptionError(
-            f"no completion for '{one_line(shell, 40)}'", hint=f"use one of {', '.join(SHELLS)}"
-        )
+        wrong = f"no completion for '{one_line(shell, 40)}'" if shell else "a shell is needed"
+        raise OptionError(wrong, hint=f"use one of {', '.join(SHELLS)}")
     return render(f"shell/{shell}.j2", {"commands": tuple(_command_lines())})
 
 

@@ -17,15 +17,12 @@ from atc.errors import OptionError, one_line
 from atc.files.regular import is_file
 from atc.options.environment import ConfigEnvironment, Found, config_environment
 from atc.options.machine import kept_path
-from atc.options.table import OPTIONS, VARIABLES, options_of, read_values
-from atc.options.table.debug_tools import COMPILING as TOOLS
+from atc.options.table import OPTIONS, ROLES, VARIABLES, options_of, read_values
 from atc.options.table.setting import Setting
 
 _TWINS = (("fast_run", "full_run"), ("target", "soc_version"),
           ("input_shape", "input_shape_range"))  # fmt: skip
 """Options that answer one question: whoever gives one of them has answered it."""
-
-_COMPILING = ("compile", "verify", "check", *TOOLS)
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Resolved:
     the values come from that are neither the command line's nor defaults.
     """
 
-    values: dict[str, object]
+    values: dict[str, Any]
     sources: Mapping[str, str]
     environ: dict[str, str]
 
@@ -68,7 +65,7 @@ def resolve(
         if path is not None and is_file(path):
             values["machine"], sources["machine"] = str(path), "atc machine --measure"
     checked = _checked(values, sources, command)
-    if command in _COMPILING:
+    if command in ROLES:
         checked["sources"] = sources
         checked["notes"] = tuple(_notes(values, checked, around))
         home = _text_of("MXNET_HOME", around)

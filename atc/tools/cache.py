@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from atc import cache
 from atc.backends.targets import get_target
 from atc.errors import OptionError, one_line
-from atc.options.parse import parse_arguments
-from atc.options.resolve import resolve
 
 
-def cache_command(argv: Sequence[str]) -> tuple[int, str]:
-    """Run the command and return its exit status and what it says; raises OptionError."""
-    arguments = parse_arguments(argv, "cache", words=2)
-    resolved = resolve(arguments.given, "cache")
-    values: dict[str, Any] = resolved.values
-    environ = resolved.environ
+def cache_command(
+    words: tuple[str, ...], values: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[str, int]:
+    """Run the command and return what it says and its exit status; raises OptionError."""
     root = cache.find_root(values["op_compiler_cache_dir"], environ)
     if root is None:
         raise OptionError(
             "no directory is given and HOME is not set", where="--op_compiler_cache_dir"
         )
-    if values["json"] and arguments.words != ("stats",):
+    if values["json"] and words != ("stats",):
         raise OptionError("only atc cache stats has JSON", where="--json", hint="leave it out")
     option = "target" if values["target"] else "soc_version"
     target = get_target(values[option], option).name if values[option] else None
-    match arguments.words:
+    match words:
         case ("stats",):
             stats = cache.cache_stats(root, target, environ=environ)
-            return 0, (cache.stats_json if values["json"] else cache.stats_text)(stats)
+            return (cache.stats_json if values["json"] else cache.stats_text)(stats), 0
         case ("verify",):
             report = cache.verify_cache(root, target, environ=environ)
-            return 0 if report.good else 1, cache.verify_text(report)
+            return cache.verify_text(report), 0 if report.good else 1
         case ("clear",):
-            return 0, cache.clear_text(cache.clear_cache(root, target))
+            return cache.clear_text(cache.clear_cache(root, target)), 0
         case ("why", kernel):
             found, note = _why(root, kernel, target, values, environ)
             if found.kernels:
-                return 0, cache.why_text(found) + note
+                return cache.why_text(found) + note, 0
             raise OptionError(
                 f"no entry is named '{one_line(kernel, 200)}'", where=str(root),
                 hint="give a kernel's name, or the first digits of an entry's digest",

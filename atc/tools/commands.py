@@ -1,25 +1,29 @@
-"""The commands diff, bisect, profile, quantize, report, machine, targets, doctor: from arguments
-to an answer."""
+"""The commands that give a text and an exit status: from a command line to an answer.
+
+What they need is imported when they run, so that a command loads no more than that.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from atc.backends.machine import machine_json
-from atc.backends.targets import get_target
-from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options, make_options
 from atc.options.parse import parse_arguments
-from atc.options.resolve import resolve
-from atc.runtime.load import open_network
-from atc.tools.profile import Profile
+from atc.options.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from atc.diagnostics import Diagnostics
+    from atc.tools.profile import Profile
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,61 +34,113 @@ class Answer:
     status: int = 0
 
 
-def run_tool(command: str, argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
-    """Run one of these commands; raises AtcError."""
-    match command:
-        case "diff":
-            return _diff(argv, diagnostics)
-        case "bisect":
-            return _bisect(argv, diagnostics)
-        case "profile":
-            return _profile(argv)
-        case "quantize":
-            return _quantize(argv)
-        case "machine":
-            return _machine(argv, diagnostics)
-        case "doctor":
-            return _doctor(argv)
-        case "targets":
-            return _targets(argv, diagnostics)
-        case _:
-            return _report(argv)
+@dataclass(frozen=True)
+class CommandLine:
+    """What a command is given: words and options, and what it reports to."""
+
+    command: str
+    words: tuple[str, ...]
+    given: Mapping[str, str]
+    diagnostics: Diagnostics
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """The values of all of the command's options, with what the environment says."""
+        return resolve(self.given, self.command)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values alone."""
+        return self.resolved.values
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment that goes with them."""
+        return self.resolved.environ
+
+    def answer(
+        self, result: T, json: Callable[[T], str], text: Callable[[T], str], status: int = 0
+    ) -> Answer:
+        """Return a result as --json asks for it."""
+        return Answer((json if self.values["json"] else text)(result), status)
 
 
-def _diff(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
+@dataclass(frozen=True)
+class Command:
+    """A command: what it does, how many words it takes, and the error where one is missing."""
+
+    run: Callable[[CommandLine], Answer]
+    words: int = 0
+    needed: str = ""
+
+
+def run_command(command: str, argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
+    """Run one of COMMANDS; raises AtcError."""
+    known = COMMANDS[command]
+    arguments = parse_arguments(argv, command, known.words)
+    if known.needed and len(arguments.words) != known.words:
+        raise OptionError(known.needed, hint=f"see atc {command} --help")
+    return known.run(CommandLine(command, arguments.words, arguments.given, diagnostics))
+
+
+def _check(line: CommandLine) -> Answer:
+    from atc.pipeline.request import resolve_request
+    from atc.tools.check import check_json, check_model, check_text
+
+    options = make_options({**line.values, "output": Path("net")})
+    result = check_model(resolve_request(options, line.environ), line.diagnostics)
+    return line.answer(result, check_json, check_text, result.exit_status)
+
+
+def _explain(line: CommandLine) -> Answer:
+    from atc.tools.explain import explain, read_report
+
+    folder, node = line.words
+    return Answer(explain(read_report(Path(folder)), node))
+
+
+def _completion(line: CommandLine) -> Answer:
+    from atc.options.completion import completion
+
+    return Answer(completion(*line.words or ("",)))
+
+
+def _cache(line: CommandLine) -> Answer:
+    from atc.tools.cache import cache_command
+
+    return Answer(*cache_command(line.words, line.values, line.environ))
+
+
+def _diff(line: CommandLine) -> Answer:
     from atc.accuracy.check_feeds import check_given
     from atc.accuracy.diff import diff_json, diff_model, diff_text, with_hooks
     from atc.compile import compile_resolved
     from atc.pipeline.request import resolve_request
 
-    resolved = resolve(parse_arguments(argv, "diff").given, "diff")
-    values: dict[str, Any] = resolved.values
+    values = line.values
     with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
-        request = resolve_request(with_hooks(options), resolved.environ)
+        request = resolve_request(with_hooks(options), line.environ)
         check_given(request, values["input"])
-        done = compile_resolved(request, diagnostics)
+        done = compile_resolved(request, line.diagnostics)
         result = diff_model(done, values["input"], values["seed"], values["tolerance"])
-    text = (diff_json if values["json"] else diff_text)(result)
-    return Answer(text, 1 if result.first else 0)
+    return line.answer(result, diff_json, diff_text, 1 if result.first else 0)
 
 
-def _bisect(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
+def _bisect(line: CommandLine) -> Answer:
     from atc.tools.bisect import bisect, bisection_json, bisection_text
 
-    given = parse_arguments(argv, "bisect").given
-    resolved = resolve(given, "bisect")
-    values: dict[str, Any] = resolved.values
+    values = line.values
     with temporary_folder("bisect") as folder:
         first, second = (
-            _option_set(values[end], given, end, Path(folder, "net")) for end in ("first", "second")
+            _option_set(values[end], line.given, end, Path(folder, "net"))
+            for end in ("first", "second")
         )
         result = bisect(
-            first, second, resolved.environ, values["input"], values["seed"], values["tolerance"],
-            diagnostics.stage,
+            first, second, line.environ, values["input"], values["seed"], values["tolerance"],
+            line.diagnostics.stage,
         )  # fmt: skip
-    text = (bisection_json if values["json"] else bisection_text)(result)
-    return Answer(text, 0 if result.found is None else 1)
+    return line.answer(result, bisection_json, bisection_text, 0 if result.found is None else 1)
 
 
 def _option_set(text: str, given: Mapping[str, str], name: str, output: Path) -> Options:
@@ -100,44 +156,35 @@ def _option_set(text: str, given: Mapping[str, str], name: str, output: Path) ->
                 f"no options and no file: {reason}", where=f"--{name}",
                 hint=f'give --{name}="--option=value ..." or the name of a policy file',
             ) from None  # fmt: skip
-    values: dict[str, Any] = resolve({**given, **own}, "bisect").values
-    return make_options({**values, "output": output})
+    return make_options({**resolve({**given, **own}, "bisect").values, "output": output})
 
 
-def _profile(argv: Sequence[str]) -> Answer:
+def _profile(line: CommandLine) -> Answer:
     from atc.tools.profile import profile_json, profile_text, trace_json
 
-    arguments = parse_arguments(argv, "profile", words=1)
-    values: dict[str, Any] = resolve(arguments.given, "profile").values
-    folder = _folder(arguments.words, "profile")
-    result = _measured(folder, values)
-    if values["trace"]:
-        _write(values["trace"], trace_json(result), "--trace")
-    return Answer((profile_json if values["json"] else profile_text)(result))
+    result = _measured(Path(line.words[0]), line.values)
+    if line.values["trace"]:
+        _write(line.values["trace"], trace_json(result), "--trace")
+    return line.answer(result, profile_json, profile_text)
 
 
-def _quantize(argv: Sequence[str]) -> Answer:
+def _quantize(line: CommandLine) -> Answer:
     from atc.compile import compile_request
     from atc.quantize.quantize import Job, quantize_model
     from atc.quantize.report import quantised_json, quantised_text
     from atc.quantize.weights import quantize_weights, weights_json, weights_text
 
-    values: dict[str, Any] = resolve(parse_arguments(argv, "quantize").given, "quantize").values
-    job = Job(**{f.name: values[f.name] for f in fields(Job)})
+    job = Job(**{f.name: line.values[f.name] for f in fields(Job)})
     if job.weights == "int4":
-        packed = quantize_weights(job)
-        return Answer((weights_json if values["json"] else weights_text)(packed))
-    result = quantize_model(job, compile_request)
-    return Answer((quantised_json if values["json"] else quantised_text)(result))
+        return line.answer(quantize_weights(job), weights_json, weights_text)
+    return line.answer(quantize_model(job, compile_request), quantised_json, quantised_text)
 
 
-def _report(argv: Sequence[str]) -> Answer:
+def _report(line: CommandLine) -> Answer:
     from atc.tools.profile import read_profile
     from atc.tools.report_page import report_page
 
-    arguments = parse_arguments(argv, "report", words=1)
-    values: dict[str, Any] = resolve(arguments.given, "report").values
-    folder = _folder(arguments.words, "report")
+    values, folder = line.values, Path(line.words[0])
     profile = None
     if values["profile"]:
         profile = read_profile(values["profile"])
@@ -149,17 +196,12 @@ def _report(argv: Sequence[str]) -> Answer:
     return Answer(f"{target}\n")
 
 
-def _folder(words: Sequence[str], command: str) -> Path:
-    if len(words) != 1:
-        raise OptionError("the folder of a compiled network is needed",
-                          hint=f"see atc {command} --help")  # fmt: skip
-    return Path(words[0])
-
-
 def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
     """Run a library and return its profile, with the core's peak for its target."""
     from atc.accuracy.feeds import read_feeds
+    from atc.backends.targets import get_target
     from atc.fast_run.peak_flops import measured_peak
+    from atc.runtime.load import open_network
     from atc.tools.explain import read_report
     from atc.tools.profile import profile_run
 
@@ -184,27 +226,35 @@ def _write(path: Path, text: str, where: str) -> None:
         raise not_written(path, error, where) from None
 
 
-def _machine(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
+def _machine(line: CommandLine) -> Answer:
+    from atc.backends.machine import machine_json
     from atc.tools.machine import machine_text, shown_machine
 
-    resolved = resolve(parse_arguments(argv, "machine").given, "machine")
-    values: dict[str, Any] = resolved.values
-    shown = shown_machine(values["machine"], values["measure"], resolved.environ, diagnostics)
-    return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))
+    wanted, measure = line.values["machine"], line.values["measure"]
+    shown = shown_machine(wanted, measure, line.environ, line.diagnostics)
+    return line.answer(shown, lambda each: machine_json(each.machine), machine_text)
 
 
-def _doctor(argv: Sequence[str]) -> Answer:
+def _doctor(line: CommandLine) -> Answer:
     from atc.tools.doctor import diagnose, doctor_json, doctor_text
 
-    resolved = resolve(parse_arguments(argv, "doctor").given, "doctor")
-    values: dict[str, Any] = resolved.values
-    found = diagnose(resolved.environ, [name for name in values["target"].split(",") if name])
-    return Answer((doctor_json if values["json"] else doctor_text)(found), found.exit_status)
+    found = diagnose(line.environ, [name for name in line.values["target"].split(",") if name])
+    return line.answer(found, doctor_json, doctor_text, found.exit_status)
 
 
-def _targets(argv: Sequence[str], diagnostics: Diagnostics) -> Answer:
+def _targets(line: CommandLine) -> Answer:
     from atc.tools.targets import target_rows, targets_json, targets_text
 
-    resolved = resolve(parse_arguments(argv, "targets").given, "targets")
-    rows = target_rows(resolved.environ, diagnostics.process)
-    return Answer((targets_json if resolved.values["json"] else targets_text)(rows))
+    rows = target_rows(line.environ, line.diagnostics.process)
+    return line.answer(rows, targets_json, targets_text)
+
+
+_FOLDER = "the folder of a compiled network is needed"
+
+COMMANDS: Mapping[str, Command] = {
+    "diff": Command(_diff), "bisect": Command(_bisect), "profile": Command(_profile, 1, _FOLDER),
+    "quantize": Command(_quantize), "report": Command(_report, 1, _FOLDER),
+    "machine": Command(_machine), "doctor": Command(_doctor), "targets": Command(_targets),
+    "check": Command(_check), "explain": Command(_explain, 2, "a folder and a node are needed"),
+    "completion": Command(_completion, 1), "cache": Command(_cache, 2),
+}  # fmt: skip

@@ -40,7 +40,7 @@ class Outcome:
 
 def run_mode(options: Options, resolved: Resolved, diagnostics: Diagnostics) -> Outcome:
     """Run the mode that a command line asks for."""
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     match values["mode"]:
         case 1:
             return _translate(options, values["om"], values["json"])

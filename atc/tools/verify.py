@@ -17,7 +17,7 @@ from atc.pipeline.request import Request, resolve_request
 
 def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
-    values: dict[str, Any] = resolved.values
+    values = resolved.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
     runner = str(values["runner"])
     with temporary_folder("verify") as folder:

@@ -20,7 +20,7 @@ from atc.errors import OptionError
 from atc.program.steps import calls
 from atc.quantize import calibrated, quantize
 from atc.quantize.calibration import read_labelled, read_samples
-from atc.tools.commands import run_tool
+from atc.tools.commands import run_command
 
 pytest.importorskip("onnxruntime")
 
@@ -286,6 +286,6 @@ def test_weights_of_four_bits_need_no_inputs(tmp_path: Path) -> None:
     ):
         arguments = [f"--model={model}", f"--output={tmp_path / 'q.onnx'}", *more]
         with pytest.raises(OptionError) as caught:
-            run_tool("quantize", arguments, Diagnostics())
+            run_command("quantize", arguments, Diagnostics())
         assert said in str(caught.value)
         assert not (tmp_path / "q.onnx").exists()

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 
 from atc.errors import OptionError, one_line
 from atc.options.table.atc_options import ATC_OPTIONS, LOG_LEVELS
-from atc.options.table.debug_tools import COMMANDS as TOOLS
-from atc.options.table.debug_tools import COMPILING, command_options
+from atc.options.table.commands import command_options
 from atc.options.table.ignored import IGNORED_OPTIONS
 from atc.options.table.load_and_run import LOAD_AND_RUN
 from atc.options.table.megengine import MEGENGINE
@@ -23,7 +21,7 @@ from atc.options.table.setting import Role, Setting
 from atc.options.table.training import TRAINING
 from atc.options.table.variables import ATC_VARIABLES
 from atc.options.unsupported import LATER
-from atc.options.values import required_path, switch
+from atc.options.values import required_path
 
 __all__ = [
     "ATC_OPTIONS", "LOAD_AND_RUN", "LOG_LEVELS", "OPTIONS", "ROLES", "SETTINGS", "VARIABLES",
@@ -49,51 +47,23 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
     "diff": ("compilation", "ignored"),
     "bisect": ("compilation", "ignored"),
 }
-"""The roles of the options that each way of compiling takes."""
+"""The roles of the options that each way of compiling takes; commands write none of its output."""
 
-_CACHE = {
-    "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
-    **{
-        name: OPTIONS[name]
-        for name in (
-            "op_compiler_cache_remote", "op_compiler_cache_remote_access", "op_compiler_cache_trust"
-        )
-    },
-    "target": replace(
-        OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
-    ),
-    "soc_version": OPTIONS["soc_version"],
-}
-
-_JSON = Setting("json", "Output", "print the result as JSON", "0|1", switch, False)
-_DOCUMENTATION = Setting(
-    "documentation", "Output", "print the documentation page of all settings", "0|1", switch, False
-)
+SILENT = ("env", "completion")
+"""The commands that report nothing while they run."""
 
 
 def options_of(command: str) -> dict[str, Setting]:
     """Return the options of a command of the command line, in the table's order."""
-    if command == "cache":
-        own = {**_CACHE, "log": OPTIONS["log"]}
-    elif command == "explain":
-        own = {"log": OPTIONS["log"]}
-    elif command in TOOLS and command not in COMPILING:
-        own = {**command_options(command), "log": OPTIONS["log"]}
-    elif command in ("env", "completion"):
-        own = {}
-    elif command == "load_and_run":
+    if command == "load_and_run":
         own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
     else:
-        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
-    if command in COMPILING:
+        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES.get(command, ())}
+        if command != "compile":
+            own.pop("output", None)
         own |= command_options(command)
-    if command in ("verify", "check", *COMPILING):
-        del own["output"]
-        own["log"] = OPTIONS["log"]
-    if command in ("check", "env", "cache"):
-        own["json"] = _JSON
-    if command == "env":
-        own["documentation"] = _DOCUMENTATION
+        if command not in SILENT:
+            own["log"] = OPTIONS["log"]
     return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
 
 

@@ -1,16 +1,14 @@
-"""The options of the commands that look inside a network (diff, bisect, profile, report), of those
-that work on models (quantize), and of `atc machine`, `atc targets` and `atc doctor`."""
+"""The options that commands have beside those of a compilation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from atc.options.table.atc_options import ATC_OPTIONS
 from atc.options.table.quantize import QUANTIZE
 from atc.options.table.setting import Setting
 from atc.options.values import integer, nonnegative, path, positive, switch, text
-
-COMPILING = ("diff", "bisect")
-"""Commands that compile a model: they take the options of a compilation, less the output."""
 
 _JSON = Setting("json", "Result", "print the result as JSON", "0|1", switch, False)
 _SEED = Setting("seed", "Inputs", "seed of the random inputs", "N", integer(0, 2**63 - 1), 0)
@@ -19,7 +17,10 @@ _INPUT = Setting(
     "by name (default: random ones)", "FILES", text,
 )  # fmt: skip
 
+_ATC = {s.name: s for s in ATC_OPTIONS}
+
 _OWN: Mapping[str, tuple[Setting, ...]] = {
+    "check": (_JSON,),
     "diff": (
         _INPUT, _SEED,
         Setting("tolerance", "Inputs", "largest difference, as a part of the value's largest "
@@ -64,6 +65,24 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "kernels occur once", "NAME", text),
         _JSON,
     ),
+    "cache": (
+        *(
+            _ATC[name]
+            for name in (
+                "op_compiler_cache_dir", "op_compiler_cache_remote",
+                "op_compiler_cache_remote_access", "op_compiler_cache_trust",
+            )
+        ),
+        replace(
+            _ATC["target"], default="", meaning="the target whose cache is meant (default: all)"
+        ),
+        _ATC["soc_version"], _JSON,
+    ),
+    "env": (
+        _JSON,
+        Setting("documentation", "Result", "print the documentation page of all settings", "0|1",
+                switch, False),
+    ),
     "report": (
         Setting("output", "Result", "the page to write (default: <name>.html in the folder)",
                 "FILE", path),
@@ -74,9 +93,7 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
     ),
 }  # fmt: skip
 
-COMMANDS = tuple(_OWN)
-
 
 def command_options(command: str) -> dict[str, Setting]:
     """Return a command's options beside those of a compilation and of the help."""
-    return {s.name: s for s in _OWN[command]}
+    return {s.name: s for s in _OWN.get(command, ())}
