@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import Dim, is_data_dependent, lower_bound, plain, upper_bound
+from atc.dims import Dim, Symbol, is_data_dependent, lower_bound, upper_bound, written
 from atc.ir.graph import DType, TensorType
 from atc.names import c_string, comment
 
@@ -60,8 +59,8 @@ class Port:
     def has_elements(self) -> str:
         """The C of whether a run's shape has elements, over a context; "" if it always has."""
         may_be_zero = (n for n in self.extents if isinstance(n, Dim) and lower_bound(n) <= 0)
-        given = (plain(n) for n in may_be_zero if not is_data_dependent(n) and not self.ends)
-        return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
+        given = (n for n in may_be_zero if not is_data_dependent(n) and not self.ends)
+        return " && ".join(f"{written(n, _in_context)} != 0" for n in given)
 
     @property
     def long_name(self) -> Sequence[int]:
@@ -73,3 +72,7 @@ class Port:
     def c_string(self) -> str:
         """The name as a C expression."""
         return f"{self.table}_name" if self.long_name else c_string(self.name)
+
+
+def _in_context(symbol: Symbol) -> str:
+    return f"ctx->dims[{symbol.index}]"

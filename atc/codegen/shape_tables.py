@@ -7,8 +7,7 @@ plan's order, as far as those below them shrink: what never shared a byte in the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from textwrap import wrap
@@ -23,10 +22,12 @@ from atc.dims import (
     evaluate,
     functions_in,
     is_data_dependent,
+    is_dynamic,
     lower_bound,
     plain,
     symbols_of,
     upper_bound,
+    written,
 )
 from atc.ir.graph import TensorType
 from atc.memory.arena import ALIGNMENT, Arena
@@ -42,8 +43,10 @@ class Check:
     """The entry of `d` that is set here, -1 if there is none."""
     low: int
     high: int
-    equals: str
+    equals: str = ""
     """C text of what it must equal, if it isn't the first of its symbol."""
+    meaning: str = ""
+    """The same over the axes of inputs, for people."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,17 @@ class Length:
     next: str
     limit: int
     """The most that it may ever be."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The extents of all inputs, or of all outputs, as C."""
+
+    extents: tuple[tuple[str, ...], ...]
+    bounds: tuple[tuple[str, ...], ...]
+    """The most that each may be before a run: where counts are at their most."""
+    varying: bool
+    """Whether any of them is read from `d`."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +93,10 @@ class Dynamic:
     starts: tuple[int, ...]
     below: tuple[int, ...]
     """below[starts[k]:starts[k + 1]] are the buffers that must end before buffer k begins."""
-    inputs: tuple[tuple[str, ...], ...]
-    outputs: tuple[tuple[str, ...], ...]
-    """The extents of each."""
-    bounds: tuple[tuple[str, ...], ...]
-    """Of the outputs' extents: the most that each may be where counts are at their most."""
+    moves: bool
+    """Whether the size of a buffer depends on the inputs' extents."""
+    inputs: Shapes
+    outputs: Shapes
     lowest: tuple[tuple[int, ...], ...]
     """The smallest extents of each input."""
     fixed: bool
@@ -100,32 +113,19 @@ class Dynamic:
         return prod(self.first[index])
 
     @property
-    def moves(self) -> bool:
-        """Whether the size of a buffer depends on the inputs' extents."""
-        return self.uses_dims([self.sizes])
-
-    @property
     def agreements(self) -> tuple[str, ...]:
         """Lines of C for the inputs' extents that follow from others."""
-        places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
-        places |= {length.symbol: "(what the states hold)" for length in self.lengths}
         alike: dict[str, list[str]] = {}
         for check in self.checks:
             if check.equals:
-                source = re.sub(r"\bd\[(\d+)\]", lambda m: places[int(m[1])], check.equals)
-                alike.setdefault(source, []).append(check.place)
+                alike.setdefault(check.meaning, []).append(check.place)
         every = (" == ".join([*own, source]) for source, own in alike.items())
         return tuple(line for text in every for line in wrap(text, 90, subsequent_indent="  "))
 
     @property
     def changes(self) -> bool:
         """Whether an output's extent before a run differs from the one after it."""
-        return self.bounds != self.outputs
-
-    @staticmethod
-    def uses_dims(shapes: Sequence[Sequence[str]]) -> bool:
-        """Return whether the C text of an extent reads the table of dims."""
-        return any("d[" in extent for shape in shapes for extent in shape)
+        return self.outputs.bounds != self.outputs.extents
 
 
 def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
@@ -136,19 +136,19 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
     if not program.dims:
         return None
     types = [[program.types[v] for v in side] for side in (program.inputs, program.outputs)]
-    shapes = [tuple(tuple(plain(n) for n in t.shape) for t in side) for side in types]
+    inputs, outputs = _shapes(types[0]), _shapes(types[1], _most)
     limits = tuple(
         (s.index, plain(ceiling(s.high))) for s in program.dims if not s.given
     )  # fmt: skip
-    sizes = tuple(plain(ceiling(size)) for size in arena.sizes)
+    largest = [ceiling(size) for size in arena.sizes]
+    sizes = tuple(map(plain, largest))
     starts = [0]
     for below in arena.below:
         starts.append(starts[-1] + len(below))
     guards = tuple(
         plain(f) for f in program.guards if all(s.given for s in symbols_of(f))
     )  # fmt: skip
-    own = (n for side in shapes for shape in side for n in shape)
-    bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
+    own = (n for side in (inputs.extents, outputs.extents, outputs.bounds) for s in side for n in s)
     symbols = {s.index: s for s in program.dims}
     held = {k for k, _ in program.lengths}
     start = {s: 0 if s.index in held else upper_bound(s.high) for s in program.dims}
@@ -157,13 +157,12 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
         for k, following in program.lengths
     )
     ends = (text for length in lengths for text in (length.most, length.next))
-    most = (n for shape in bounds for n in shape)
-    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most, *ends)
+    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *ends)
     return Dynamic(
-        1 + max(s.index for s in program.dims), _checks(types[0]),
+        1 + max(s.index for s in program.dims), _checks(types[0], held),
         tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,
-        tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
-        bounds,
+        tuple(starts), tuple(k for below in arena.below for k in below),
+        any(isinstance(size, Dim) for size in largest), inputs, outputs,
         tuple(tuple(lower_bound(n) for n in t.shape) for t in types[0]),
         not any(s.given and s.index not in held for s in program.dims), lengths,
         any(s.index in held for t in types[0] for s in symbols_of(t.shape)),
@@ -171,8 +170,14 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
     )  # fmt: skip
 
 
-def _bound(extent: int) -> str:
-    """Return the C of the most that an extent may be, where counts are at their most.
+def _shapes(types: Sequence[TensorType], most: Callable[[int], int] = lambda n: n) -> Shapes:
+    every = (tuple(t.shape for t in types), tuple(tuple(map(most, t.shape)) for t in types))
+    extents, bounds = (tuple(tuple(map(plain, shape)) for shape in shapes) for shapes in every)
+    return Shapes(extents, bounds, is_dynamic(every))
+
+
+def _most(extent: int) -> int:
+    """Return the most that an extent may be, where counts are at their most.
 
     Of a sum of products of counts that is its value; a quotient may be larger for smaller counts.
     """
@@ -183,26 +188,35 @@ def _bound(extent: int) -> str:
         and is_data_dependent(extent)
         and any(c < 0 for _, c in extent.terms)
     )
-    return plain(ceiling(extent)) if counted or falls else plain(extent)
+    return ceiling(extent) if counted or falls else extent
 
 
-def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
-    """Return the checks of all axes, those that set entries of `d` before those that read them."""
+def _checks(types: Sequence[TensorType], held: Set[int]) -> tuple[Check, ...]:
+    """Return the checks of all axes, those that set entries of `d` before those that read them.
+
+    States hold the entries `held`.
+    """
     found: list[Check] = []
-    equal: list[Check] = []
+    equal: list[tuple[str, int]] = []
     seen: set[int] = set()
     for k, type_ in enumerate(types):
         for axis, extent in enumerate(type_.shape):
             place = f"shapes[{k}][{axis}]"
             own = next((s for s in symbols_of(extent) if dim(s) == extent), None)
             if not isinstance(extent, Dim):
-                found.append(Check(place, -1, extent, extent, ""))
+                found.append(Check(place, -1, extent, extent))
             elif own is None or extent in seen:
-                equal.append(Check(place, -1, 0, 0, plain(extent)))
+                equal.append((place, extent))
             else:
-                found.append(Check(place, own.index, own.low, own.high, ""))
+                found.append(Check(place, own.index, own.low, own.high))
                 seen.add(extent)
-    return (*found, *equal)
+    places = {check.symbol: check.place for check in found}
+    places |= dict.fromkeys(held, "(what the states hold)")
+    more = (
+        Check(place, -1, 0, 0, plain(extent), written(extent, lambda s: places[s.index]))
+        for place, extent in equal
+    )
+    return (*found, *more)
 
 
 @dataclass(frozen=True)

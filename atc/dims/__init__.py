@@ -4,7 +4,7 @@ Polynomials over symbols with bounds: arithmetic, proofs, text. May import `erro
 """
 
 from atc.dims.bounds import lower_bound, upper_bound
-from atc.dims.dim import Dim, as_int, dim, equals, maximum, minimum, not_equal
+from atc.dims.dim import Dim, as_int, dim, equals, maximum, minimum, not_equal, written
 from atc.dims.extents import (
     broadcast_extents,
     broadcast_guard,
@@ -44,5 +44,5 @@ __all__ = [
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",
     "max_value", "maximum", "minimum", "named", "not_equal", "parse_extent", "plain", "reach",
-    "read_sum", "substituted", "symbols_of", "upper_bound",
+    "read_sum", "substituted", "symbols_of", "upper_bound", "written",
 ]

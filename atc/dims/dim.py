@@ -11,7 +11,7 @@ raises `Undecided` where the range holds both answers; two unlike extents count 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import Literal, cast
 
@@ -28,6 +28,7 @@ from atc.dims.polynomial import (
     canonical,
     in_c,
     multiplied,
+    sum_in_c,
     terms_of,
     without,
 )
@@ -142,7 +143,7 @@ def atom_of(atom: Atom) -> int:
 
 def applied(fn: Call, *args: int) -> int:
     """Return the extent of a function of extents, simplified by its bounds alone."""
-    return atom_of(Function(fn, args, _call_in_c(fn, args)))
+    return atom_of(Function(fn, args, _call_in_c(fn, args, [in_c(a) for a in args])))
 
 
 def _is_rounded_down(args: Sequence[int]) -> bool:
@@ -150,8 +151,7 @@ def _is_rounded_down(args: Sequence[int]) -> bool:
     return lower_bound(args[0]) >= 0 and lower_bound(args[1]) > 0
 
 
-def _call_in_c(fn: Call, args: Sequence[int]) -> str:
-    texts = [in_c(a) for a in args]
+def _call_in_c(fn: Call, args: Sequence[int], texts: Sequence[str]) -> str:
     match fn:
         case "ne":
             operator = "!="
@@ -160,6 +160,17 @@ def _call_in_c(fn: Call, args: Sequence[int]) -> str:
         case _:
             return f"atc_{fn}({', '.join(texts)})"
     return f"({wrapped(texts[0])} {operator} {wrapped(texts[1])})"
+
+
+def written(value: int, name: Callable[[Symbol], str]) -> str:
+    """Return an extent as C in which symbols have other names than entries of the table `d`."""
+
+    def text(atom: Atom) -> str:
+        if isinstance(atom, Symbol):
+            return name(atom)
+        return _call_in_c(atom.fn, atom.args, [written(a, name) for a in atom.args])
+
+    return sum_in_c(value.terms, text) if isinstance(value, Dim) else str(value)
 
 
 def _added(a: int, b: int) -> int:

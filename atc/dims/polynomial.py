@@ -5,7 +5,7 @@ They know no bounds: what a function's text depends on of these is decided where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -86,7 +86,7 @@ class Polynomial:
     @cached_property
     def text(self) -> str:
         """The value as C over the table `d`."""
-        return " + ".join(_term_in_c(m, c) for m, c in self.terms).replace("+ -", "- ")
+        return sum_in_c(self.terms, lambda atom: atom.text)
 
     def __str__(self) -> str:
         return f"⟨{self.text}⟩"
@@ -156,10 +156,15 @@ def in_c(value: int) -> str:
     return value.text if isinstance(value, Polynomial) else str(value)
 
 
-def _term_in_c(monomial: Monomial, factor: int) -> str:
+def sum_in_c(terms: Sequence[tuple[Monomial, int]], text: Callable[[Atom], str]) -> str:
+    """Return terms as C, with the atoms as `text` writes them."""
+    return " + ".join(_term_in_c(m, c, text) for m, c in terms).replace("+ -", "- ")
+
+
+def _term_in_c(monomial: Monomial, factor: int, text: Callable[[Atom], str]) -> str:
     if not monomial:
         return str(factor)
-    atoms = " * ".join(a.text for a, power in monomial for _ in range(power))
+    atoms = " * ".join(text(a) for a, power in monomial for _ in range(power))
     if factor == 1:
         return atoms
     return f"-{atoms}" if factor == -1 else f"{factor} * {atoms}"
