@@ -15,6 +15,7 @@ from atc.backends.kernel import (
     split_of,
     stripe_names,
 )
+from atc.backends.render.code import functions_changed, names_in
 from atc.backends.render.own_math import HEADER, with_own_math
 from atc.backends.render.simplify import simplified
 from atc.backends.target import Target
@@ -80,7 +81,7 @@ FAILURES = {
 """Statuses of networks that kernels return (`enum k_failure` in `kernel.h`), and what they mean."""
 
 _PLACEHOLDER = "ATC_SYMBOL"
-_FUNCTION = re.compile(r"(?P<head>^[^\n]*\)\n{\n)(?P<body>.*?)(?=^})", re.DOTALL | re.MULTILINE)
+_DIM = re.compile(r"dim(\d+)")
 
 
 def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSource:
@@ -103,7 +104,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     text = simplified(text)  # before extents are read, lest one be read for nothing
     if dims and not launch:
-        text = _FUNCTION.sub(_with_dims, text)
+        text = functions_changed(text, _with_dims)
     lanes = target.vector_bytes // 4
     if target.own_math and not launch and (kernel.portable or lanes == 1):
         text, own = with_own_math(text, lanes)
@@ -119,12 +120,12 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     )  # fmt: skip
 
 
-def _with_dims(function: re.Match[str]) -> str:
+def _with_dims(head: str, body: str) -> str:
     """Return a C function with the extents that it uses read from `dims` first."""
-    head, body = function["head"], function["body"]
-    used = sorted({int(k) for k in re.findall(r"\bdim(\d+)\b", body)})
+    names = names_in(body)
+    used = sorted(int(found[1]) for name in names if (found := _DIM.fullmatch(name)))
     lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
-    if head.endswith("dims)\n{\n") and not used and not re.search(r"\bdims\b", body):
+    if head.endswith("dims)\n{\n") and not used and "dims" not in names:
         lines = ["  (void)dims; /* this one needs none */\n"]
     return head + "".join(lines) + body
 

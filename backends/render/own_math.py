@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from atc.backends.render.code import changed
+
 HEADER = "scalar_math"
 """The header that has them, as kernels name theirs: `simd_<name>.h`."""
 
@@ -42,7 +44,7 @@ def with_own_math(text: str, lanes: int = 1) -> tuple[str, tuple[str, ...]]:
 
     They have one lane. Where vectors have more, a table of one lane replaces theirs.
     """
-    own = _CALL.sub(lambda call: f"{OWN[call[1]]}(", text)
+    own = changed(text, lambda code: _CALL.sub(lambda call: f"{OWN[call[1]]}(", code))
     if own == text and f"{ADD}(" not in text:
         return text, ()
     headers = (HEADER,) if lanes == 1 else (ONE_LANE, HEADER)

@@ -2,19 +2,16 @@
 
 Templates write every term and factor of their algorithm: an index is `n * 36864 + c * 1 + 0` where
 a batch, a stride or an offset is trivial. It is done to the text because any number of any template
-may turn out to be neutral. Comments, strings and lines of the preprocessor stay as they are.
+may turn out to be neutral.
 """
 
 from __future__ import annotations
 
 import re
 
+from atc.backends.render.code import changed
 from atc.backends.render.single_loops import without_single_loops
 
-_KEPT = re.compile(
-    r"""(/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ ]*\#(?:\\\n|[^\n])*)""",
-    re.DOTALL | re.MULTILINE,
-)
 _ANY = re.compile(r"[-+*/%] [01]\b|\b[01] [+*]|= 0;")
 _END = r"(?![\w.])"
 _AFTER_OPERAND = r"(?<=[\w)\]])"
@@ -40,11 +37,7 @@ def without_neutral_operands(text: str) -> str:
 
     Types stay what they are, as an `int` widens no other operand but those that any operator does.
     """
-    if not _ANY.search(text):
-        return text
-    return "".join(
-        part if k % 2 else _simplified(part) for k, part in enumerate(_KEPT.split(text))
-    )
+    return changed(text, _simplified) if _ANY.search(text) else text
 
 
 def _simplified(code: str) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
+from atc.backends.render.code import names_in
+
 _LOOP = re.compile(
     r"(?P<indent> *)for \((?P<type>ptrdiff_t|size_t|int|unsigned|u?int(?:32|64)_t) (?P<name>\w+) = "
     r"(?P<first>\d+)u?; (?P=name) < (?P<end>\d+)u?; "
@@ -21,7 +23,6 @@ _LOOP = re.compile(
     r"(?P<rest>| [^\\]*[^\\ ])"
 )
 _COMMENT = re.compile(r" ?(/\*(?:[^*]|\*(?!/))*\*/)$")
-_IN_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _DECLARES = re.compile(
     r"(?!return\b|goto\b|else\b|case\b)(?:[A-Za-z_]\w* )+\**(?:(?:const|restrict) )*"
     r"(?=\w+(?: =|[;,\[]))"
@@ -192,10 +193,8 @@ def _statements(loop: _Loop, others: Sequence[str], before: str) -> list[str]:
 
 def _names(lines: Sequence[str], names: Set[str]) -> bool:
     """Return whether the code of some lines, not a comment alone, has one of these names."""
-    if not any(name in line for name in names for line in lines):
-        return False
-    code = _IN_COMMENT.sub("", "\n".join(lines))
-    return any(re.search(rf"\b{name}\b", code) for name in names)
+    there = any(name in line for name in names for line in lines)
+    return there and not names.isdisjoint(names_in("\n".join(lines)))
 
 
 def _without_term(line: str, loop: _Loop, narrow: Set[str]) -> str:
