@@ -303,17 +303,21 @@ def test_only_the_toolchain_starts_processes() -> None:
 
 
 def test_docstrings_name_what_they_are_for() -> None:
-    """A module's or function's begins with a noun or a verb; a question names neither."""
-    question = re.compile('"""(What|How|Which|Who|Where|When) ')
+    """They begin with a noun or a verb: a question names neither.
+
+    `Whether` is left to properties, which are the truth of what follows.
+    """
+    question = re.compile('"""(What|How|Which|Who|Where|When|Whether) ')
     texts = {name: path.read_text("utf-8") for name, path in SOURCES.items()}
     found = [
         f"{name}: {doc.splitlines()[0]}"
         for name, text in texts.items()
         if question.search(text)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Module | ast.FunctionDef)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and (doc := ast.get_docstring(node))
         and question.match(f'"""{doc}')
+        and not (doc.startswith("Whether") and getattr(node, "decorator_list", ()))
     ]
     assert not found
 

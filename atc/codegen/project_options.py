@@ -11,7 +11,7 @@ from atc.options.values import Checks
 
 @dataclass(frozen=True)
 class Instrumentation:
-    """What a run does around its calls; without, nothing of that is in the code."""
+    """The things that a run does around its calls; without, nothing of that is in the code."""
 
     timed: bool = False
     """Count the calls of each kernel and their time."""
@@ -29,7 +29,7 @@ PLAIN = Instrumentation()
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """Where the weights lie, in what order."""
+    """The files of the weights, and their order."""
 
     external: bool = False
     """The caller brings them. A network without weights never has external ones."""
@@ -43,7 +43,7 @@ class WeightFiles:
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What a network takes of a GPU."""
+    """The share of a GPU that a network takes."""
 
     device_id: int = 0
     """The GPU that `init` takes."""

@@ -59,7 +59,7 @@ class Positions:
         return query, key
 
     def _is_coordinate(self, operand: Input) -> bool:
-        """Whether an operand is an index itself: it has a view but no tensor."""
+        """Return whether an operand is an index itself: it has a view but no tensor."""
         return operand.index > 0 and not self.present[operand.index - 1]
 
     def _is_key(self, e: Expr) -> bool:
@@ -69,11 +69,11 @@ class Positions:
         return view.offset == 0 and view.strides[-1] == 1 and not any(view.strides[:-1])
 
     def is_steady(self, e: Expr) -> bool:
-        """Whether a value is the same for all queries and keys."""
+        """Return whether a value is the same for all queries and keys."""
         return all(self._strides(operand) == (0, 0) for operand in operands_of(e))
 
     def _rises(self, e: Expr) -> bool:
-        """Whether a value is an integer that never decreases from query to query, for any key."""
+        """Return whether a value never decreases from query to query, for any key: an integer."""
         match e:
             case Const() | Extent():
                 return e.dtype in _INTEGERS

@@ -75,7 +75,7 @@ def resolve(
 
 
 def _means_host(values: Mapping[str, object]) -> bool:
-    """Whether estimates are to count on the machine that compiles."""
+    """Return whether estimates are to count on the machine that compiles."""
     machine = str(values.get("machine", ""))
     named = values.get("soc_version") or values.get("host_env_cpu")
     host = values.get("target", "host") in ("", "host") and not named

@@ -23,7 +23,7 @@ def nvcc_of(target: Target, environ: Mapping[str, str], log: Log, timeout: float
 
 
 def by_host(target: Target) -> bool:
-    """Whether the host's compiler takes the kernels of a GPU."""
+    """Return whether the host's compiler takes the kernels of a GPU."""
     return target.device == EMULATED
 
 

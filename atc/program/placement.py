@@ -35,14 +35,14 @@ class Placement:
 
 
 def on_device(step: Step) -> bool:
-    """Whether a GPU runs a step. Control flow, with all that is in it, runs on the host."""
+    """Return whether a GPU runs a step. Control flow, with all that is in it, runs on the host."""
     if isinstance(step, Fork):
         return all(isinstance(s, Call) and on_device(s) for b in step.branches for s in b)
     return isinstance(step, Call) and step.source.launch is not None
 
 
 def uses_device(program: Program) -> bool:
-    """Whether a GPU runs any step of a program."""
+    """Return whether a GPU runs any step of a program."""
     return any(map(on_device, program.steps))
 
 

@@ -27,7 +27,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Fault:
-    """What the exporter makes something else of, and what computes it instead."""
+    """Something that the exporter makes something else of, and what computes it instead."""
 
     differs: Callable[[Arguments], Any]
     instead: Callable[..., Any]

@@ -30,7 +30,7 @@ _BFLOAT, _BOOL = 4, 6
 
 
 class _DLTensor(ctypes.Structure):
-    """What a capsule of DLPack begins with."""
+    """The begin of a capsule of DLPack."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),

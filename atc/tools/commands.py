@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What a command is given: words and options, and what it reports to."""
+    """The words and options that a command is given, and the diagnostics that it reports to."""
 
     command: str
     words: tuple[str, ...]

@@ -72,7 +72,7 @@ def _row(
 
 
 def _runs_here(target: Target, gpus: set[str | None]) -> bool:
-    """Whether this machine runs libraries for a target: its processor, or its GPU, can."""
+    """Return whether this machine runs libraries for a target: its processor, or its GPU, can."""
     if target.device and target.device != EMULATED:
         return bool(gpus - {None}) if target.device == PORTABLE else target.device in gpus
     return Device(target).is_native and target.features <= host_features()

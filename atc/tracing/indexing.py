@@ -18,7 +18,7 @@ _END = np.iinfo(np.int64).max
 
 @dataclass
 class Indices:
-    """What indices of a tensor come to: slices and their axes, gathers, axes that go or come."""
+    """The meaning of a tensor's indices: slices and their axes, gathers, axes that go or come."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)

@@ -190,7 +190,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
 
 
 def _is_on(known: Mapping[str, Array], node_: onnx.NodeProto, k: int) -> bool:
-    """Whether a boolean operand of a node is a constant true."""
+    """Return whether a boolean operand of a node is a constant true."""
     name = node_.input[k] if len(node_.input) > k else ""
     return name in known and bool(known[name].all())
 

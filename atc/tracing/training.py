@@ -200,7 +200,7 @@ def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Pa
 
 
 def _names(pattern: str, name: str, weight: Array) -> bool:
-    """Whether a pattern matches a weight: a scalar must be named exactly."""
+    """Return whether a pattern matches a weight: a scalar must be named exactly."""
     return pattern == name or (weight.ndim > 0 and fnmatchcase(name, pattern))
 
 

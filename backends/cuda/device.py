@@ -55,7 +55,7 @@ def device_name(number: int) -> str:
 
 
 def runs_code(device: str, number: int) -> bool:
-    """Whether device `number` of this machine runs what is compiled for a target's device."""
+    """Return whether device `number` of this machine runs code for a target's device."""
     found = compute_capabilities()
     if device == EMULATED or not 0 <= number < len(found):
         return device == EMULATED

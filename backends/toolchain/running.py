@@ -47,5 +47,5 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal
 
 
 def crashed(status: int) -> bool:
-    """Whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
+    """Return whether a program has crashed, or one that it ran: a shell adds 128 to the signal."""
     return -status in _CRASHES or status - 128 in _CRASHES

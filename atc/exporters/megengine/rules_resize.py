@@ -76,7 +76,7 @@ def _resized(b: Builder, node: Node, xs: Sequence[Var]) -> list[int]:
 
 
 def _is_own(axes: Sequence[Axis], sampling: Sampling, type_: Type) -> bool:
-    """Whether MegEngine's Resize does it: images by the centres of pixels, linearly."""
+    """Return whether MegEngine's Resize does it: images by the centres of pixels, linearly."""
     return (
         len(axes) == 4
         and type_.dtype == np.float32

@@ -23,7 +23,7 @@ LEAST_QUERIES, LEAST_KEYS = 4, 8
 
 
 class Kernels(Enum):
-    """What kernels of Attention there are."""
+    """The kernels of Attention that a target has."""
 
     PLAIN = "plain"
     VECTORS = "vectors"

@@ -34,7 +34,7 @@ def store_halves(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     constants = {**outer, **graph.constants}
 
     def is_read(node: Node, index: int, half: DType) -> bool:
-        """Whether a product reads an operand in 16 bits anyway."""
+        """Return whether a product reads an operand in 16 bits anyway."""
         name = node.inputs[index]
         maker = makers.get(name)
         if maker is not None:
@@ -48,7 +48,7 @@ def store_halves(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     }  # fmt: skip
 
     def takes(node: Node, name: str) -> bool:
-        """Whether a node can read a value as it is stored then, with the others of a product."""
+        """Return whether a node can read a value as stored then, with the others of a product."""
         multiplied, half = _multiplied(node), rounded[name].dtype
         expressions = [node.inputs[k] for k in _widened(node)] if _result(node.op) else []
         if (*multiplied, *expressions).count(name) != [*reads(node)].count(name):

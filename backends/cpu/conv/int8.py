@@ -92,7 +92,7 @@ def zero_point(w: Workload[ConvBlocked], target: Target, read: Reading | None = 
 
 @dataclass(frozen=True)
 class Starts:
-    """What sums start with: minus the zero point times the weights of the taps inside the input.
+    """The start of sums: minus the zero point times the weights of the taps inside the input.
 
     A table has a row for each number of rows of taps from the first on, where rows may meet
     padding, in it one for each set of columns that lie inside together, of a number per filter.

@@ -40,7 +40,7 @@ class RowsParams(KernelParams):
 
 @dataclass(frozen=True)
 class Spot:
-    """Where vectors of a row of results are computed: `count` of them from `column` on.
+    """A run of vectors in a row of results: `count` of them from `column` on.
 
     Those that meet padding are single; of theirs `size` numbers from `begin` on are copied, behind
     `before` that fill up.

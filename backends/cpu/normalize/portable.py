@@ -83,7 +83,7 @@ def lowest(dtype: DType) -> str:
 
 
 def single(target: Target, dtype: DType) -> bool:
-    """Whether sums over a type are kept in compensated floats, not in double."""
+    """Return whether sums over a type are kept in compensated floats, not in double."""
     return target.own_math and dtype is not DType.DOUBLE
 
 

@@ -131,7 +131,7 @@ class _Tile:
 
 
 def _is_whole(op: Attention) -> bool:
-    """Whether chunks of keys and values are contiguous and aligned."""
+    """Return whether chunks of keys and values are contiguous and aligned."""
     sides = (transposed(op.k_view), op.depth), (op.v_view, op.width)
     return all(aligned_chunks(view, extent) >= CHUNK for view, extent in sides)
 

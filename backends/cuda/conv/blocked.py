@@ -29,7 +29,7 @@ from atc.ir.view import dense
 
 
 def _is_product(w: Workload) -> bool:
-    """Whether filters, which are known, run along whole blocks of each group, or a plain x."""
+    """Return whether known filters run along whole blocks of each group, or a plain x."""
     assert isinstance(w.op, ConvBlocked)
     op, weights, block = w.op, w.input(1), w.outputs[0].shape[-1]
     if not w.constant[1] or op.accumulator is not DType.INT32:

@@ -238,7 +238,7 @@ def _walk(w: Workload) -> Walk:
 
 
 def _is_walkable(w: Workload) -> bool:
-    """Whether the copy engine's numbers can say where windows begin and taps are."""
+    """Return whether the copy engine's numbers can say where windows begin and taps are."""
     (_, window), walk = _copied(w), _walk(w)
     if window.rank not in CORNERS or max(window.strides) > STRIDE:
         return False

@@ -13,7 +13,7 @@ ROW = 64
 
 @dataclass(frozen=True)
 class Form:
-    """What tensor cores multiply: the function, the bytes of a number, the parts of a value.
+    """A form of product of tensor cores: the function, the bytes of a number, the parts of a value.
 
     `parts` are functions of as many values as a word has numbers: words of each part of them. There
     are none where elements are multiplied as they are stored; if `stored`, memory holds numbers.

@@ -140,7 +140,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         return not copied or channel_runs(w) > 1 or _has_sums(w)
 
     def _is_copied(self, w: Workload) -> bool:
-        """Whether both operands are copied to shared memory, through no thread's registers."""
+        """Return whether both operands are copied to shared memory, through no registers."""
         product, _ = self._packed(w)
         form, chunks = self._form(product), min(product.a.chunks, product.b.chunks)
         return form.stored and chunks >= form.chunk
@@ -279,7 +279,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
 
 
 def _has_sums(w: Workload) -> bool:
-    """Whether sums lie behind packed input 1: what it is multiplied by has a zero point."""
+    """Return whether sums lie behind packed input 1: what it is multiplied by has a zero point."""
     product = product_of(w)
     other = product.a if isinstance(w.op, MatMul) else product.b
     return w.constant[1] and bool(other.zero)

@@ -11,7 +11,7 @@ def transposed(view: View) -> View:
 
 
 def is_along_rows(view: View) -> bool:
-    """Whether the view is contiguous along the last axis but one, not along the last."""
+    """Return whether the view is contiguous along the last axis but one, not along the last."""
     return view.strides[-2] == 1 and view.strides[-1] != 1
 
 
