@@ -13,7 +13,7 @@ from atc.ir.graph import Array, Graph, Op
 from atc.ir.ops import If, Loop
 from atc.ir.verify import verify
 from atc.passes.canonical.alias_slices import alias_slices
-from atc.passes.canonical.common_subexpressions import share_equal_nodes
+from atc.passes.canonical.common_subexpressions import eliminate_common_subexpressions
 from atc.passes.canonical.conv_filter_gradient import filter_gradient_as_conv
 from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
 from atc.passes.canonical.decompose_conv3d import decompose_conv3d
@@ -78,7 +78,8 @@ EPILOGUE = "fuse_epilogue"
 """The pass whose rule depends on what else is skipped, and on where channels are."""
 
 PASSES: tuple[Pass, ...] = (
-    Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
+    # First: fewer nodes, truer reader counts.
+    Pass("eliminate_common_subexpressions", eliminate_common_subexpressions),
     _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node

@@ -11,26 +11,26 @@ _ALIGNMENT = 64
 
 
 class Lifetimes:
-    """Live ranges of a graph's values: places by name, steps by place, bytes by step.
+    """Live ranges of a graph's values: bases by name, steps by base, bytes by step.
 
     Results of Reshape share their operands' memory. Inputs, constants and outputs don't count.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.home: dict[str, str] = {}
+        self._base: dict[str, str] = {}
         self.made: dict[str, int] = {}
         self.used: dict[str, list[int]] = {}
         for step, node in enumerate(graph.nodes):
             for name in reads(node):
-                self.used.setdefault(self.place(name), []).append(step)
+                self.used.setdefault(self.base(name), []).append(step)
             for name in node.outputs:
                 if isinstance(node.op, Reshape):
-                    self.home[name] = self.place(node.inputs[0])
+                    self._base[name] = self.base(node.inputs[0])
                 else:
                     self.made[name] = step
         outside = {*graph.inputs, *graph.constants, *graph.outputs}
-        self.outside = {self.place(name) for name in outside}
+        self.outside = {self.base(name) for name in outside}
         self.sizes = {
             name: -(-graph.types[name].nbytes // _ALIGNMENT) * _ALIGNMENT
             for name in self.made
@@ -39,13 +39,13 @@ class Lifetimes:
         self.load = self._loads()
         self.peak = max(self.load, default=0)
 
-    def place(self, name: str) -> str:
+    def base(self, name: str) -> str:
         """Return the value whose memory a value lives in."""
-        return self.home.get(name, name)
+        return self._base.get(name, name)
 
-    def last(self, place: str) -> int:
+    def last(self, base: str) -> int:
         """Return the step of a value's last use."""
-        return self.used.get(place, [self.made.get(place, 0)])[-1]
+        return self.used.get(base, [self.made.get(base, 0)])[-1]
 
     @property
     def area(self) -> tuple[int, int]:

@@ -96,7 +96,7 @@ class Rematerializer:
         self.sizes = lives.sizes
         self.cost = {name: cost(graph, graph.nodes[k]) for name, k in lives.made.items()}
         self.reads = [
-            tuple(dict.fromkeys(p for n in reads(node) if (p := lives.place(n)) in self.sizes))
+            tuple(dict.fromkeys(p for n in reads(node) if (p := lives.base(n)) in self.sizes))
             for node in graph.nodes
         ]
         fixed = {

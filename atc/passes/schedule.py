@@ -32,8 +32,8 @@ class _Order:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.lives = Lifetimes(graph)
-        self.needs = [[self.lives.place(n) for n in reads(node)] for node in graph.nodes]
-        self.makes = [[self.lives.place(n) for n in node.outputs] for node in graph.nodes]
+        self.needs = [[self.lives.base(n) for n in reads(node)] for node in graph.nodes]
+        self.makes = [[self.lives.base(n) for n in node.outputs] for node in graph.nodes]
         self.writers: dict[str, list[int]] = {}
         self.readers: dict[str, list[int]] = {}
         for k, node in enumerate(graph.nodes):
@@ -42,7 +42,7 @@ class _Order:
         for k in range(len(graph.nodes)):
             for place in dict.fromkeys(self.needs[k]):
                 self.readers.setdefault(place, []).append(k)
-        self.inputs = {self.lives.place(n) for n in graph.inputs}
+        self.inputs = {self.lives.base(n) for n in graph.inputs}
         self.blocked: dict[str, dict[str, None]] = {}
         """Values that would be freed but for an input that other nodes have to read before."""
         self.done = [False] * len(graph.nodes)

@@ -21,7 +21,7 @@ RULES = (*pass_names(), CASCADES)
 
 LEVELS: Mapping[str, frozenset[str]] = {
     "O0": frozenset(),
-    "O1": frozenset({"share_equal_nodes", "fold_views"}),
+    "O1": frozenset({"eliminate_common_subexpressions", "fold_views"}),
     "O2": frozenset(pass_names()) - {"fuse_elementwise", "fuse_attention"},
     "O3": frozenset(RULES),
 }

@@ -100,7 +100,7 @@ def least_of_all(graph: Graph, goal: int) -> float:
     """
     lives = Lifetimes(graph)
     made = {n.outputs[0]: n for n in graph.nodes}
-    needs = {v: {p for r in reads(n) if (p := lives.place(r)) in made} for v, n in made.items()}
+    needs = {v: {p for r in reads(n) if (p := lives.base(r)) in made} for v, n in made.items()}
     order = list(made)
     count = itertools.count()
     start = (0, frozenset[str]())

@@ -10,7 +10,7 @@ KERNEL = "kernel=(3, 3), strides=(1, 1), dilations=(1, 1)"
 PRODUCT = "a_view=<2,1>, b_view=<2,1>"
 
 REWRITES = {
-    ("share_equal_nodes", "equal nodes are computed once"): (
+    ("eliminate_common_subexpressions", "equal nodes are computed once"): (
         """
         graph g(x: f32[4])
           a: f32[4] = Map(shape=(4), expr=Max(x0, 0.0), views=(<1>)) x  # a

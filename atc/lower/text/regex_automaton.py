@@ -12,14 +12,14 @@ from atc.ir.graph import Array
 from atc.lower.text.regex_sets import WORD
 from atc.lower.text.regex_syntax import AnyByte, Assertion, Chars, Choice, Join, Node, Repeat, parse
 
-MOST_PLACES = 20_000
-"""Places of the automaton before it is made deterministic."""
+MOST_NFA_STATES = 20_000
+"""States of the automaton before it is made deterministic."""
 
 MOST_STATES = 4_096
 """States of the deterministic one; the tables have a row each."""
 
 MOST_VISITS = 5_000_000
-"""Places visited while making it deterministic, which takes seconds; what needs more is refused."""
+"""Those visited while making it deterministic, which takes seconds; what needs more is refused."""
 
 
 @dataclass(frozen=True)
@@ -33,81 +33,81 @@ class Automaton:
 
 def automaton(pattern: str) -> Automaton:
     """Return the automaton of the strings that an expression matches from end to end."""
-    places = _Places()
-    end = places.add()
-    start = places.build(parse(pattern), end)
-    return _determined(places, start, end)
+    nfa = _Nfa()
+    end = nfa.add()
+    start = nfa.build(parse(pattern), end)
+    return _determined(nfa, start, end)
 
 
 # ---- an automaton with choices ------------------------------------------------------------------
 
 
 @dataclass
-class _Places:
-    """Places with bytes that lead on, and free moves, some only where an assertion holds."""
+class _Nfa:
+    """States with bytes that lead on, and epsilon moves, some only where an assertion holds."""
 
     bytes: list[list[tuple[int, int, int]]] = field(default_factory=list)
-    free: list[list[tuple[str, int]]] = field(default_factory=list)
+    epsilon: list[list[tuple[str, int]]] = field(default_factory=list)
     tails: dict[tuple[int, tuple[tuple[int, int], ...]], int] = field(default_factory=dict)
 
     def add(self) -> int:
-        if len(self.free) >= MOST_PLACES:
+        if len(self.epsilon) >= MOST_NFA_STATES:
             raise UnsupportedError("the regular expression is too large")
         self.bytes.append([])
-        self.free.append([])
-        return len(self.free) - 1
+        self.epsilon.append([])
+        return len(self.epsilon) - 1
 
     def build(self, node: Node, end: int) -> int:
         """Add what matches `node` and goes on at `end`; return where it begins."""
         match node:
             case Chars():
-                place = self.add()
+                state = self.add()
                 for sequence in _utf8(node.ranges):
-                    self._sequence(place, sequence, end)
-                return place
+                    self._sequence(state, sequence, end)
+                return state
             case AnyByte():
-                place = self.add()
-                self.bytes[place].append((0, 255, end))
-                return place
+                state = self.add()
+                self.bytes[state].append((0, 255, end))
+                return state
             case Assertion():
-                place = self.add()
-                self.free[place].append((node.kind, end))
-                return place
+                state = self.add()
+                self.epsilon[state].append((node.kind, end))
+                return state
             case Join():
                 for part in reversed(node.parts):
                     end = self.build(part, end)
                 return end
             case Choice():
-                place = self.add()
-                self.free[place] += [("", self.build(option, end)) for option in node.options]
-                return place
+                state = self.add()
+                self.epsilon[state] += [("", self.build(option, end)) for option in node.options]
+                return state
             case Repeat():
                 return self._repeat(node, end)
         raise TypeError(node)
 
-    def _sequence(self, place: int, sequence: Sequence[tuple[int, int]], end: int) -> None:
-        """Lead from a place over ranges of bytes; equal ends of sequences are shared."""
+    def _sequence(self, state: int, sequence: Sequence[tuple[int, int]], end: int) -> None:
+        """Lead from a state over ranges of bytes; equal ends of sequences are shared."""
         (low, high), *rest = sequence
         if not rest:
-            self.bytes[place].append((low, high, end))
+            self.bytes[state].append((low, high, end))
             return
         key = (end, tuple(rest))
         if key not in self.tails:
             self.tails[key] = self.add()
             self._sequence(self.tails[key], rest, end)
-        self.bytes[place].append((low, high, self.tails[key]))
+        self.bytes[state].append((low, high, self.tails[key]))
 
     def _repeat(self, node: Repeat, end: int) -> int:
         if node.most < 0:
             loop = self.add()
-            self.free[loop] += [("", end), ("", self.build(node.part, loop))]
+            self.epsilon[loop] += [("", end), ("", self.build(node.part, loop))]
             end = loop
         else:
             last = end
             for _ in range(node.most - node.least):
                 begin = self.build(node.part, end)
                 end = self.add()
-                self.free[end] += [("", begin), ("", last)]
+                self.epsilon[end] += [("", begin), ("", last)]
         for _ in range(node.least):
             end = self.build(node.part, end)
         return end
@@ -166,12 +166,12 @@ def _holds(assertion: str, before: str, after: str) -> bool:
     }[assertion]  # fmt: skip
 
 
-def _classes(places: _Places) -> list[int]:
+def _classes(nfa: _Nfa) -> list[int]:
     """Return the class of each byte; what no move and no assertion distinguishes shares one."""
     cuts = {0, 256, _NEWLINE, _NEWLINE + 1}
     for low, high in WORD:
         cuts |= {low, high + 1}
-    for moves in places.bytes:
+    for moves in nfa.bytes:
         for low, high, _ in moves:
             cuts |= {low, high + 1}
     ends = sorted(cuts)
@@ -181,22 +181,22 @@ def _classes(places: _Places) -> list[int]:
     return table
 
 
-State = tuple[frozenset[int], str]
-"""The places reached by bytes, and the kind of the last byte."""
+Subset = tuple[frozenset[int], str]
+"""The states of the NFA that bytes lead to, and the kind of the last byte."""
 
 
-def _determined(places: _Places, start: int, end: int) -> Automaton:
-    classes = _classes(places)
+def _determined(nfa: _Nfa, start: int, end: int) -> Automaton:
+    classes = _classes(nfa)
     samples = [classes.index(c) for c in range(classes[-1] + 1)]
-    dead: State = (frozenset(), "dead")
-    numbers: dict[State, int] = {dead: 0, (frozenset([start]), "edge"): 1}
+    dead: Subset = (frozenset(), "dead")
+    numbers: dict[Subset, int] = {dead: 0, (frozenset([start]), "edge"): 1}
     order = list(numbers)
     steps: list[list[int]] = [[0] * len(samples)]
     accepting = [False]
     visits = 0
     while len(steps) < len(order):
         held, before = order[len(steps)]
-        reached = {k: _closure(places, held, before, k) for k in ("edge", "word", "line", "other")}
+        reached = {k: _closure(nfa, held, before, k) for k in ("edge", "word", "line", "other")}
         visits += sum(map(len, reached.values()))
         accepting.append(end in reached["edge"])
         row = []
@@ -204,16 +204,16 @@ def _determined(places: _Places, start: int, end: int) -> Automaton:
             kind = _kind(byte)
             goals = frozenset(
                 goal
-                for place in reached[kind]
-                for low, high, goal in places.bytes[place]
+                for state in reached[kind]
+                for low, high, goal in nfa.bytes[state]
                 if low <= byte <= high
             )
             visits += len(reached[kind])
-            state: State = (goals, kind) if goals else dead
-            if state not in numbers:
-                numbers[state] = len(order)
-                order.append(state)
-            row.append(numbers[state])
+            subset: Subset = (goals, kind) if goals else dead
+            if subset not in numbers:
+                numbers[subset] = len(order)
+                order.append(subset)
+            row.append(numbers[subset])
         steps.append(row)
         if len(order) > MOST_STATES or visits > MOST_VISITS:
             raise UnsupportedError(
@@ -223,12 +223,12 @@ def _determined(places: _Places, start: int, end: int) -> Automaton:
     return _minimal(np.asarray(classes), np.asarray(steps), np.asarray(accepting))
 
 
-def _closure(places: _Places, held: frozenset[int], before: str, after: str) -> set[int]:
-    """Return all places that can be reached without a byte, between two kinds of bytes."""
+def _closure(nfa: _Nfa, held: frozenset[int], before: str, after: str) -> set[int]:
+    """Return all states that can be reached without a byte, between two kinds of bytes."""
     found = set(held)
     todo = list(held)
     while todo:
-        for assertion, goal in places.free[todo.pop()]:
+        for assertion, goal in nfa.epsilon[todo.pop()]:
             if goal not in found and _holds(assertion, before, after):
                 found.add(goal)
                 todo.append(goal)

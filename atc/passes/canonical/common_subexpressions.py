@@ -11,7 +11,7 @@ SMALL = 1 << 16
 """Bytes of a constant up to which equal ones are looked for."""
 
 
-def share_equal_nodes(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+def eliminate_common_subexpressions(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """Drop nodes whose op, operands and types equal an earlier node's (no ops with subgraphs)."""
     seen: dict[tuple[Op, tuple[str, ...], tuple[TensorType, ...]], Node] = {}
     same = _equal_constants(graph)

@@ -78,7 +78,7 @@ class MapCopy(Kernel[Map]):
         return 0.3 * loop_cycles(w)
 
 
-class MapTable(Kernel[Map]):
+class MapLookupTable(Kernel[Map]):
     """A table of a byte's results over runs of neighbours."""
 
     name = "map_table"
@@ -123,4 +123,4 @@ class MapTable(Kernel[Map]):
         return 0.1 * loop_cycles(w)
 
 
-KERNELS = (MapCopy(), MapTable())
+KERNELS = (MapCopy(), MapLookupTable())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atc.backends.cpu.map.lookup_table import MapCopy, MapTable
+from atc.backends.cpu.map.lookup_table import MapCopy, MapLookupTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import quantized_value
@@ -105,7 +105,7 @@ class MapCopyBytes(MapCopy):
         return bytes_ and self.moves_runs(w) and not is_dynamic(w.op.shape)
 
 
-class MapTableBytes(MapTable):
+class MapLookupTableBytes(MapLookupTable):
     """A table of a byte's results, some bytes or a vector of them at a time."""
 
     name = "map_table_bytes"
@@ -209,4 +209,4 @@ def _found(w: Workload[Map]) -> FixedPoint | None:
     return fixed_point(w.op.expr, byte_bounds)
 
 
-KERNELS = (MapFixedPoint(), MapQuantize(), MapCopyBytes(), MapTableBytes())
+KERNELS = (MapFixedPoint(), MapQuantize(), MapCopyBytes(), MapLookupTableBytes())

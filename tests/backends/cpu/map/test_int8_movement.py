@@ -9,7 +9,7 @@ import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.pool_int8 import PoolBytes
-from atc.backends.cpu.map.lookup_table import MapCopy, MapTable
+from atc.backends.cpu.map.lookup_table import MapCopy, MapLookupTable
 from atc.backends.cpu.map.reorder import BlockBytes, UnblockBytes
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import lanes
@@ -68,12 +68,12 @@ def tables() -> list[tuple[Call, Array]]:
                  (View((1,)), View((0,), -low)))  # fmt: skip
         w = Workload(op, (type_of(x), type_of(table)), (TensorType(DType.UINT8, (333,)),),
                      (False, True))  # fmt: skip
-        found.append((Call(MapTable(), {}, w, [x, table]), table[x.astype(int) - low]))
+        found.append((Call(MapLookupTable(), {}, w, [x, table]), table[x.astype(int) - low]))
         part = View((111, 1), 40)  # of three rows
         op = Map((3, 70), op.expr, (part, View((0, 0), -low)))
         w = replace(w, op=op, outputs=(TensorType(DType.UINT8, (3, 70)),))
         some = x.astype(int).reshape(3, 111)[:, 40:110] - low
-        found.append((Call(MapTable(), {}, w, [x, table]), table[some]))
+        found.append((Call(MapLookupTable(), {}, w, [x, table]), table[some]))
     return found
 
 

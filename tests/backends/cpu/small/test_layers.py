@@ -12,7 +12,7 @@ from kernel_program import Call, run_calls
 from numpy.typing import NDArray
 from small_cores import on_host, under_qemu
 
-from atc.backends.cpu.small.map import MapCopyBytes, MapTableBytes
+from atc.backends.cpu.small.map import MapCopyBytes, MapLookupTableBytes
 from atc.backends.cpu.small.matmul import MatMulRuns
 from atc.backends.cpu.small.pool import PoolLastBytes
 from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
@@ -158,7 +158,7 @@ def table(size: int, source: DType, dtype: DType) -> tuple[Call, Array]:
     op = Map((size,), expr, (View((1,)), View((0,), -info.min)))
     types = TensorType(source, (size,)), TensorType(dtype, (256,)), TensorType(dtype, (size,))
     w = Workload(op, types[:2], types[2:], (False, True))
-    return Call(MapTableBytes(), {}, w, [x, values]), values[x.astype(int) - info.min]
+    return Call(MapLookupTableBytes(), {}, w, [x, values]), values[x.astype(int) - info.min]
 
 
 def part(rows: int, size: int, begin: int, end: int, dtype: DType) -> tuple[Call, Array]:
