@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from atc.codegen.interface import Port
 from atc.codegen.prefault import PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.project_options import ProjectOptions
+from atc.codegen.runtime_source import runtime_source
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import Plan, Schedule, make_schedule
 from atc.codegen.selftest import formula, node_sums
@@ -36,14 +36,6 @@ from atc.memory.arena import Arena
 from atc.names import c_string, comment, network_identifier
 from atc.program.placement import uses_device
 from atc.program.steps import Program, calls
-from atc.runtime import device as runtime_device
-from atc.runtime import interface as runtime_interface
-from atc.runtime import library as runtime_library
-from atc.runtime import network as runtime_network
-from atc.runtime import profile as runtime_profile
-from atc.runtime import queue as runtime_queue
-from atc.runtime import shown as runtime_shown
-from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
 
 _LONGEST = 1000
@@ -322,7 +314,7 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
         text = render("cuda/project/kernels.cmake.j2", {**known, "flags": FLAGS})
         files[f"cmake/{name}_kernels.cmake"] = text
     if not values.bare:  # what Python can load
-        runtime = _runtime_source(bool(values.profile))
+        runtime = runtime_source(bool(values.profile))
         text = render("project/module.py.j2", {**known, "runtime": runtime})
         files[f"{known['module']}.py"] = text
     if values.weights_size and not values.external and not values.as_text:
@@ -331,43 +323,6 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
             "lines": ["@LINES@"], "order": values.order,
         })  # fmt: skip
     return files
-
-
-@cache
-def _runtime_source(profile: bool) -> str:
-    """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
-    parts = [
-        runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
-        runtime_shown, runtime_network,
-    ]  # fmt: skip
-    parts += [runtime_profile] if profile else []
-    lines = [
-        inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()
-        for module in parts
-    ]
-    outside, for_types = ("import ", "from "), ("if TYPE_CHECKING:", "    from ")
-    imports = {x for part in lines for x in part if x.startswith(outside)}
-    types = {x.strip() for part in lines for x in part if x.startswith(for_types[1])}
-    own = [module.__name__ for module in parts]
-    head = "\n".join([
-        *_joined_imports(imports, own), "", for_types[0],
-        *(f"    {line}" for line in _joined_imports(types, own)),
-    ])  # fmt: skip
-    bodies = ([x for x in part if not x.startswith((*outside, *for_types))] for part in lines)
-    return head + "\n\n" + "\n\n\n".join("\n".join(body).strip("\n") for body in bodies)
-
-
-def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
-    """Return import statements, one for each module, without those of our own modules."""
-    found: dict[str, set[str]] = {}
-    for line in lines:
-        module, _, names = line.removeprefix("from ").partition(" import ")
-        found.setdefault(module, set()).update(filter(None, names.split(", ")))
-    statements = [
-        f"from {module} import {', '.join(sorted(names))}" if names else module
-        for module, names in found.items() if module not in own
-    ]  # fmt: skip
-    return sorted(statements, key=lambda line: (line.startswith("from "), line))
 
 
 def _layout_weights(

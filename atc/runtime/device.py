@@ -3,8 +3,6 @@
 A part of `atc/runtime/network.py`; generated projects carry both in one module.
 """
 
-# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
-
 from __future__ import annotations
 
 import ctypes

@@ -4,8 +4,6 @@ A part of `atc/runtime/network.py`; generated projects carry both in one module.
 written by `tests/runtime/make_interface.py`.
 """
 
-# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
-
 from __future__ import annotations
 
 from os import PathLike, fspath

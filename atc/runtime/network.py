@@ -3,8 +3,6 @@
 Every generated project carries this file's text in its Python module: nothing of ours is imported.
 """
 
-# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from atc.runtime.queue import CallQueue, captured
-from atc.runtime.device import DeviceTensor, Streams, checked_tensor, is_on_device
-from atc.runtime.device import current_stream, new_tensor, resized, stream_of
+from atc.runtime.device import (
+    DeviceTensor,
+    Streams,
+    checked_tensor,
+    current_stream,
+    is_on_device,
+    new_tensor,
+    resized,
+    stream_of,
+)
 from atc.runtime.library import Context, Library
+from atc.runtime.queue import CallQueue, captured
 from atc.runtime.shown import html_table
 from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
 

@@ -3,8 +3,6 @@
 A part of `atc/runtime/load.py`, and of the Python modules of projects whose calls are timed.
 """
 
-# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
-
 from __future__ import annotations
 
 import atexit
