@@ -4,7 +4,7 @@ Polynomials over symbols with bounds: arithmetic, proofs, text. May import `erro
 """
 
 from atc.dims.bounds import lower_bound, upper_bound
-from atc.dims.dim import Dim, as_int, dim, equals, maximum, minimum, not_equal, written
+from atc.dims.dim import Dim, dim, equals, maximum, minimum, not_equal, written
 from atc.dims.extents import (
     broadcast_extents,
     broadcast_guard,
@@ -39,7 +39,7 @@ from atc.dims.undecided import NARROWER, RELATED, Undecided, decided
 
 __all__ = [
     "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "InputShape", "Named", "Range",
-    "Sum", "Symbol", "Undecided", "as_int", "at_least_one", "bind_tokens",
+    "Sum", "Symbol", "Undecided", "at_least_one", "bind_tokens",
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",

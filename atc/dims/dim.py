@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, prod
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from atc.dims.bounds import atom_bounds, bounds_of, lower_bound, rough_bounds, upper_bound
 from atc.dims.polynomial import (
@@ -35,8 +35,15 @@ from atc.dims.polynomial import (
 from atc.dims.text import plain, wrapped
 from atc.dims.undecided import NARROWER, Undecided
 
+if TYPE_CHECKING:
 
-class Dim(Polynomial):
+    class _Integer(Polynomial, int):
+        """What type checkers are told: a `Dim` stands where an `int` may."""
+else:
+    _Integer = Polynomial
+
+
+class Dim(_Integer):
     """An extent that varies: a polynomial, never a constant. Make one with `dim` or arithmetic."""
 
     def __bool__(self) -> bool:
@@ -51,20 +58,20 @@ class Dim(Polynomial):
 
     def __add__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _added(as_int(self), other) if known else NotImplemented
+        return _added(self, other) if known else NotImplemented
 
     def __mul__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _multiplied(as_int(self), other) if known else NotImplemented
+        return _multiplied(self, other) if known else NotImplemented
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __neg__(self) -> int:
-        return _multiplied(as_int(self), -1)
+        return _multiplied(self, -1)
 
     def __pos__(self) -> int:
-        return as_int(self)
+        return self
 
     def __sub__(self, other: int) -> int:
         return self + -1 * other if isinstance(other, int | Dim) else NotImplemented
@@ -74,71 +81,66 @@ class Dim(Polynomial):
 
     def __floordiv__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _divided(as_int(self), other)[0] if known else NotImplemented
+        return _divided(self, other)[0] if known else NotImplemented
 
     def __rfloordiv__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _divided(other, as_int(self))[0] if known else NotImplemented
+        return _divided(other, self)[0] if known else NotImplemented
 
     def __mod__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _divided(as_int(self), other)[1] if known else NotImplemented
+        return _divided(self, other)[1] if known else NotImplemented
 
     def __rmod__(self, other: int) -> int:
         known = isinstance(other, int | Dim)
-        return _divided(other, as_int(self))[1] if known else NotImplemented
+        return _divided(other, self)[1] if known else NotImplemented
 
     def __divmod__(self, other: int) -> tuple[int, int]:
         known = isinstance(other, int | Dim)
-        return _divided(as_int(self), other) if known else NotImplemented
+        return _divided(self, other) if known else NotImplemented
 
     def __rdivmod__(self, other: int) -> tuple[int, int]:
         known = isinstance(other, int | Dim)
-        return _divided(other, as_int(self)) if known else NotImplemented
+        return _divided(other, self) if known else NotImplemented
 
-    def __pow__(self, other: int) -> int:
-        return prod([as_int(self)] * other)
+    def __pow__(self, other: int) -> int:  # type: ignore[override]  # an int has overloads
+        return prod([self] * other)
 
     def __abs__(self) -> int:
-        return maximum(as_int(self), -self)
+        return maximum(self, -self)
 
     # ---- order --------------------------------------------------------------------------------
 
     def __lt__(self, other: int) -> bool:
-        return _below(as_int(self), other)
+        return _below(self, other)
 
     def __le__(self, other: int) -> bool:
-        return _below(as_int(self), other + 1)
+        return _below(self, other + 1)
 
     def __gt__(self, other: int) -> bool:
-        return _below(other, as_int(self))
+        return _below(other, self)
 
     def __ge__(self, other: int) -> bool:
-        return _below(other, as_int(self) + 1)
-
-
-def as_int(value: Dim | int) -> int:
-    """Return an extent as the type by which shapes go."""
-    return cast(int, value)
+        return _below(other, self + 1)
 
 
 def dim(symbol: Symbol) -> int:
     """Return the extent that a symbol stands for."""
     if lower_bound(symbol.high) == upper_bound(symbol.high) == symbol.low:
         return symbol.low
-    return as_int(Dim(((((symbol, 1),), 1),)))
+    return Dim(((((symbol, 1),), 1),))
 
 
 def made(terms: Terms) -> int:
     """Return the extent of a polynomial."""
     kept = canonical(terms)
-    return as_int(Dim(tuple(kept.items()))) if any(kept) else kept.get((), 0)
+    return Dim(tuple(kept.items())) if any(kept) else kept.get((), 0)
 
 
 def atom_of(atom: Atom) -> int:
     """Return the extent of an atom."""
     lowest, highest = atom_bounds(atom)
-    return lowest if lowest == highest else as_int(Dim(((((atom, 1),), 1),)))
+    return lowest if lowest == highest else Dim(((((atom, 1),), 1),))
 
 
 def applied(fn: Call, *args: int) -> int:

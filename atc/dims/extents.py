@@ -13,7 +13,6 @@ from atc.dims.bounds import atom_bounds, lower_bound, upper_bound, without_quoti
 from atc.dims.dim import (
     Dim,
     applied,
-    as_int,
     atom_of,
     dim,
     made,
@@ -120,7 +119,7 @@ def concrete(value: T) -> T:
     def of_parts(value: Any) -> Any:
         match value:
             case Dim():
-                return max_value(as_int(value))
+                return max_value(value)
             case tuple():
                 return tuple(map(largest, value))
         if is_dataclass(value) and not isinstance(value, type) and is_dynamic(value):

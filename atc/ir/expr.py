@@ -15,7 +15,7 @@ from threading import Lock
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
-from atc.dims import Dim, as_int, is_dynamic, plain
+from atc.dims import Dim, is_dynamic, plain
 from atc.ir.graph import DType
 
 COMPARISONS = frozenset(
@@ -198,7 +198,7 @@ class Call(_Known, Expr):
 def const(value: float | int | bool, dtype: DType) -> Expr:
     """Return a literal of this type, or a run-time extent as a value of it."""
     if isinstance(value, Dim):
-        return Extent(dtype, as_int(value))
+        return Extent(dtype, value)
     if dtype.is_float:
         return Const(dtype, repr(float(value)))
     return Const(dtype, repr(bool(value) if dtype is DType.BOOL else int(value)))
