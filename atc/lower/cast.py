@@ -12,7 +12,7 @@ from atc.lower.text.operators import cast_strings
 @lowers("Cast", "CastLike")
 def lower_cast(ctx: LoweringContext) -> str:
     """ONNX Cast-25, CastLike-25."""
-    dtype = ctx.type(1).dtype if ctx.node.op_type == "CastLike" else type_of_code(ctx, "to")
+    dtype = ctx.type(1).dtype if ctx.node.op_type == "CastLike" else ctx.dtype("to")
     x = ctx.type(0).dtype
     if x is dtype:
         return ctx.input(0)
@@ -30,18 +30,10 @@ def lower_cast(ctx: LoweringContext) -> str:
 @lowers("BitCast")
 def lower_bitcast(ctx: LoweringContext) -> str:
     """ONNX BitCast-26: the same bits as another type."""
-    x, dtype = ctx.type(0).dtype, type_of_code(ctx, "to")
+    x, dtype = ctx.type(0).dtype, ctx.dtype("to")
     ctx.require(x.bits == dtype.bits, f"{x.label} has not as many bits as {dtype.label}")
     return ctx.b.map(lambda v: bitcast(v, dtype), ctx.input(0))
 
-
-def type_of_code(ctx: LoweringContext, attribute: str) -> DType:
-    """Return the element type that an attribute names; UnsupportedError for no number's."""
-    code = ctx.int(attribute)
-    try:
-        return DType.from_onnx(code)
-    except KeyError:
-        raise ctx.unsupported(f"a cast to ONNX type {code} is not covered") from None
 
 
 def power_of_two(x: Expr, mode: str, saturate: bool) -> Expr:

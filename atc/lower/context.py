@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir
 
 from atc.errors import ModelError, UnsupportedError
-from atc.ir.graph import Array, TensorType
+from atc.ir.graph import Array, DType, TensorType
 from atc.lower.builder import Builder
 from atc.lower.strings import cells, is_text
 from atc.lower.value_bounds import RunTimeOperand, bounded_integers, unbounded
@@ -159,6 +159,14 @@ class LoweringContext:
     def int(self, name: builtins.str, default: builtins.int = 0) -> builtins.int:
         """Return an integer attribute."""
         return self._typed(name, default, lambda v: v.__index__(), "an integer")
+
+    def dtype(self, name: builtins.str, default: DType | None = None) -> DType:
+        """Return the element type that an attribute names; UnsupportedError for no number's."""
+        code = self.int(name, default.code if default else 0)
+        try:
+            return DType.from_onnx(code)
+        except KeyError:
+            raise self.unsupported(f"ONNX type {code} in '{name}' is not covered") from None
 
     def float(self, name: builtins.str, default: builtins.float = 0.0) -> builtins.float:
         """Return a float attribute (rounded to float32, as it is stored)."""

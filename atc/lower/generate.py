@@ -133,21 +133,12 @@ def eye_like(ctx: LoweringContext) -> str:
     """ONNX EyeLike-22: ones on the k-th diagonal of a matrix."""
     shape = ctx.shape(0)
     ctx.require(len(shape) == 2, f"the input is {ctx.type(0)}")
-    dtype = _dtype(ctx, ctx.type(0).dtype)
+    dtype = ctx.dtype("dtype", ctx.type(0).dtype)
     k = ctx.int("k", 0)
     if not is_dynamic(shape) and prod(shape) <= MAX_STORED:
         return ctx.b.constant(np.eye(shape[0], shape[1], k, dtype=np.float32).astype(dtype.numpy))
     build = lambda d: cast(call("Equal", d, index(k)), dtype)  # noqa: E731
     return ctx.b.map(build, shape=shape, views=[], coordinates=[View((-1, 1))])
-
-
-def _dtype(ctx: LoweringContext, default: DType) -> DType:
-    """Return the type that attribute `dtype` asks for."""
-    code = ctx.int("dtype", default.code)
-    try:
-        return DType.from_onnx(code)
-    except KeyError:
-        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
 
 
 @lowers("OneHot")

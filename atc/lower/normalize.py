@@ -115,7 +115,7 @@ def layer_normalization(ctx: LoweringContext) -> tuple[str, ...]:
         ctx, ctx.input(0), axis, "Variance", ctx.float("epsilon", 1e-5), operands,
         statistics=ctx.wants(1) or ctx.wants(2),
     )  # fmt: skip
-    stash = DType.from_onnx(ctx.int("stash_type", 1))
+    stash = ctx.dtype("stash_type", DType.FLOAT)
     return (ctx.b.cast(y, x.dtype), *(ctx.b.cast(s, stash) for s in statistics))
 
 

@@ -158,7 +158,7 @@ def _scale_and_zero(ctx: LoweringContext, where: QuantizationAxes, dtype: DType)
 def dequantize_linear(ctx: LoweringContext) -> str:
     """ONNX DequantizeLinear-25: per tensor, per axis, blocked."""
     x = ctx.type(0)
-    out = DType.from_onnx(ctx.int("output_dtype") or ctx.type(1).dtype.code)
+    out = ctx.dtype("output_dtype") if ctx.int("output_dtype") else ctx.type(1).dtype
     where = quantization_axes(ctx, x.shape, ctx.shape(1), ctx.int("axis", 1), ctx.int("block_size"))
     operands = _scale_and_zero(ctx, where, x.dtype)
     y = ctx.b.map(

@@ -31,7 +31,7 @@ def random(ctx: LoweringContext) -> str:
     like = ctx.node.op_type.endswith("Like")
     shape = ctx.shape(0) if like else tuple(ctx.ints("shape") or ())
     ctx.require(min(shape, default=0) >= 0, f"shape {list(shape)}")
-    dtype = _dtype(ctx, ctx.type(0).dtype if like else DType.FLOAT)
+    dtype = ctx.dtype("dtype", ctx.type(0).dtype if like else DType.FLOAT)
     ctx.require(dtype.is_float, f"random numbers of {dtype.label}")
     work = DType.FLOAT if dtype.is_half else dtype
     own = _seed(ctx)
@@ -66,7 +66,7 @@ def random(ctx: LoweringContext) -> str:
 def bernoulli(ctx: LoweringContext) -> str:
     """ONNX Bernoulli-22: 1 with the probability that the element gives."""
     x = ctx.type(0)
-    dtype, own = _dtype(ctx, x.dtype), _seed(ctx)
+    dtype, own = ctx.dtype("dtype", x.dtype), _seed(ctx)
     ctx.require(x.dtype.is_float, f"probabilities {x}")
     work = DType.FLOAT if x.dtype.is_half else x.dtype
 
@@ -86,7 +86,7 @@ def multinomial(ctx: LoweringContext) -> str:
     """ONNX Multinomial-22: the class whose log-probability plus Gumbel noise is the largest."""
     x = ctx.type(0)
     ctx.require(len(x.shape) == 2 and x.dtype.is_float and x.shape[1] > 0, f"the input is {x}")
-    dtype, seed = _dtype(ctx, DType.INT32), _seed(ctx)
+    dtype, seed = ctx.dtype("dtype", DType.INT32), _seed(ctx)
     ctx.require(dtype in (DType.INT32, DType.INT64), f"indices of {dtype.label}")
     batch, classes = x.shape
     count = ctx.int("sample_size", 1)
@@ -118,14 +118,6 @@ def _given(ctx: LoweringContext) -> tuple[str, ...]:
 def _mixed(given: Sequence[Expr], own: int) -> Seed:
     """Return the seed: the node's own, mixed with what a run gives."""
     return hashed(given[0], own) if given else own
-
-
-def _dtype(ctx: LoweringContext, default: DType) -> DType:
-    code = ctx.int("dtype", default.code)
-    try:
-        return DType.from_onnx(code)
-    except KeyError:
-        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
 
 
 def _seed(ctx: LoweringContext) -> int:

@@ -43,11 +43,7 @@ def sequence_construct(ctx: LoweringContext) -> str:
 @lowers("SequenceEmpty")
 def sequence_empty(ctx: LoweringContext) -> str:
     """ONNX SequenceEmpty-11."""
-    code = ctx.int("dtype", 1)
-    try:
-        return ctx.b.sequence((), DType.from_onnx(code))
-    except KeyError:
-        raise ctx.unsupported(f"a sequence of ONNX type {code} is not covered") from None
+    return ctx.b.sequence((), ctx.dtype("dtype", DType.FLOAT))
 
 
 @lowers("SequenceLength")

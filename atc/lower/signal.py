@@ -109,12 +109,7 @@ WINDOWS: Mapping[str, tuple[float, ...]] = {
 
 
 def _table(ctx: LoweringContext, values: Array) -> str:
-    code = ctx.int("output_datatype", DType.FLOAT.code)
-    try:
-        dtype = DType.from_onnx(code)
-    except KeyError:
-        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
-    return ctx.b.constant(values.astype(dtype.numpy))
+    return ctx.b.constant(values.astype(ctx.dtype("output_datatype", DType.FLOAT).numpy))
 
 
 @lowers(*WINDOWS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx.parser import parse_model
 
-from atc.errors import ModelError
+from atc.errors import ModelError, UnsupportedError
 from support import assert_close, node_model, run_model
 
 
@@ -165,3 +165,9 @@ def test_wrong_groups_are_named() -> None:
     model = node_model("GroupNormalization", [x, s, s], num_groups=4)
     with pytest.raises(ModelError, match="4 groups of 6 channels"):
         run_model(model, [x, s, s])
+
+
+def test_unknown_types_of_statistics_are_named() -> None:
+    x, s = noise(2, 6), noise(6)
+    with pytest.raises(UnsupportedError, match="ONNX type 99 in 'stash_type'"):
+        run_model(node_model("LayerNormalization", [x, s], stash_type=99), [x, s])

@@ -269,9 +269,12 @@ def test_the_sum_of_a_qlinear_product_is_never_stored() -> None:
 @pytest.mark.parametrize(
     ("op", "attributes", "message"),
     [("QuantizeLinear", {"output_dtype": 24}, "ONNX type 24"),
+     ("DequantizeLinear", {"output_dtype": 99}, "ONNX type 99 in 'output_dtype' is not covered"),
      ("QuantizeLinear", {"axis": 0, "block_size": 2}, r"the scale is \[3\], not \[2, 3\]")],
 )  # fmt: skip
 def test_limits_are_named(op: str, attributes: dict[str, Any], message: str) -> None:
     x, scale = noise(4, 3), scales(3)
+    if op == "DequantizeLinear":
+        x = x.astype(np.int8)
     with pytest.raises(AtcError, match=message):
         run_model(node_model(op, [x, scale], **attributes), [x, scale])
