@@ -8,9 +8,9 @@ import numpy as np
 from blocked_convs import Case, build
 from kernel_program import vector_target
 
-from atc.backends.cpu.amx.weights import split
-from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.backends.kernel import AnyKernel, Workload, workload_of
+from atc.backends.render.bfloat16 import rounded as to_bf16
+from atc.backends.render.bfloat16 import split
 from atc.ir.graph import Array
 
 AMX = "x86-64-amx"

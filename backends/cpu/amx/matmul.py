@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.amx.cost import (
@@ -35,6 +34,7 @@ from atc.backends.cpu.matmul.cost import largest_divisor
 from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import vector_epilogue
@@ -212,21 +212,6 @@ def _shape(w: Workload[MatMul], planes: int, target: Target) -> _Shape:
     )  # fmt: skip
 
 
-def split_bf16(x: Array) -> tuple[Array, Array]:
-    """Return the upper and the lower bfloat16 of floats as the upper 16 bits of uint32."""
-    upper = _upper(x)
-    with np.errstate(invalid="ignore"):
-        left = np.where(np.isinf(x), np.float32(0), x - upper.view(np.float32))
-    return upper, _upper(left)
-
-
-def _upper(x: Array) -> Array:
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    ordinary = (bits & 0x7FFFFFFF) < 0x7F7F8000
-    rounded: Array = np.where(ordinary, bits + np.uint32(0x8000), bits) & np.uint32(0xFFFF0000)
-    return rounded
-
-
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     """Return constant B [*batch, k, n] as tiles of pairs.
 
@@ -237,14 +222,8 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     full = gather_view(b, (*batch, op.k, op.n), op.b_view)
     padded = np.zeros((prod(batch), steps * STEP, panels * SIDE), np.float32)
     padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
-    if planes == 1:
-        with np.errstate(over="ignore"):
-            parts = [padded.astype(ml_dtypes.bfloat16).view(np.uint16)]
-    else:
-        upper, lower = split_bf16(padded)
-        parts = [(part.view(np.uint32) >> 16).astype(np.uint16) for part in (lower, upper)]
-    split = np.stack(parts).reshape(planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
-    ordered = split.transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
+    shape = (planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
+    ordered = np.stack(in_parts(padded, planes)).reshape(shape).transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]
 
 

@@ -15,6 +15,7 @@ from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, u
 from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.bfloat16 import rounded
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes
@@ -28,16 +29,9 @@ ROUNDING = 1.5
 """Cycles to round a vector of x and store it."""
 
 
-def to_bf16(values: Array) -> Array:
-    """Return floats as the bits of bfloat16: to nearest, ties to even, NaN kept."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
-
-
 def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
-    packed = words.pack(to_bf16(ungrouped(w, words.g, group)))
+    packed = words.pack(rounded(ungrouped(w, words.g, group)))
     return packed.view(np.float32)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values, to_bf16
+from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, tile_sets
 from atc.backends.cpu.conv.int8 import (
@@ -28,6 +28,7 @@ from atc.backends.cpu.conv.int8 import (
 )
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.bfloat16 import rounded
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import Geometry, geometry, panels
 from atc.backends.render.vector_expr import lanes
@@ -252,7 +253,7 @@ class ConvFirstBf16(FirstLayer):
         self, dense: Array, taps: Array, words: Words, zero: int, target: Target
     ) -> Array:
         """Return pairs of weights, each in a float of the result."""
-        return words.pack(to_bf16(taps)).view(np.float32)
+        return words.pack(rounded(taps)).view(np.float32)
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target

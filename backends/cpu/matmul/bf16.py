@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
@@ -29,6 +28,7 @@ from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.bfloat16 import rounded
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
@@ -67,9 +67,8 @@ def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
     """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], filled up with zeros."""
     batch, pairs, panels = kept_batch(op), -(-op.k // 2), -(-op.n // width)
     full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    padded = np.zeros((prod(batch), 2 * pairs, panels * width), ml_dtypes.bfloat16)
-    with np.errstate(over="ignore"):  # an infinity, as when the network rounds
-        padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
+    padded = np.zeros((prod(batch), 2 * pairs, panels * width), np.uint16)
+    padded[:, : op.k, : op.n] = rounded(full.reshape(-1, op.k, op.n))
     split = padded.reshape(-1, pairs, 2, panels, width).transpose(0, 3, 1, 4, 2)
     return np.ascontiguousarray(split).view(np.float32)[..., 0]
 

@@ -11,13 +11,14 @@ import pytest
 from blocked_convs import DEPTHWISE, DIRECT, LARGE, WINOGRAD, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 
-from atc.backends.cpu.conv.bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.conv.bf16 import ConvBf16
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
 from atc.backends.cpu.conv.first_layer import ConvFirstBf16
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.kernel import AnyKernel, Kernel, workload_of
+from atc.backends.render.bfloat16 import rounded as to_bf16
 from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import Array, DType, TensorType
 from atc.passes.layout.store_bf16 import typed
