@@ -8,11 +8,19 @@ and meet the values. In bf16x3 a row of a block that isn't finite is summed once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.amx.cost import PRODUCT
-from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cycles, step_orders
+from atc.backends.cpu.amx.matmul import (
+    BLOCK_END,
+    PAIRS,
+    ROW_END,
+    SIDE,
+    STEP,
+    panel_cycles,
+    step_orders,
+)
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
 from atc.backends.cpu.matmul.cost import Panel, column_panels, vector_kinds
@@ -98,7 +106,8 @@ class AttentionAmx(AttentionKernel[Params]):
         q, k, v = (Operand.of(x, outer, SIDE) for x in (op.q_view, op.k_view, op.v_view))
         y = address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"])
         return {
-            "op": op, "batch": batch, "steps": steps, "planes": self.planes, "modes": MODES,
+            "op": op, "batch": batch, "steps": steps, "planes": self.planes,
+            "e": replace(PAIRS, planes=self.planes), "modes": MODES,
             "order": step_orders(self.planes, 0)[2], "q": q, "k": k, "v": v,
             "epilogues": [*_functions(score, key_panels), *_functions(result, value_panels)],
             "scored": [_scored(score, p) for p in key_panels],

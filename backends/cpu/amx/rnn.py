@@ -129,7 +129,7 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
                 for tall in heights for n, p in enumerate(phases)
             },
             "lines": [-(-p.width * self.planes * 16 // blocks) * far for p in phases],
-            "ahead": NEAR if blocks == 1 else 0,
+            "ahead": NEAR // 4 if blocks == 1 else 0,
             "each_of": [-(-min(rows, SIDE) // (steps * p.passes)) for p in phases],
             "room": min(rows, SIDE) * 16 * self._widest(w, params, target),
             "sums_at": steps * rows * self.planes * 16,

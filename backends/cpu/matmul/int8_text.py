@@ -78,6 +78,12 @@ class BytesEpilogueFunctions:
         """The C parameters of the operands."""
         return [f"const {self.types[int(x[1:]) - self.first].c} *{x}" for x in self.extras]
 
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the operands."""
+        places = [f"ptrdiff_t {v}" for v in self.places]
+        return places, [f"{self.result.c} *y", *self.operands]
+
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
         wanted = [("finish", "")] * whole + [("finish_part", "count")] * partial
@@ -124,8 +130,7 @@ class TileText:
         parameters = [f"const {a.dtype.c} *a", "const int8_t *b"]
         parameters += ["const int32_t *starts"] * self.started
         parameters += ["const int32_t *rows"] * self.rows
-        parameters += [f"ptrdiff_t {v}" for v in finish.places]
-        parameters += [f"{finish.result.c} *y", *finish.operands]
+        parameters += sum(finish.parameters, [])
         name = f"tile_{panel.name}_{tile.rows}"
         results = [
             self._result(panel, r, v) for r in range(tile.rows) for v in range(panel.vectors)

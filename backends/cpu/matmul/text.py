@@ -6,11 +6,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import read_at, read_views, vector_epilogue_lines
+from atc.backends.render.vector_expr import (
+    read_at,
+    read_views,
+    store_vector,
+    vector_epilogue_lines,
+)
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Input
+from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 
 
@@ -32,6 +39,32 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
     text = f"{start.replace(' ', chr(0))}{', '.join(whole)})"
     filled = textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
     return filled.replace("\0", " ")
+
+
+class Finish(Protocol):
+    """What finishes vectors of sums, of any type, and stores them."""
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """Variables of the batch loops."""
+
+    @property
+    def places(self) -> list[str]:
+        """The loop variables that the epilogue's operands are read at."""
+
+    @property
+    def extras(self) -> list[str]:
+        """The arguments of a tile beside places and y."""
+
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the extras."""
+
+    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
+        """Return head, lines and value of the functions that the epilogue needs."""
+
+    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+        """Return the statement that stores sums at row i + row and column j + column."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +122,11 @@ class EpilogueFunctions:
         extents = ["dims"] * self.reads_extents
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
+
+    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+        """Return the statement that stores sums at row i + row and column j + column."""
+        value = self.value(sums, row, column, part)
+        return store_vector(DType.FLOAT, place, value, str(part) if part else "")
 
     def awaited(
         self, sizes: Sequence[int], nearby: int, rows: int, columns: Sequence[int]
