@@ -72,11 +72,28 @@ def panel_mode(view: View) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Floats of scratch: panels of keys, panels of values, a row of scores."""
+    """Floats of scratch: panels of keys, panels of values, a row of scores, and a query where it is
+    copied, too."""
 
     keys: int
     values: int
     row: int
+    query: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """The sums of one of both products: `depth` steps of tiles; A's steps from row to row and along
+    them, B's from row to row."""
+
+    depth: int
+    am: int
+    ak: int
+    step: int
+    panel: int
+    """Rows that a panel of B has room for."""
+    direct: bool = False
+    """Whether B is read where it lies: its last vector may be a part of one."""
 
 
 def layout(op: Attention, width: int, step: int) -> Layout:
@@ -197,6 +214,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
     name = "attention_tile"
     template = "cpu/attention/tile.c.j2"
     dynamic = True
+    dots = True
+    """Whether few queries are computed by dot products."""
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept position masks, too, where these are bounds of the keys that a query sees."""
@@ -207,7 +226,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         """Tiles that fill the registers."""
         op = w.op
         wide = -(-max(max_value(op.keys), max_value(op.width)) // lanes(target))
-        few = few_queries(w, target) is not None
+        few = self.dots and few_queries(w, target) is not None
         found: list[AttentionParams] = []
         for nv in WIDTHS:
             high = min((target.vector_registers - 1 - nv) // nv, max_value(op.queries))
@@ -223,11 +242,21 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         if few and max_value(w.op.queries) < FEW:
             return 4 * few[1].mr * sizes.row
         high = max(params.mr, few[1].mr) if few else params.mr
-        return 4 * (sizes.keys + sizes.values + high * sizes.row)
+        return 4 * (sizes.keys + sizes.values + high * (sizes.row + sizes.query))
 
     def room(self, op: Attention, width: int, step: int) -> Layout:
         """Return what lies in scratch, with panels of `width` columns and vectors of `step`."""
         return layout(op, width, step)
+
+    def products(
+        self, op: Attention, sizes: Layout, operands: Sequence[Operand], width: int, step: int
+    ) -> tuple[Product, Product]:
+        """Return the products of scores and of results."""
+        q, k, v = operands
+        return (
+            Product(op.depth, q.rows, q.columns, k.step, op.depth, k.mode == "direct"),
+            Product(op.keys, sizes.row, 1, v.step, op.keys, v.mode == "direct"),
+        )
 
     def values(
         self, w: Workload[Attention], params: AttentionParams, target: Target
@@ -243,7 +272,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         return {
             **found, "variants": variants, "few": FEW, "queries": w.op.queries,
             "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",
-            "open": is_dynamic(w.op.keys),
+            "open": is_dynamic(w.op.keys), "pairs": False,
         }  # fmt: skip
 
     def _tiles(
@@ -261,6 +290,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         tiles = row_tiles(op.queries, params.mr)
         sizes = self.room(op, width, step)
         q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
+        score_product, value_product = self.products(op, sizes, (q, k, v), width, step)
         scores = op.scores
         seen = shown(w)
         if seen is not None and seen is not w:
@@ -287,6 +317,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles], "dots": dots,
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
+            "scored": score_product, "valued": value_product,
             "ahead": _ahead(op) if prefix else None, "seen": lines,
             "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
