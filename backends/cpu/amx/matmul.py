@@ -275,17 +275,17 @@ class Shape:
 
     @property
     def sums(self) -> int:
-        """Where sums begin in scratch: behind a block of A's rows."""
+        """The place of the sums in scratch, behind a block of A's rows."""
         return self.steps * self.blocks[0].padded * self.e.row
 
     @property
     def panel(self) -> int:
-        """Where a panel of B begins: behind the sums of two blocks."""
+        """The place of a panel of B, behind the sums of two blocks."""
         return self.sums + 2 * self._block
 
     @property
     def kept(self) -> int:
-        """Where sums of blocks of the depth begin."""
+        """The place of the sums of blocks of the depth."""
         return self.panel + self.split_b * self.steps * self.e.step
 
     @property
