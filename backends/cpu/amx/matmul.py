@@ -29,19 +29,18 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
-from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
+from atc.backends.cpu.matmul.bf16 import is_float_product
 from atc.backends.cpu.matmul.cost import largest_divisor
-from atc.backends.cpu.matmul.operands import read_mode
+from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
 from atc.backends.cpu.matmul.text import EpilogueFunctions, Finish, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts
-from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
@@ -130,9 +129,6 @@ class TiledMatMul(Kernel[MatMul]):
         outer = tuple(v for v, _ in batch)
         text = self.text(w, outer)
         bk, bn = op.b_view.strides[-2:]
-        b = packed_base(op, outer, shape.packed) if mode == "packed" else (
-            address(View(op.b_view.strides[:-2], op.b_view.offset), outer)
-        )  # fmt: skip
         lines = -(-e.step // e.line // shape.largest)
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
@@ -141,9 +137,10 @@ class TiledMatMul(Kernel[MatMul]):
             "each": -(-SIDE // shape.deep),
             "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),
             "a_type": w.input(0).dtype.c, "y_type": w.outputs[0].dtype.c,
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "a_base": batch_base(op.a_view, outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
-            "b_base": b, "y_base": address(View(dense(op.loops).strides[:-2]), outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, shape.packed) if mode == "packed"
+            else batch_base(op.b_view, outer), "y_base": batch_base(dense(op.loops), outer),
             "rest": op.k - (shape.steps - 1) * e.depth, "place": "split_rows",
         }  # fmt: skip
 
@@ -317,10 +314,10 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     [*batch][k / deep][n / 32][deep / 32][lower, upper][2 tiles][16 pairs][16 columns]; pair j of a
     step is of the numbers j and 16 + j. Only the upper, rounded to nearest, where planes is 1.
     """
-    batch, steps, panels = kept_batch(op), -(-op.k // STEP), -(-op.n // SIDE)
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    padded = np.zeros((prod(batch), steps * STEP, panels * SIDE), np.float32)
-    padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
+    steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
+    full = gathered_b(op, b).reshape(-1, op.k, op.n)
+    padded = np.zeros((len(full), steps * STEP, panels * SIDE), np.float32)
+    padded[:, : op.k, : op.n] = full
     shape = (planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
     ordered = np.stack(in_parts(padded, planes)).reshape(shape).transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]

@@ -26,6 +26,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
+from atc.backends.cpu.matmul.operands import batch_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, ParamsT, Workload
@@ -349,7 +350,7 @@ class Operand:
     @staticmethod
     def of(view: View, outer: Sequence[str], width: int) -> Operand:
         """Return how a view of an operand is read in panels of `width`."""
-        base = address(View(view.strides[:-2], view.offset), outer)
+        base = batch_base(view, outer)
         rows, columns = view.strides[-2:]
         mode = panel_mode(view)
         return Operand(base, rows, columns, mode, rows if mode == "direct" else width)

@@ -28,6 +28,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
+from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
@@ -42,7 +43,7 @@ from atc.dims import Dim, is_dynamic, lower_bound, max_value
 from atc.ir.expr import cost
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense
+from atc.ir.view import dense
 
 WIDTHS = (2, 3, 4, 1, 5, 6)
 STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
@@ -208,12 +209,12 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments,
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "a_base": batch_base(op.a_view, outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
             "room": depth * self._panel_room(w, params, target), "partitions": params.partitions,
-            "b_base": _b_base(op, outer, width) if mode == "packed"
-            else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, op.k * width * -(-op.n // width))
+            if mode == "packed" else batch_base(op.b_view, outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
@@ -355,15 +356,6 @@ def _worth_copying(w: Workload[MatMul], mr: int) -> bool:
     """Return whether B is read in place by so many row tiles that a dense copy may pay."""
     op = w.op
     return read_mode(w, copy=False) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
-
-
-def _b_base(op: MatMul, outer: list[str], width: int) -> str:
-    """Return where the panels of a batch begin in packed B; broadcast batches are kept once."""
-    strides = op.b_view.strides[:-2]
-    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
-    size = op.k * width * -(-op.n // width)
-    steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
-    return address(View(steps), outer)
 
 
 def _leaves(w: Workload[MatMul], target: Target) -> bool:

@@ -17,6 +17,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_count,
     vector_kinds,
 )
+from atc.backends.cpu.matmul.operands import batch_base, kept_batch, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
@@ -36,7 +37,7 @@ from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense, gather_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +129,8 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
             "panels": panels, "tiles": tiles, "lines": product.lines(count) if streams else 0,
             "functions": _functions(w, finish, own, target, panels, tiles),
             "share": product.share(count), "am": op.a_view.strides[-2],
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": _packed_base(op.batch, op.b_view, outer, packed_size),
+            "a_base": batch_base(op.a_view, outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, packed_size),
             "block_size": -(-op.n // width) * product.size,
             "arguments": ", ".join((*given, f"y0 + {y}", *finish.extras)),
             "epilogues": finish.functions(*vector_kinds(panels)),
@@ -181,7 +182,7 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         op, width = w.op, lanes(target)
 
         def pack(a: Array) -> Array:
-            rows = gather_view(a, (*_kept(op.batch, op.a_view), op.m, op.k), op.a_view)
+            rows = gather_view(a, (*kept_batch(op.batch, op.a_view), op.m, op.k), op.a_view)
             tiles = row_tiles(op.m, width)
             spread = np.zeros((*rows.shape[:-2], tile_count(tiles), width, op.k), rows.dtype)
             number = 0
@@ -223,8 +224,8 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
             "lines": 0, "panels": panels, "tiles": tiles, "group": params.panels,
             "functions": _functions(w, finish, finish.parameters[0], target, panels, tiles),
             "bk": op.b_view.strides[-2],
-            "a_base": _packed_base(op.batch, op.a_view, outer, tile_count(tiles) * product.size),
-            "b_base": address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "a_base": packed_base(op.batch, op.a_view, outer, tile_count(tiles) * product.size),
+            "b_base": batch_base(op.b_view, outer),
             "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
             "epilogues": finish.functions(*vector_kinds(panels)),
         }  # fmt: skip
@@ -241,18 +242,6 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         if weights > streamed(machine):
             cycles = max(cycles, -(-panels // params.panels) * weights / machine.far_rate)
         return prod(op.batch) * cycles
-
-
-def _kept(batch: Sequence[int], view: View) -> list[int]:
-    """Return the batch of a packed operand: what it broadcasts over is kept once."""
-    return [1 if s == 0 else n for n, s in zip(batch, view.strides, strict=False)]
-
-
-def _packed_base(batch: Sequence[int], view: View, outer: list[str], size: int) -> str:
-    """Return where a batch of a packed operand begins, each of so many floats."""
-    kept = dense(_kept(batch, view)).strides
-    steps = tuple(0 if s == 0 else t * size for s, t in zip(view.strides, kept, strict=False))
-    return address(View(steps), outer)
 
 
 def _functions(
