@@ -8,7 +8,7 @@ import numpy as np
 from atc.ir.graph import Array
 
 
-def rounded(values: Array) -> Array:
+def rounded_bits(values: Array) -> Array:
     """Return floats as the bits of bfloat16: to nearest, ties to even, as when the network rounds.
 
     What is too large becomes an infinity.
@@ -19,7 +19,7 @@ def rounded(values: Array) -> Array:
 
 def in_parts(values: Array, parts: int) -> list[Array]:
     """Return floats as the bits of one bfloat16, or of two, the lower one first."""
-    return [rounded(values)] if parts == 1 else [*reversed(split(values))]
+    return [rounded_bits(values)] if parts == 1 else [*reversed(split(values))]
 
 
 def split(values: Array) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )
 from atc.backends.cpu.matmul.operands import batch_base
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, accumulators, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, ParamsT, Workload
 from atc.backends.machine import Machine
@@ -385,13 +385,13 @@ class AttentionText:
         finish = self.score_finish
         places, (_, *extras) = finish.parameters
         parameters = ["const float *a", "const float *b", "float *s", *places, *extras]
-        results = []
-        for r, v, part in _vectors(panel, tile):
+        stores = []
+        for r, v, part in accumulators(panel, tile):
             value = finish.value(f"c{r}_{v}", r, v * self.lanes, part)
             if part:
                 value = f"v_select(v_mask_n({part}), {value}, v_set1(-INFINITY))"
-            results.append((plus("s", r * self.sizes.row + v * self.lanes), value, 0))
-        return _function("score", panel, tile, parameters, results)
+            stores.append(f"v_store({plus('s', r * self.sizes.row + v * self.lanes)}, {value});")
+        return _function("score", panel, tile, parameters, stores)
 
     def dots(self, tile: Tile, part: bool) -> dict[str, object]:
         """Return the scores of a vector of keys, or of `count`, of which each is a dot product."""
@@ -412,29 +412,20 @@ class AttentionText:
         places, (y, *extras) = finish.parameters
         operands = ["const float *a", "const float *b", *["ptrdiff_t keys"] * self.ranges]
         parameters = [*operands, "const float *scale", y, *places, *extras]
-        results = []
-        for r, v, part in _vectors(panel, tile):
+        stores = []
+        for r, v, part in accumulators(panel, tile):
             scaled = f"v_mul(c{r}_{v}, v_broadcast({plus('scale', r)}))"
-            value = finish.value(scaled, r, v * self.lanes, part)
             place = spot("y", r, self.op.y_view.strides[-2], v * self.lanes)
-            results.append((place, value, part))
-        return _function(f"{self.prefix}value", panel, tile, parameters, results)
-
-
-def _vectors(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
-    """Return row, vector, and the columns of a vector that isn't whole, of each accumulator."""
-    last = panel.vectors - 1
-    return [(r, v, panel.part if v == last else 0)
-            for r in range(tile.rows) for v in range(panel.vectors)]  # fmt: skip
+            stores.append(finish.store(place, scaled, r, v * self.lanes, part))
+        return _function(f"{self.prefix}value", panel, tile, parameters, stores)
 
 
 def _function(
-    kind: str, panel: Panel, tile: Tile, parameters: Sequence[str],
-    results: Sequence[tuple[str, str, int]],
-) -> dict[str, object]:  # fmt: skip
+    kind: str, panel: Panel, tile: Tile, parameters: Sequence[str], stores: Sequence[str]
+) -> dict[str, object]:
     name = f"{kind}_{panel.name}_{tile.rows}"
     head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-    return {"name": name, "head": head, "panel": panel, "tile": tile, "results": results}
+    return {"name": name, "head": head, "panel": panel, "tile": tile, "stores": stores}
 
 
 KERNELS = (AttentionTile(),)

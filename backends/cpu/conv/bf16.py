@@ -15,7 +15,7 @@ from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, u
 from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.render.bfloat16 import rounded
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes
@@ -31,7 +31,7 @@ ROUNDING = 1.5
 
 def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
-    packed = words.pack(rounded(ungrouped(w, words.g, group)))
+    packed = words.pack(rounded_bits(ungrouped(w, words.g, group)))
     return packed.view(np.float32)
 
 

@@ -28,7 +28,7 @@ from atc.backends.cpu.conv.int8 import (
 )
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.render.bfloat16 import rounded
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import Geometry, geometry, panels
 from atc.backends.render.vector_expr import lanes
@@ -253,7 +253,7 @@ class ConvFirstBf16(FirstLayer):
         self, dense: Array, taps: Array, words: Words, zero: int, target: Target
     ) -> Array:
         """Return pairs of weights, each in a float of the result."""
-        return words.pack(rounded(taps)).view(np.float32)
+        return words.pack(rounded_bits(taps)).view(np.float32)
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target

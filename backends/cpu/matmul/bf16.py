@@ -25,10 +25,10 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
-from atc.backends.render.bfloat16 import rounded
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
@@ -57,7 +57,7 @@ def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
     pairs, panels = -(-op.k // 2), -(-op.n // width)
     full = gathered_b(op, b).reshape(-1, op.k, op.n)
     padded = np.zeros((len(full), 2 * pairs, panels * width), np.uint16)
-    padded[:, : op.k, : op.n] = rounded(full)
+    padded[:, : op.k, : op.n] = rounded_bits(full)
     split = padded.reshape(-1, pairs, 2, panels, width).transpose(0, 3, 1, 4, 2)
     return np.ascontiguousarray(split).view(np.float32)[..., 0]
 
@@ -239,19 +239,9 @@ class _TileText:
         places, memory = self.finish.parameters
         parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
         name = f"tile_{panel.name}_{tile.rows}"
-        vectors = range(panel.vectors)
-        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
+        found = results(self.finish, panel, tile, self.n, self.lanes)
         head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
-
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        value = self.finish.value(name, row, column, part)
-        return {
-            "name": name, "place": plus("y", row * self.n + column), "part": part, "value": value,
-            "row": row, "vector": vector,
-        }  # fmt: skip
+        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": found}
 
     def arguments(self, y: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""

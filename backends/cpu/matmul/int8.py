@@ -270,7 +270,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "lanes": lanes(target), "phases": params.phases, "depth": depth, "word_bytes": word,
             "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
             "tiles": tiles, "panels": panels,
-            "functions": [text.function(p, t) for p in panels for t in tiles],
+            "functions": [text.function(p, t) for p in panels for t in tiles], "start": text.start,
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
-from atc.backends.cpu.matmul.text import plus, wrapped
+from atc.backends.cpu.matmul.text import Result, plus, results, wrapped
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
     integral,
@@ -132,11 +132,9 @@ class TileText:
         parameters += ["const int32_t *rows"] * self.rows
         parameters += sum(finish.parameters, [])
         name = f"tile_{panel.name}_{tile.rows}"
-        results = [
-            self._result(panel, r, v) for r in range(tile.rows) for v in range(panel.vectors)
-        ]
+        found = results(finish, panel, tile, finish.w.op.n, self.lanes)
         head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
+        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": found}
 
     def arguments(self, target: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""
@@ -145,17 +143,10 @@ class TileText:
             given[0] = "starts"
         return ", ".join((*given, *self.finish.places, target, *self.finish.extras))
 
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        op = self.finish.w.op
-        place = plus("y", row * op.n + column)
-        store = self.finish.store(place, name, row, column, part)
-        start = f"v_i32_load({plus('starts', column)})" if self.started else "v_i32_set1(0)"
-        own = f"v_i32_set1(rows[{row}])"
-        if self.rows:
-            start = f"v_i32_add({start}, {own})" if self.started else own
-        started = self.started or self.rows
-        return {"name": name, "start": start, "store": store, "started": started}
-
-
+    def start(self, result: Result) -> str:
+        """Return what sums start with."""
+        column, own = plus("starts", result.vector * self.lanes), f"v_i32_set1(rows[{result.row}])"
+        start = f"v_i32_load({column})" if self.started else "v_i32_set1(0)"
+        if not self.rows:
+            return start
+        return f"v_i32_add({start}, {own})" if self.started else own

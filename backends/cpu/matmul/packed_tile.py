@@ -26,7 +26,7 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )  # fmt: skip
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
@@ -257,15 +257,7 @@ def tile_function(
     """Return the head of a tile's function, and where each accumulator goes, of rows of n."""
     places, memory = finish.parameters
     name = f"tile_{panel.name}_{tile.rows}"
-    stores = []
-    for r in range(tile.rows):
-        for v in range(panel.vectors):
-            part = panel.part if v == panel.vectors - 1 else 0
-            value = finish.value(f"c{r}_{v}", r, v * width, part)
-            place = plus("y", r * n + v * width)
-            stores.append(
-                f"v_store_n({place}, {value}, {part});" if part else f"v_store({place}, {value});"
-            )
+    stores = [c.store for c in results(finish, panel, tile, n, width)]
     head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
     return {"name": name, "panel": panel, "tile": tile, "head": head, "stores": stores}
 

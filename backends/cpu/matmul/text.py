@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.render.expr import address
 from atc.backends.render.vector_expr import (
     read_at,
@@ -39,6 +40,38 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
     text = f"{start.replace(' ', chr(0))}{', '.join(whole)})"
     filled = textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
     return filled.replace("\0", " ")
+
+
+@dataclass(frozen=True)
+class Result:
+    """An accumulator of a tile, the place of its sums in y, and the statement that stores them.
+
+    `part` are the columns of a vector that isn't whole, else 0.
+    """
+
+    name: str
+    row: int
+    vector: int
+    part: int
+    place: str
+    store: str
+
+
+def accumulators(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
+    """Return row, vector, and the columns of a vector that isn't whole, of each accumulator."""
+    last = panel.vectors - 1
+    return [(r, v, panel.part if v == last else 0)
+            for r in range(tile.rows) for v in range(panel.vectors)]  # fmt: skip
+
+
+def results(finish: Finish, panel: Panel, tile: Tile, n: int, lanes: int) -> list[Result]:
+    """Return the accumulators c<row>_<vector> of a tile, whose results lie in rows of n."""
+    found = []
+    for r, v, part in accumulators(panel, tile):
+        name, place = f"c{r}_{v}", spot("y", r, n, v * lanes)
+        store = finish.store(place, name, r, v * lanes, part)
+        found.append(Result(name, r, v, part, place, store))
+    return found
 
 
 class Finish(Protocol):

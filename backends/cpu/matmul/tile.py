@@ -31,7 +31,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -397,8 +397,6 @@ class _TileText:
         parameters = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
         parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
         name = f"tile_{panel.name}_{tile.rows}"
-        vectors = range(panel.vectors)
-        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
         head = wrapped(f"static K_NOINLINE void {name}(", parameters)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
@@ -408,8 +406,8 @@ class _TileText:
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
-            "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
-            "phases": phases, "awaited": awaited,
+            "name": name, "panel": panel, "tile": tile, "head": head, "phases": phases,
+            "awaited": awaited, "results": results(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:
@@ -420,13 +418,6 @@ class _TileText:
         whole = self.finish.value("result", 0, 0, 0)
         part = self.finish.value("result", 0, 0, "(size_t)columns")
         return {"rows": rows, "head": head, "whole": whole, "part": part}
-
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        place = spot("y", row, self.n, column)
-        value = self.finish.value(name, row, column, part)
-        return {"name": name, "place": place, "part": part, "value": value}
 
     @property
     def arguments(self) -> str:
