@@ -25,7 +25,7 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
-from atc.backends.cpu.matmul.text import EpilogueFunctions, results, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import rounded_bits
@@ -236,12 +236,9 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        places, memory = self.finish.parameters
-        parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
-        name = f"tile_{panel.name}_{tile.rows}"
+        operands = ["const float *a", "const float *b", *["const float *next"] * self.shared]
         found = results(self.finish, panel, tile, self.n, self.lanes)
-        head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": found}
+        return {**tile_function(self.finish, panel, tile, operands), "results": found}
 
     def arguments(self, y: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""

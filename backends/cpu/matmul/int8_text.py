@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
-from atc.backends.cpu.matmul.text import Result, plus, results, wrapped
+from atc.backends.cpu.matmul.text import Result, plus, results, tile_function, wrapped
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
     integral,
@@ -127,14 +127,11 @@ class TileText:
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
         a, finish = self.w.input(0), self.finish
-        parameters = [f"const {a.dtype.c} *a", "const int8_t *b"]
-        parameters += ["const int32_t *starts"] * self.started
-        parameters += ["const int32_t *rows"] * self.rows
-        parameters += sum(finish.parameters, [])
-        name = f"tile_{panel.name}_{tile.rows}"
+        operands = [f"const {a.dtype.c} *a", "const int8_t *b"]
+        operands += ["const int32_t *starts"] * self.started
+        operands += ["const int32_t *rows"] * self.rows
         found = results(finish, panel, tile, finish.w.op.n, self.lanes)
-        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": found}
+        return {**tile_function(finish, panel, tile, operands), "results": found}
 
     def arguments(self, target: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""

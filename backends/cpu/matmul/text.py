@@ -100,6 +100,19 @@ class Finish(Protocol):
         """Return the statement that stores sums at row i + row and column j + column."""
 
 
+def tile_function(
+    finish: Finish, panel: Panel, tile: Tile, operands: Sequence[str], flags: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return the name and the head of a tile's function.
+
+    Its parameters are the product's operands, places of the epilogue's, flags, and memory.
+    """
+    places, memory = finish.parameters
+    name = f"tile_{panel.name}_{tile.rows}"
+    head = wrapped(f"static K_NOINLINE void {name}(", [*operands, *places, *flags, *memory])
+    return {"name": name, "panel": panel, "tile": tile, "head": head}
+
+
 @dataclass(frozen=True)
 class EpilogueFunctions:
     """The epilogue of each vector of results, at row i and column j: a function `name`, and

@@ -31,7 +31,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -392,12 +392,9 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        places, memory = self.finish.parameters
         b = f"const {self.weights.c} *"
-        parameters = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
-        parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
-        name = f"tile_{panel.name}_{tile.rows}"
-        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+        operands = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
+        flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
             phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
@@ -406,7 +403,7 @@ class _TileText:
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
-            "name": name, "panel": panel, "tile": tile, "head": head, "phases": phases,
+            **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
             "awaited": awaited, "results": results(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 

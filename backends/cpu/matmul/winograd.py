@@ -19,7 +19,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import batch_base, kept_batch, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_function
 from atc.backends.kernel import Kernel, KernelParams, Pack, ParamsT, Workload, weight_type
 from atc.backends.render.expr import address
 from atc.backends.render.inner_product import (
@@ -87,12 +87,23 @@ class InnerProducts(Kernel[MatMul, ParamsT]):
         outer = tuple(v for v, _ in batch)
         panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
         finish = EpilogueFunctions(op.epilogue, outer, 2)
-        own = [*before, *finish.parameters[0], *behind]
+        sizes, nearby = [t.nbytes for t in w.inputs[2:] if t is not None], target.machine.nearby
+
+        def function(panel: Panel, tile: Tile) -> dict[str, object]:
+            operands = ["const float *a", "const float *b", *before]
+            results = [
+                (f"c{r}", place, finish.store(place, f"c{r}", r, 0, panel.part))
+                for r, place in enumerate(spot("y", r, op.n, 0) for r in range(tile.rows))
+            ]
+            awaited = finish.awaited(sizes, nearby, tile.rows, [0])
+            head = tile_function(finish, panel, tile, operands, [*behind])
+            return {**head, "results": results, "awaited": awaited}
+
         y = f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"
         given = [*before.values(), *finish.places, *behind.values(), y, *finish.extras]
         return {
             "op": op, "batch": batch, "product": product, "panels": panels, "tiles": tiles,
-            "functions": _functions(w, finish, own, target, panels, tiles),
+            "functions": [function(p, t) for p in panels for t in tiles],
             "arguments": ", ".join(given), "epilogues": finish.functions(*vector_kinds(panels)),
         }  # fmt: skip
 
@@ -248,39 +259,6 @@ class MatMulWinogradLeft(InnerProducts[GroupParams]):
         if weights > streamed(machine):
             cycles = max(cycles, -(-panels // params.panels) * weights / machine.far_rate)
         return prod(op.batch) * cycles
-
-
-def _functions(
-    w: Workload[MatMul], finish: EpilogueFunctions, own: Sequence[str], target: Target,
-    panels: Sequence[Panel], tiles: Sequence[Tile],
-) -> list[dict[str, object]]:  # fmt: skip
-    """Return the functions of tiles, with the operands of the epilogue that they ask for first."""
-    sizes = [t.nbytes for t in w.inputs[2:] if t is not None]
-    nearby = target.machine.nearby
-    return [
-        {
-            **_function(finish, w.op.n, own, p, t),
-            "awaited": finish.awaited(sizes, nearby, t.rows, [0]),
-        }
-        for p in panels for t in tiles
-    ]  # fmt: skip
-
-
-def _function(
-    finish: EpilogueFunctions, n: int, own: Sequence[str], panel: Panel, tile: Tile
-) -> dict[str, object]:
-    """Return the head of a tile's function, and where each accumulator goes, of rows of n.
-
-    `own` are its parameters between those of the operands and of results.
-    """
-    name = f"tile_{panel.name}_{tile.rows}"
-    parameters = ["const float *a", "const float *b", *own, *finish.parameters[1]]
-    results = [
-        (f"c{r}", place, finish.store(place, f"c{r}", r, 0, panel.part))
-        for r in range(tile.rows) for place in [spot("y", r, n, 0)]
-    ]
-    head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-    return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
 
 
 KERNELS = (MatMulWinograd(), MatMulWinogradLeft())
