@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from atc.dims import is_dynamic, lower_bound, maximum, minimum
 from atc.ir.ops import Window
@@ -122,6 +123,14 @@ def rows_and_columns(axes: Sequence[Axis]) -> tuple[Axis, Axis]:
     """Return two axes; a single one becomes the columns of one row."""
     rows, cols = axes if len(axes) == 2 else (SINGLE, *axes)
     return rows, cols
+
+
+@cache  # costs are asked for thousands of times, of some dozen windows
+def plane_axes(
+    window: Window, out: tuple[int, ...], size: tuple[int, ...]
+) -> tuple[Axis, Axis]:
+    """Return the rows and the columns that a window of one axis or two is moved along."""
+    return rows_and_columns(window_axes(window, out, size))
 
 
 def _along(window: Window, d: int) -> tuple[int, int, int, int]:

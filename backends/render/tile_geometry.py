@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from itertools import groupby
 
 from atc.backends.kernel import StripedParams, Workload
-from atc.backends.render.axis import SINGLE, Axis, rows_and_columns, window_axes
-from atc.ir.ops import ConvBlocked, Window
+from atc.backends.render.axis import SINGLE, Axis, plane_axes
+from atc.ir.ops import ConvBlocked
 from atc.ir.view import View
 
 
@@ -115,7 +115,7 @@ def geometry(
     """
     op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
     block, window = y.shape[-1], op.window
-    axes = _axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank])
+    axes = plane_axes(window, y.shape[2:-1], x.shape[2 : 2 + window.rank])
     held = params.rows_held if params else ()
     merge = all(rows_merge(v, axes[-1].out) for v in op.epilogue.views)
     flat = recut and not held and _is_flat(axes) and merge
@@ -126,11 +126,6 @@ def geometry(
         y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
         len(x.shape) == op.plain, flat, *held,
     )  # fmt: skip
-
-
-@cache  # costs are asked for thousands of times, of some dozen windows
-def _axes(window: Window, out: tuple[int, ...], size: tuple[int, ...]) -> tuple[Axis, Axis]:
-    return rows_and_columns(window_axes(window, out, size))
 
 
 def in_rows(g: Geometry, pixels: int) -> Geometry:
@@ -227,6 +222,12 @@ def unroll(steps: int, wanted: int) -> int:
 def panels(mb: int, nv: int) -> list[int]:
     """Return the vectors of each panel of output blocks: all `nv` but the last."""
     return [min(nv, mb - m) for m in range(0, mb, nv)]
+
+
+def panel_groups(mb: int, nv: int) -> list[tuple[int, int, int]]:
+    """Return panels of equal width together: (vectors of each, panels, first output block)."""
+    found = [(nv, mb // nv, 0), (mb % nv, 1, mb // nv * nv)]
+    return [group for group in found if group[0] and group[1]]
 
 
 def tile_row_counts(g: Geometry, pixels: int) -> list[tuple[int, int]]:

@@ -8,9 +8,8 @@ import numpy as np
 from blocked_convs import Case, build
 from kernel_program import vector_target
 
-from atc.backends.cpu.amx.weights import split
-from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.backends.kernel import AnyKernel, Workload, workload_of
+from atc.backends.render.bfloat16 import rounded_bits, split
 from atc.ir.graph import Array
 
 AMX = "x86-64-amx"
@@ -18,7 +17,7 @@ AMX = "x86-64-amx"
 
 def rounded(x: Array) -> Array:
     """Return floats rounded to bfloat16."""
-    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
+    return (rounded_bits(x).astype(np.uint32) << 16).view(np.float32)
 
 
 def joined(x: Array) -> Array:

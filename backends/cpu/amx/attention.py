@@ -8,11 +8,19 @@ and meet the values. In bf16x3 a row of a block that isn't finite is summed once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.amx.cost import PRODUCT
-from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cycles, step_orders
+from atc.backends.cpu.amx.matmul import (
+    BLOCK_END,
+    PAIRS,
+    ROW_END,
+    SIDE,
+    STEP,
+    panel_cycles,
+    step_orders,
+)
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
 from atc.backends.cpu.matmul.cost import Panel, column_panels, vector_kinds
@@ -98,7 +106,8 @@ class AttentionAmx(AttentionKernel[Params]):
         q, k, v = (Operand.of(x, outer, SIDE) for x in (op.q_view, op.k_view, op.v_view))
         y = address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"])
         return {
-            "op": op, "batch": batch, "steps": steps, "planes": self.planes, "modes": MODES,
+            "op": op, "batch": batch, "steps": steps, "planes": self.planes,
+            "e": replace(PAIRS, planes=self.planes), "modes": MODES,
             "order": step_orders(self.planes, 0)[2], "q": q, "k": k, "v": v,
             "epilogues": [*_functions(score, key_panels), *_functions(result, value_panels)],
             "scored": [_scored(score, p) for p in key_panels],
@@ -135,22 +144,18 @@ def _functions(finish: EpilogueFunctions, panels: Sequence[Panel]) -> list[dict[
     return finish.functions(*vector_kinds(panels))
 
 
-def _value(finish: EpilogueFunctions, vector: int, part: int, scale: str = "") -> str:
-    """Return the C value of a vector of a row's sums, or of the first lanes of it."""
-    sums = f"v_load(sums{f' + {16 * vector}' if vector else ''})"
-    return finish.value(f"v_mul({sums}, {scale})" if scale else sums, 0, 16 * vector, part)
-
-
 def _scored(finish: EpilogueFunctions, panel: Panel) -> dict[str, object]:
     """Return the function that stores a row's scores: beyond the keys minus infinity."""
     places, (_, *extras) = finish.parameters
     stores = []
     for v in range(2):
-        part = panel.part if v == panel.vectors - 1 else 0
-        value = _value(finish, v, part) if v < panel.vectors else "v_set1(-INFINITY)"
-        if part:
+        part, at = panel.part if v == panel.vectors - 1 else 0, " + 16" if v else ""
+        value = finish.value(f"v_load(sums{at})", 0, 16 * v, part)
+        if v == panel.vectors:
+            value = "v_set1(-INFINITY)"
+        elif part:
             value = f"v_select(v_mask_n({part}), {value}, v_set1(-INFINITY))"
-        stores.append(f"v_store(s{' + 16' if v else ''}, {value});")
+        stores.append(f"v_store(s{at}, {value});")
     name = f"score_{panel.name}"
     parameters = ["const float *sums", "float *s", *places, *extras]
     head = wrapped(f"static inline void {name}(", parameters)
@@ -163,10 +168,8 @@ def _finished(finish: EpilogueFunctions, panel: Panel) -> dict[str, object]:
     stores = ["const vf32 factor = v_set1(scale);"]
     for v in range(panel.vectors):
         part = panel.part if v == panel.vectors - 1 else 0
-        value, place = _value(finish, v, part, "factor"), f"y{' + 16' if v else ''}"
-        stores.append(
-            f"v_store_n({place}, {value}, {part});" if part else f"v_store({place}, {value});"
-        )
+        at = " + 16" if v else ""
+        stores.append(finish.store(f"y{at}", f"v_mul(v_load(sums{at}), factor)", 0, 16 * v, part))
     name = f"value_{panel.name}"
     parameters = ["const float *sums", "float scale", y, *places, *extras]
     head = wrapped(f"static inline void {name}(", parameters)

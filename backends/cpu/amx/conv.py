@@ -31,7 +31,7 @@ from atc.backends.cpu.amx.plane_epilogue import (
     planes_of,
 )
 from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, Panels, TiledConv
-from atc.backends.cpu.amx.weights import pack_int8x4, pack_rounded, pack_split
+from atc.backends.cpu.amx.weights import pack_tiles
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.kernel import (
     Pack,
@@ -101,6 +101,10 @@ class Cut(Panels):
     def plane(self) -> int:
         """Bytes of all planes of a block of channels."""
         return max(len(self.flat.phases), 1) * self.flat.size * self.pixel
+
+    def pack(self, parts: Sequence[Array]) -> Array:
+        """Return filters of each part as [super][panel][step][tap][part][column][tile]."""
+        return pack_tiles(parts, self.channels, self.tile_columns)
 
     def cycles(self, from_panels: bool, end: float) -> float:
         """Estimate the cycles, `end` of them for each vector of results, without the planes."""
@@ -304,10 +308,6 @@ class ConvTilesBf16(ConvTiles):
     name = "conv_amx_bf16"
     precision = "bf16"
 
-    def tiles(self, dense: Array, c: Cut) -> Array:
-        """Return the rounded weights."""
-        return pack_rounded(dense, c.channels, c.tile_columns)
-
 
 class ConvTilesBf16x3(ConvTiles):
     """Products of numbers of 16 to 17 bits, each as three of bfloat16."""
@@ -316,10 +316,6 @@ class ConvTilesBf16x3(ConvTiles):
     precision = "bf16x3"
     parts = 2
 
-    def tiles(self, dense: Array, c: Cut) -> Array:
-        """Weights split in two."""
-        return pack_split(dense, c.channels, c.tile_columns)
-
 
 class ConvTilesBytes(ConvTiles):
     """Exact INT32 sums of u8 x s8 or s8 x s8."""
@@ -327,10 +323,6 @@ class ConvTilesBytes(ConvTiles):
     name = "conv_amx_bytes"
     channels = 64
     sums = DType.INT32
-
-    def tiles(self, dense: Array, c: Cut) -> Array:
-        """Weights in words of four."""
-        return pack_int8x4(dense, c.channels, c.tile_columns)
 
 
 KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())

@@ -19,14 +19,12 @@ import numpy as np
 from atc.backends.cpu.amx.cost import COMPARED, end_cycles
 from atc.backends.cpu.amx.pixel_rows import Window
 from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, TiledConv
-from atc.backends.cpu.amx.weights import split
-from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.backends.cpu.conv.blocked import cheapest, ungrouped
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.target import Target
-from atc.ir.graph import Array, DType
+from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
 MOST = 16
@@ -120,10 +118,6 @@ class FirstTilesBf16(FirstTiles):
     name = "conv_amx_first_bf16"
     precision = "bf16"
 
-    def tiles(self, dense: Array, c: Window) -> Array:
-        """Return the rounded weights."""
-        return c.pack([to_bf16(dense)])
-
 
 class FirstTilesBf16x3(FirstTiles):
     """Products of numbers of 16 to 17 bits, each as three of bfloat16."""
@@ -132,11 +126,6 @@ class FirstTilesBf16x3(FirstTiles):
     precision = "bf16x3"
     parts = 2
 
-    def tiles(self, dense: Array, c: Window) -> Array:
-        """Weights split in two, lower parts first."""
-        upper, lower = split(dense)
-        return c.pack([lower, upper])
-
 
 class FirstTilesBytes(FirstTiles):
     """Exact INT32 sums of u8 x s8 or s8 x s8."""
@@ -144,10 +133,6 @@ class FirstTilesBytes(FirstTiles):
     name = "conv_amx_first_bytes"
     sums = DType.INT32
     size = 1
-
-    def tiles(self, dense: Array, c: Window) -> Array:
-        """Weights as they are."""
-        return c.pack([dense])
 
 
 KERNELS = (FirstTilesBf16x3(), FirstTilesBf16(), FirstTilesBytes())

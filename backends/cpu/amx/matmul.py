@@ -12,10 +12,9 @@ Blocks, order and prefetch as measured on Sapphire Rapids with hand-made code; t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.amx.cost import (
@@ -30,42 +29,147 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
-from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
+from atc.backends.cpu.matmul.bf16 import is_float_product
 from atc.backends.cpu.matmul.cost import largest_divisor
-from atc.backends.cpu.matmul.operands import read_mode
-from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
+from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.text import EpilogueFunctions, Finish, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
-from atc.backends.render.expr import address
+from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked in bf16x3, and the largest block."""
-NEAR = 4096
-"""Floats that a single block of rows, which streams B once, asks for in advance."""
+LINE = 64
+"""Bytes of a cache line, and of a row of a tile."""
+NEAR = 1 << 14
+"""Bytes that a single block of rows, which streams B once, asks for in advance."""
 TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 ROW_END, BLOCK_END = 12.0, 90.0
 """Cycles to finish a row of a block, and to store its tiles and begin another."""
 
 
-class MatMulAmx(Kernel[MatMul]):
-    """float MatMul in tiles, one product of bfloat16."""
+@dataclass(frozen=True)
+class Elements:
+    """What tiles multiply and sum: the C types of A in scratch, of B in tiles, and of sums.
 
-    name = "matmul_amx_bf16"
+    An element has `size` bytes; a pair of bfloat16 is one. Numbers consist of `planes` parts.
+    """
+
+    a: str
+    b: str
+    sums: str
+    size: int
+    depth: int
+    """Numbers of a row of a step of products."""
+    dot: str
+    """The product of tiles."""
+    load: str
+    """What reads a vector of sums."""
+    planes: int = 1
+
+    @property
+    def line(self) -> int:
+        """Elements of a row of a tile."""
+        return LINE // self.size
+
+    @property
+    def row(self) -> int:
+        """Elements of a row of A for a step."""
+        return self.line * self.planes
+
+    @property
+    def step(self) -> int:
+        """Elements of a panel of B for a step."""
+        return SIDE * self.row
+
+
+PAIRS = Elements("float", "float", "float", 4, STEP, "TILE_DOT_BF16", "v_load")
+"""Numbers rounded to bfloat16."""
+SPLIT_PAIRS = replace(PAIRS, planes=2)
+"""Numbers split into two, for three products."""
+
+
+class TiledMatMul(Kernel[MatMul]):
+    """MatMul in tiles of some elements."""
+
     op = MatMul
     template = "cpu/amx/matmul.c.j2"
     portable = False
     bitwise_reproducible = True
+    elements: Elements
+
+    def shape(self, w: Workload[MatMul], target: Target) -> Shape:
+        """Return how a product is cut."""
+        return shape_of(w, self.elements, target)
+
+    def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
+        """Return the C of the functions' heads, with the variables of the batch loops."""
+        raise NotImplementedError
+
+    def placing(self, op: MatMul) -> float:
+        """Return the cycles to place a row of A in scratch for a step."""
+        raise NotImplementedError
+
+    def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
+        """Reserve a block of A's rows, two of results, a panel of B, and sums of depth blocks."""
+        return self.elements.size * self.shape(w, target).room
+
+    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
+        """Sizes, how both operands are read, the order of a step, and the epilogue."""
+        op, e, mode, shape = w.op, self.elements, read_mode(w), self.shape(w, target)
+        batch = loop_names("b", op.batch)
+        outer = tuple(v for v, _ in batch)
+        text = self.text(w, outer)
+        bk, bn = op.b_view.strides[-2:]
+        lines = -(-e.step // e.line // shape.largest)
+        return {
+            "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
+            "orders": step_orders(e.planes, lines), "lines": lines,
+            "ahead": NEAR // e.size if shape.largest == 1 else 0,
+            "each": -(-SIDE // shape.deep),
+            "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),
+            "a_type": w.input(0).dtype.c, "y_type": w.outputs[0].dtype.c,
+            "a_base": batch_base(op.a_view, outer),
+            "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
+            "b_base": packed_base(op.batch, op.b_view, outer, shape.packed) if mode == "packed"
+            else batch_base(op.b_view, outer), "y_base": batch_base(dense(op.loops), outer),
+            "rest": op.k - (shape.steps - 1) * e.depth, "place": "split_rows",
+        }  # fmt: skip
+
+    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
+        """Cycles of products, placing both operands, epilogues, and waiting for memory."""
+        op, e, mode, shape = w.op, self.elements, read_mode(w), self.shape(w, target)
+        blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
+        step = {1: 4, 2: 12}[e.planes] * PRODUCT + SIDE * LINE * e.planes / REACHED
+        cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
+        if mode == "packed":
+            packed = shape.packed * e.size
+            reread = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
+            cycles += packed / FIRST + reread * packed / STREAM
+        else:
+            cycles += shape.panels * shape.steps * panel_cycles(mode, e.planes)
+            cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
+        a = op.m * op.k * w.input(0).dtype.itemsize
+        cycles += op.m * shape.steps * self.placing(op)
+        cycles += a / FIRST if w.constant[0] else far_cycles(machine, a)
+        return COMPARED * prod(op.batch) * (cycles + 600.0)
+
+
+class MatMulAmx(TiledMatMul):
+    """float MatMul in tiles, one product of bfloat16."""
+
+    name = "matmul_amx_bf16"
     precision = "bf16"
     headers = ("bf16", "tiles")
-    planes = 1
+    elements = PAIRS
 
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
@@ -74,54 +178,20 @@ class MatMulAmx(Kernel[MatMul]):
 
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of constant B in the order of use."""
-        op, planes = w.op, self.planes
-        deep = _shape(w, planes, target).deep
+        op, planes = w.op, self.elements.planes
+        deep = self.shape(w, target).deep
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
-    def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
-        """Reserve a block of A's rows, two of results, a panel of B, and sums of depth blocks."""
-        return 4 * _shape(w, self.planes, target).room
+    def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
+        """Functions know both operands where rows may be recomputed."""
+        operands = (("const float *", "all_a"), ("const float *", "all_b"))
+        own = operands if self.elements.planes == 2 else ()
+        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, "float", own)
 
-    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
-        """Sizes, how both operands are read, the order of a step, and the epilogue."""
-        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes, target)
-        batch = loop_names("b", op.batch)
-        outer = [v for v, _ in batch]
-        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
-        bk, bn = op.b_view.strides[-2:]
-        lines = -(-shape.step // 16 // shape.largest)
-        return {
-            "batch": batch, "op": op, "mode": mode, "planes": self.planes, "shape": shape,
-            "text": _Text(finish, op.n, self.planes), "orders": step_orders(self.planes, lines),
-            "lines": lines, "ahead": NEAR if shape.largest == 1 else 0,
-            "each": -(-SIDE // shape.deep),
-            "epilogues": finish.functions(op.n >= 16, op.n % 16 != 0),
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
-            "b_base": packed_base(op, outer, shape.panels * shape.steps * shape.step)
-            if mode == "packed" else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
-            "y_base": address(View(dense(op.loops).strides[:-2]), outer),
-            "rest": op.k - (shape.steps - 1) * STEP,
-        }  # fmt: skip
-
-    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
-        """Cycles of products, splitting both operands, epilogues, and waiting for memory."""
-        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes, target)
-        blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
-        step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED
-        cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
-        packed = shape.panels * shape.steps * shape.step * 4
-        if mode == "packed":
-            reread = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
-            cycles += packed / FIRST + reread * packed / STREAM
-        else:
-            cycles += shape.panels * shape.steps * panel_cycles(mode, self.planes)
-            cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
-        split = splitting(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
-        a = op.m * op.k * 4
-        cycles += op.m * shape.steps * split
-        cycles += a / FIRST if w.constant[0] else far_cycles(machine, a)
-        return COMPARED * prod(op.batch) * (cycles + 600.0)
+    def placing(self, op: MatMul) -> float:
+        """Round or split numbers, which may have to be gathered."""
+        gathering = 0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2
+        return splitting(self.elements.planes) + gathering
 
 
 class MatMulAmxSplit(MatMulAmx):
@@ -129,7 +199,7 @@ class MatMulAmxSplit(MatMulAmx):
 
     name = "matmul_amx_bf16x3"
     precision = "bf16x3"
-    planes = 2
+    elements = SPLIT_PAIRS
 
 
 def panel_cycles(mode: str, planes: int) -> float:
@@ -174,57 +244,68 @@ def row_blocks(m: int, row: int, target: Target) -> tuple[RowBlock, ...]:
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """Steps of the depth, of a block of it, panels of 32 columns, floats of a step of packed B,
-    blocks of rows, and where the parts of scratch begin (in floats)."""
+class Shape:
+    """Steps of the depth, of a block of it, panels of 32 columns, blocks of rows.
 
+    Sizes and places are in elements of A in scratch, or of B in tiles.
+    """
+
+    e: Elements
     steps: int
     deep: int
     panels: int
-    step: int
     blocks: tuple[RowBlock, ...]
-    largest: int
-    """Blocks of 32 rows that share a panel of B."""
-    padded: int
-    """Rows of A in scratch."""
-    sums: int
-    panel: int
-    kept: int
-    room: int
+    split_b: bool
+    """Whether a panel of B lies in scratch, too."""
+    starts: int = 0
+    """What packed B begins with, before its tiles."""
+
+    @property
+    def largest(self) -> int:
+        """Blocks of 32 rows that share a panel of B."""
+        return -(-self.blocks[0].rows // SIDE)
+
+    @property
+    def packed(self) -> int:
+        """The size of a batch of packed B."""
+        return self.starts + self.panels * self.steps * self.e.step
+
+    @property
+    def sums(self) -> int:
+        """The place of the sums in scratch, behind a block of A's rows."""
+        return self.steps * self.blocks[0].padded * self.e.row
+
+    @property
+    def panel(self) -> int:
+        """The place of a panel of B, behind the sums of two blocks."""
+        return self.sums + 2 * self._block
+
+    @property
+    def kept(self) -> int:
+        """The place of the sums of blocks of the depth."""
+        return self.panel + self.split_b * self.steps * self.e.step
+
+    @property
+    def room(self) -> int:
+        """The size of scratch."""
+        blocked = self.deep != self.steps
+        return self.kept + blocked * self.panels * self.largest * self._block
+
+    @property
+    def _block(self) -> int:
+        return SIDE * SIDE * 4 // self.e.size
 
 
-def _shape(w: Workload[MatMul], planes: int, target: Target) -> _Shape:
+def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) -> Shape:
+    """Return how a product is cut."""
     op = w.op
-    steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
+    steps, panels = -(-op.k // e.depth), -(-op.n // SIDE)
     deep = steps
-    if planes == 2 and op.k > DEEP and w.constant[1]:
+    if e.planes == 2 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
-    blocks = row_blocks(op.m, steps * planes * 64, target)
-    rows, padded = blocks[0].rows, blocks[0].padded
-    a = steps * padded * planes * 16
-    panel = 0 if w.constant[1] else steps * planes * 512
-    kept = 0 if deep == steps else panels * -(-rows // SIDE) * SIDE * SIDE
-    after = a + 2 * SIDE * SIDE
-    return _Shape(
-        steps, deep, panels, planes * 512, blocks, -(-rows // SIDE), padded, sums=a, panel=after,
-        kept=after + panel, room=after + panel + kept,
-    )  # fmt: skip
-
-
-def split_bf16(x: Array) -> tuple[Array, Array]:
-    """Return the upper and the lower bfloat16 of floats as the upper 16 bits of uint32."""
-    upper = _upper(x)
-    with np.errstate(invalid="ignore"):
-        left = np.where(np.isinf(x), np.float32(0), x - upper.view(np.float32))
-    return upper, _upper(left)
-
-
-def _upper(x: Array) -> Array:
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    ordinary = (bits & 0x7FFFFFFF) < 0x7F7F8000
-    rounded: Array = np.where(ordinary, bits + np.uint32(0x8000), bits) & np.uint32(0xFFFF0000)
-    return rounded
+    blocks = row_blocks(op.m, steps * e.planes * LINE, target)
+    return Shape(e, steps, deep, panels, blocks, not w.constant[1], starts)
 
 
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
@@ -233,18 +314,12 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     [*batch][k / deep][n / 32][deep / 32][lower, upper][2 tiles][16 pairs][16 columns]; pair j of a
     step is of the numbers j and 16 + j. Only the upper, rounded to nearest, where planes is 1.
     """
-    batch, steps, panels = kept_batch(op), -(-op.k // STEP), -(-op.n // SIDE)
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    padded = np.zeros((prod(batch), steps * STEP, panels * SIDE), np.float32)
-    padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
-    if planes == 1:
-        with np.errstate(over="ignore"):
-            parts = [padded.astype(ml_dtypes.bfloat16).view(np.uint16)]
-    else:
-        upper, lower = split_bf16(padded)
-        parts = [(part.view(np.uint32) >> 16).astype(np.uint16) for part in (lower, upper)]
-    split = np.stack(parts).reshape(planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
-    ordered = split.transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
+    steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
+    full = gathered_b(op, b).reshape(-1, op.k, op.n)
+    padded = np.zeros((len(full), steps * STEP, panels * SIDE), np.float32)
+    padded[:, : op.k, : op.n] = full
+    shape = (planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
+    ordered = np.stack(in_parts(padded, planes)).reshape(shape).transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]
 
 
@@ -284,47 +359,52 @@ def _of_second(word: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Text:
-    """The C of the functions' heads and calls."""
+class Text:
+    """The C of the functions' heads, calls and stores, of results of type `y`.
 
-    finish: EpilogueFunctions
-    n: int
-    planes: int
+    Functions hand on `own` variables, (type, name), to those that finish rows.
+    """
+
+    finish: Finish
+    e: Elements
+    y: str
+    own: tuple[tuple[str, str], ...] = ()
+    started: bool = False
+    """Whether sums start with numbers of their columns."""
 
     @property
-    def _names(self) -> list[str]:
-        """Variables of a call that the epilogue and the exact rows read, under the same names."""
-        outer = [v for v in self.finish.places if v in self.finish.outer]
-        exact = ["all_a", "all_b"] * (self.planes == 2)
-        return [*exact, *outer, "all_y", *self.finish.extras]
-
-    @property
-    def _parameters(self) -> list[str]:
-        outer = [v for v in self.finish.places if v in self.finish.outer]
-        exact = ["const float *all_a", "const float *all_b"] * (self.planes == 2)
-        _, memory = self.finish.parameters
-        return [*exact, *(f"ptrdiff_t {v}" for v in outer), "float *all_y", *memory[1:]]
+    def _outer(self) -> list[str]:
+        """Variables of the batch loops that the epilogue reads, under the same names."""
+        return [v for v in self.finish.places if v in self.finish.outer]
 
     @property
     def given(self) -> str:
         """The last arguments of every call."""
-        return ", ".join(self._names)
+        names = [name for _, name in self.own]
+        return ", ".join([*names, *self._outer, "all_y", *self.finish.extras])
 
     def head(self, start: str, *parameters: str) -> str:
         """Return a function's head with these parameters and what the epilogue needs."""
-        return wrapped(start, [*parameters, *self._parameters])
+        own = [f"{type_}{name}" for type_, name in self.own]
+        own += [f"ptrdiff_t {v}" for v in self._outer]
+        _, (_, *operands) = self.finish.parameters
+        return wrapped(start, [*parameters, *own, f"{self.y} *all_y", *operands])
 
     def multiply(self, tiles: int, shared: bool, blocked: bool) -> str:
         """Return the head of the function that multiplies a block of so many row tiles."""
-        parameters = ["const float *a", "const float *b", "ptrdiff_t step"]
-        parameters += ["const float *next"] * shared + ["const float *before"] * blocked
+        e = self.e
+        parameters = [f"const {e.a} *a", f"const {e.b} *b", "ptrdiff_t step"]
+        parameters += [f"const {e.b} *next"] * shared + [f"const {e.sums} *before"] * blocked
         start = f"static K_NOINLINE void multiply_{tiles}("
-        return self.head(start, *parameters, "float *sums", "waiting *w")
+        return self.head(start, *parameters, f"{e.sums} *sums", "waiting *w")
 
-    def value(self, vector: int, part: int = 0) -> str:
-        """Return the C value of a row's vector of results, or of the first lanes of it."""
-        load = f"v_load(sums{f' + {16 * vector}' if vector else ''})"
-        return self.finish.value(load, 0, 16 * vector, part)
+    def store(self, vector: int, part: int = 0) -> str:
+        """Return the statement that finishes and stores a row's vector, or some lanes of it."""
+        at = f" + {16 * vector}" if vector else ""
+        value = f"{self.e.load}(sums{at})"
+        if self.started:
+            value = f"v_i32_add({value}, v_i32_load(starts + j{at}))"
+        return self.finish.store(f"y{at}", value, 0, 16 * vector, part)
 
 
 KERNELS = (MatMulAmx(), MatMulAmxSplit())

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, l2_share, splitting
-from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, split_bf16
+from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP
 from atc.backends.cpu.rnn.batch import (
     GROUPS,
     BatchedRecurrent,
@@ -29,6 +28,7 @@ from atc.backends.cpu.rnn.batch import (
 from atc.backends.cpu.rnn.cells import Phase
 from atc.backends.cpu.rnn.portable import Cut, padded
 from atc.backends.kernel import Pack, Workload
+from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete, is_dynamic
@@ -129,7 +129,7 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
                 for tall in heights for n, p in enumerate(phases)
             },
             "lines": [-(-p.width * self.planes * 16 // blocks) * far for p in phases],
-            "ahead": NEAR if blocks == 1 else 0,
+            "ahead": NEAR // 4 if blocks == 1 else 0,
             "each_of": [-(-min(rows, SIDE) // (steps * p.passes)) for p in phases],
             "room": min(rows, SIDE) * 16 * self._widest(w, params, target),
             "sums_at": steps * rows * self.planes * 16,
@@ -181,13 +181,7 @@ def pack_tiles(
     parts = []
     for phase, own in zip(phases, grouped(op, r, cut, units, 16), strict=True):
         deep = np.pad(own, ((0, 0), (0, 0), (0, -op.hidden % STEP), (0, 0), (0, 0)))
-        if planes == 1:
-            with np.errstate(over="ignore"):  # an infinity, as when the network rounds
-                split = [deep.astype(ml_dtypes.bfloat16).view(np.uint16)]
-        else:
-            upper, lower = split_bf16(deep)
-            split = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (lower, upper)]
-        cells = np.stack(split, 2)  # [.., groups, planes, H, vectors, 16]
+        cells = np.stack(in_parts(deep, planes), 2)  # [.., groups, planes, H, vectors, 16]
         steps = cells.reshape(*cells.shape[:3], -1, 2, 16, phase.passes, phase.width, 16)
         ordered = steps.transpose(0, 1, 6, 3, 2, 7, 5, 8, 4)
         packed = np.ascontiguousarray(ordered).view(np.float32)

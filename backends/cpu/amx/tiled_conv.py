@@ -7,6 +7,7 @@ two (bf16x3).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,6 +15,7 @@ from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
 from atc.backends.cpu.amx.products import Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
+from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import lanes, typed_epilogue
@@ -79,6 +81,10 @@ class Panels:
         """Bytes of a panel."""
         return self.panel_steps * self.step_bytes
 
+    def pack(self, parts: Sequence[Array]) -> Array:
+        """Return parts of weights, [.., filters, channels, taps], as tiles in the order of use."""
+        raise NotImplementedError
+
     def passing(self, each: float, blocks: int, from_panels: bool) -> float:
         """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
         weights = self.panels * self.panel_bytes
@@ -131,14 +137,10 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
 
         Those of bytes lie behind what sums start with: minus the zero point times their sum.
         """
-        packed = self.tiles(dense, c)
         if self.sums is DType.FLOAT:
-            return packed.view("float32")
+            return c.pack(in_parts(dense, self.parts)).view("float32")
+        packed = c.pack([dense])
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
-
-    def tiles(self, dense: Array, c: PanelsT) -> Array:
-        """Return weights of its type, [.., filters, channels, taps], as tiles of their bits."""
-        raise NotImplementedError
 
     def block_values(
         self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: TileEpilogue, *,

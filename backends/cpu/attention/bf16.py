@@ -6,7 +6,7 @@ made weights in float32, which are rounded where they lie, half as long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
 
 from atc.backends.cpu.attention.tile import (
@@ -14,6 +14,8 @@ from atc.backends.cpu.attention.tile import (
     AttentionParams,
     AttentionTile,
     Layout,
+    Operand,
+    Product,
     panel_mode,
     product_cycles,
 )
@@ -28,31 +30,6 @@ MODES = {"direct": "rows", "columns": "columns", "any": "any"}
 """How panels of pairs are read, by how those of floats are."""
 
 
-@dataclass(frozen=True)
-class Bf16x2Operand:
-    """Pairs of scratch: of a query, of a panel of keys and one of values, of all of both, of a row
-    of scores (in floats)."""
-
-    query: int
-    key_panel: int
-    value_panel: int
-    keys: int
-    values: int
-    row: int
-
-
-def in_bf16x2(op: Attention, width: int, step: int) -> Bf16x2Operand:
-    """Return the sizes for panels of `width` columns and vectors of `step` floats."""
-    query, weights = (-(-n // (2 * step)) * step for n in (op.depth, op.keys))
-    keys, values = query * width, weights * width
-    row = 2 * weights
-    counts = [-(-n // width) for n in (op.keys, op.width)]
-    crowded = row % 1024 == 0
-    return Bf16x2Operand(
-        query, keys, values, keys * counts[0], values * counts[1], row + step * crowded
-    )
-
-
 class AttentionBf16(AttentionTile):
     """float Attention in register tiles, products in bfloat16."""
 
@@ -61,6 +38,7 @@ class AttentionBf16(AttentionTile):
     precision = "bf16"
     headers = ("bf16",)
     dynamic = False
+    dots = False
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept the float kernel's workloads, of extents that are known and without positions."""
@@ -68,24 +46,31 @@ class AttentionBf16(AttentionTile):
         known = None not in w.inputs and not is_dynamic(w)
         return able and known and super().accepts(w, target)
 
-    def scratch(self, w: Workload[Attention], params: AttentionParams, target: Target) -> int:
-        """Panels of keys and values, and the queries and scores of a tile."""
-        p = in_bf16x2(w.op, params.nv * lanes(target), lanes(target))
-        return 4 * (p.keys + p.values + params.mr * (p.row + p.query))
-
     def room(self, op: Attention, width: int, step: int) -> Layout:
-        """Return the numbers of a row of scores; panels are of pairs, see `in_bf16x2`."""
-        return Layout(0, 0, in_bf16x2(op, width, step).row)
+        """Return the sizes of panels and of a query in pairs, of a row of scores in floats."""
+        query, weights = (-(-n // (2 * step)) * step for n in (op.depth, op.keys))
+        keys, values = (-(-n // width) * width for n in (op.keys, op.width))
+        row = 2 * weights
+        crowded = row % 1024 == 0
+        return Layout(keys * query, values * weights, row + step * crowded, query)
+
+    def products(
+        self, op: Attention, sizes: Layout, operands: Sequence[Operand], width: int, step: int
+    ) -> tuple[Product, Product]:
+        """Return the products of pairs, in panels."""
+        depth, keys, weights = -(-op.depth // 2), -(-op.keys // 2), -(-op.keys // (2 * step)) * step
+        return (
+            Product(depth, sizes.query, 1, width, sizes.query),
+            Product(keys, sizes.row, 1, width, weights),
+        )
 
     def values(
         self, w: Workload[Attention], params: AttentionParams, target: Target
     ) -> dict[str, object]:
-        """Return the values of the float kernel, and the pairs."""
-        op, step = w.op, lanes(target)
-        return {
-            **super().values(w, params, target), "pairs": in_bf16x2(op, params.nv * step, step),
-            "modes": MODES, "vectors": -(-op.keys // step),
-        }  # fmt: skip
+        """Return the values of the float kernel, and how pairs are made."""
+        vectors = -(-w.op.keys // lanes(target))
+        common = super().values(w, params, target)
+        return {**common, "pairs": True, "modes": MODES, "vectors": vectors}
 
     def cost(self, w: Workload[Attention], params: AttentionParams, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""

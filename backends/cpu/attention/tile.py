@@ -26,7 +26,8 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
+from atc.backends.cpu.matmul.operands import batch_base
+from atc.backends.cpu.matmul.text import EpilogueFunctions, accumulators, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, ParamsT, Workload
 from atc.backends.machine import Machine
@@ -72,11 +73,28 @@ def panel_mode(view: View) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Floats of scratch: panels of keys, panels of values, a row of scores."""
+    """Floats of scratch: panels of keys, panels of values, a row of scores, and a query where it is
+    copied, too."""
 
     keys: int
     values: int
     row: int
+    query: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """The sums of one of both products: `depth` steps of tiles; A's steps from row to row and along
+    them, B's from row to row."""
+
+    depth: int
+    am: int
+    ak: int
+    step: int
+    panel: int
+    """Rows that a panel of B has room for."""
+    direct: bool = False
+    """Whether B is read where it lies: its last vector may be a part of one."""
 
 
 def layout(op: Attention, width: int, step: int) -> Layout:
@@ -197,6 +215,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
     name = "attention_tile"
     template = "cpu/attention/tile.c.j2"
     dynamic = True
+    dots = True
+    """Whether few queries are computed by dot products."""
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept position masks, too, where these are bounds of the keys that a query sees."""
@@ -207,7 +227,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         """Tiles that fill the registers."""
         op = w.op
         wide = -(-max(max_value(op.keys), max_value(op.width)) // lanes(target))
-        few = few_queries(w, target) is not None
+        few = self.dots and few_queries(w, target) is not None
         found: list[AttentionParams] = []
         for nv in WIDTHS:
             high = min((target.vector_registers - 1 - nv) // nv, max_value(op.queries))
@@ -223,11 +243,21 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         if few and max_value(w.op.queries) < FEW:
             return 4 * few[1].mr * sizes.row
         high = max(params.mr, few[1].mr) if few else params.mr
-        return 4 * (sizes.keys + sizes.values + high * sizes.row)
+        return 4 * (sizes.keys + sizes.values + high * (sizes.row + sizes.query))
 
     def room(self, op: Attention, width: int, step: int) -> Layout:
         """Return what lies in scratch, with panels of `width` columns and vectors of `step`."""
         return layout(op, width, step)
+
+    def products(
+        self, op: Attention, sizes: Layout, operands: Sequence[Operand], width: int, step: int
+    ) -> tuple[Product, Product]:
+        """Return the products of scores and of results."""
+        q, k, v = operands
+        return (
+            Product(op.depth, q.rows, q.columns, k.step, op.depth, k.mode == "direct"),
+            Product(op.keys, sizes.row, 1, v.step, op.keys, v.mode == "direct"),
+        )
 
     def values(
         self, w: Workload[Attention], params: AttentionParams, target: Target
@@ -243,7 +273,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         return {
             **found, "variants": variants, "few": FEW, "queries": w.op.queries,
             "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",
-            "open": is_dynamic(w.op.keys),
+            "open": is_dynamic(w.op.keys), "pairs": False,
         }  # fmt: skip
 
     def _tiles(
@@ -261,6 +291,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         tiles = row_tiles(op.queries, params.mr)
         sizes = self.room(op, width, step)
         q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
+        score_product, value_product = self.products(op, sizes, (q, k, v), width, step)
         scores = op.scores
         seen = shown(w)
         if seen is not None and seen is not w:
@@ -287,6 +318,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles], "dots": dots,
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
+            "scored": score_product, "valued": value_product,
             "ahead": _ahead(op) if prefix else None, "seen": lines,
             "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
@@ -318,7 +350,7 @@ class Operand:
     @staticmethod
     def of(view: View, outer: Sequence[str], width: int) -> Operand:
         """Return how a view of an operand is read in panels of `width`."""
-        base = address(View(view.strides[:-2], view.offset), outer)
+        base = batch_base(view, outer)
         rows, columns = view.strides[-2:]
         mode = panel_mode(view)
         return Operand(base, rows, columns, mode, rows if mode == "direct" else width)
@@ -353,13 +385,13 @@ class AttentionText:
         finish = self.score_finish
         places, (_, *extras) = finish.parameters
         parameters = ["const float *a", "const float *b", "float *s", *places, *extras]
-        results = []
-        for r, v, part in _vectors(panel, tile):
+        stores = []
+        for r, v, part in accumulators(panel, tile):
             value = finish.value(f"c{r}_{v}", r, v * self.lanes, part)
             if part:
                 value = f"v_select(v_mask_n({part}), {value}, v_set1(-INFINITY))"
-            results.append((plus("s", r * self.sizes.row + v * self.lanes), value, 0))
-        return _function("score", panel, tile, parameters, results)
+            stores.append(f"v_store({plus('s', r * self.sizes.row + v * self.lanes)}, {value});")
+        return _function("score", panel, tile, parameters, stores)
 
     def dots(self, tile: Tile, part: bool) -> dict[str, object]:
         """Return the scores of a vector of keys, or of `count`, of which each is a dot product."""
@@ -380,29 +412,20 @@ class AttentionText:
         places, (y, *extras) = finish.parameters
         operands = ["const float *a", "const float *b", *["ptrdiff_t keys"] * self.ranges]
         parameters = [*operands, "const float *scale", y, *places, *extras]
-        results = []
-        for r, v, part in _vectors(panel, tile):
+        stores = []
+        for r, v, part in accumulators(panel, tile):
             scaled = f"v_mul(c{r}_{v}, v_broadcast({plus('scale', r)}))"
-            value = finish.value(scaled, r, v * self.lanes, part)
             place = spot("y", r, self.op.y_view.strides[-2], v * self.lanes)
-            results.append((place, value, part))
-        return _function(f"{self.prefix}value", panel, tile, parameters, results)
-
-
-def _vectors(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
-    """Return row, vector, and the columns of a vector that isn't whole, of each accumulator."""
-    last = panel.vectors - 1
-    return [(r, v, panel.part if v == last else 0)
-            for r in range(tile.rows) for v in range(panel.vectors)]  # fmt: skip
+            stores.append(finish.store(place, scaled, r, v * self.lanes, part))
+        return _function(f"{self.prefix}value", panel, tile, parameters, stores)
 
 
 def _function(
-    kind: str, panel: Panel, tile: Tile, parameters: Sequence[str],
-    results: Sequence[tuple[str, str, int]],
-) -> dict[str, object]:  # fmt: skip
+    kind: str, panel: Panel, tile: Tile, parameters: Sequence[str], stores: Sequence[str]
+) -> dict[str, object]:
     name = f"{kind}_{panel.name}_{tile.rows}"
     head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-    return {"name": name, "head": head, "panel": panel, "tile": tile, "results": results}
+    return {"name": name, "head": head, "panel": panel, "tile": tile, "stores": stores}
 
 
 KERNELS = (AttentionTile(),)

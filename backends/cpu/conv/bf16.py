@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
-from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
+from atc.backends.cpu.conv.dot_product import Elements, Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes
@@ -24,20 +25,15 @@ from atc.ir.ops import ConvBlocked
 
 PAIR = 2
 """Channels whose products a step sums."""
+READS = WordReads("v_broadcast((const float *)(const void *)({}))")
+"""Reads of pairs, each a float."""
 ROUNDING = 1.5
 """Cycles to round a vector of x and store it."""
 
 
-def to_bf16(values: Array) -> Array:
-    """Return floats as the bits of bfloat16: to nearest, ties to even, NaN kept."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
-
-
 def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
-    packed = words.pack(to_bf16(ungrouped(w, words.g, group)))
+    packed = words.pack(rounded_bits(ungrouped(w, words.g, group)))
     return packed.view(np.float32)
 
 
@@ -67,13 +63,17 @@ def _odd_rest(w: Workload[ConvBlocked]) -> int:
     return g.ic % g.block if g.ic % PAIR else 0
 
 
-def pair_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:
+def pair_values(
+    w: Workload[ConvBlocked], words: Words, target: Target, reads: WordReads
+) -> dict[str, object]:
     """Return what the template wants to know of a convolution cut into pairs of bfloat16."""
     epilogue = TileEpilogue(w.op.epilogue, w, words.g, target)
+    elements = Elements(
+        x="uint16_t", weight="uint16_t", result=w.outputs[0].dtype.c, sums="vf32", reads=reads,
+        load="v_load((const float *)(const void *)({}))", dot="v_dot_pairs_acc",
+    )  # fmt: skip
     return {
-        **words.values(), "element": "uint16_t", "weight": "uint16_t",
-        "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
-        "load": "v_load((const float *)(const void *)({}))", "flip": "",
+        **words.values(elements),
         "start": lambda vector, tile, column: epilogue.start(vector), "started": False, "starts": 0,
         "packed": "(const uint16_t *)(const void *)x1", "epilogue": epilogue,
     }  # fmt: skip
@@ -127,8 +127,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         words = in_words(sampled(w), params, PAIR)
         g, rest, axes = words.g, _odd_rest(w), geometry(w, 1)
         return {
-            **pair_values(w, words, target),
-            "reads": WordReads("v_broadcast((const float *)(const void *)({}))"),
+            **pair_values(w, words, target, READS),
             "source": "x0" if is_rounded(w) else "pairs", "converted": not is_rounded(w),
             "image": g.supers * g.icb * g.in_plane, "rest": rest,
             "axes": axes if sampled(w) != w else None,

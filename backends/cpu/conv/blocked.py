@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from atc.backends.render.tile_geometry import (
     cut_columns,
     geometry,
     in_rows,
+    panel_groups,
     panels,
     tile_count,
     tile_rows,
@@ -240,6 +240,20 @@ def by_lane(w: Workload[ConvBlocked], target: Target) -> bool:
     return neon and not geometry(w, 1).plain and geometry(w, 1).ic >= lanes(target)
 
 
+def tile_values(g: Geometry, p: int, nv: int) -> dict[str, object]:
+    """Return the functions of tiles of p pixels x nv vectors, and which of them are where."""
+    rows, columns, groups = tile_rows(g, p), cut_columns(g.cols, p), panel_groups(g.mb, nv)
+    tiles = {
+        (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
+        for r in sorted({rows, 1}) for n, _, _ in groups for c in columns
+    }  # fmt: skip
+    named = {t.name: t for t in tiles.values()}
+    return {
+        "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()), "groups": groups,
+        "tile_of": lambda r, n, c: tiles[r, n, c].name, "step": 1 if g.plain else g.block,
+    }  # fmt: skip
+
+
 class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, DirectParams]):
     """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits."""
 
@@ -303,26 +317,14 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         op = w.op
         p, nv, u = params.p, params.nv, params.u
         g = self.cut(w, params)
-        rows = tile_rows(g, p)
-        columns = cut_columns(g.cols, p)
-        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
-        tiles = {
-            (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
-            for r in sorted({rows, 1}) for n, _ in widths for c in columns
-        }  # fmt: skip
         weights = stored_weights(w)
         lines = _prefetched(g, p, nv, u, weights.line) if params.pf else 0
         epilogue = TileEpilogue(op.epilogue, w, g, target)
-        named = {t.name: t for t in tiles.values()}
-        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
         return {
-            "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
-            "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
-            "tile_of": lambda r, n, c: tiles[r, n, c].name,
-            "rb": params.rb or g.rows.out, "interior": g.rows.interior,
+            **tile_values(g, p, nv), "rb": params.rb or g.rows.out,
             "bodies": input_blocks(g, u), "lines": lines,
             "share": _share(g, lines * weights.line, u),
-            "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
+            "epilogue": epilogue, "weights": weights,
             "part": _part(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
             "by_lane": by_lane(w, target),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,15 +18,15 @@ from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import CALL
 from atc.backends.kernel import Kernel, Pack, ParamsT, Stripable, StripedParams, Workload
 from atc.backends.machine import Machine
-from atc.backends.render.axis import rows_and_columns, window_axes
+from atc.backends.render.axis import plane_axes
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Columns, Geometry, cut_columns
 from atc.backends.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
-from atc.ir.graph import Array, DType
-from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import ConvBlocked, Epilogue, Pool, Window, identity_epilogue
 from atc.ir.ops.blocked import FLOATS
 
 EXACT_SUM = 1 << 24
@@ -95,6 +96,7 @@ class Tile:
 
 
 Windowed = ConvBlocked | Pool
+WindowedT = TypeVar("WindowedT", bound=Windowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +109,16 @@ class WindowParams(StripedParams):
 
 def channelwise(w: Workload[Windowed], params: WindowParams | None = None) -> Geometry:
     """Return the geometry of a window over a blocked tensor, whose every block is a group."""
-    x, y, window = w.input(0), w.outputs[0], w.op.window
-    block = y.shape[-1]
-    axes = window_axes(window, y.shape[2:-1], x.shape[2:-1])
-    rows, cols = rows_and_columns(axes)
     held = params.rows_held if params else ()
+    return groups_of_blocks(w.op.window, w.outputs[0], w.input(0), held)
+
+
+def groups_of_blocks(
+    window: Window, y: TensorType, x: TensorType, held: tuple[int, ...] = ()
+) -> Geometry:
+    """Return the geometry of a window that makes y of x, both of them in blocks."""
+    block = y.shape[-1]
+    rows, cols = plane_axes(window, y.shape[2:-1], x.shape[2:-1])
     return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *held)
 
 
@@ -134,14 +141,15 @@ def shapes(g: Geometry, target: Target) -> list[WindowParams]:
     return [
         WindowParams(r=r, c=c)
         for r, c in found
-        if r * c * g.taps <= UNROLLED and _length(g, r, c) <= LINES
+        if is_short(g, r, c)
     ]
 
 
-def _length(g: Geometry, rows: int, cols: int) -> int:
-    """Return the lines of the tile functions, roughly."""
+def is_short(g: Geometry, rows: int, cols: int) -> bool:
+    """Return whether tiles, and the functions of all of them, aren't too long."""
     down, across = cut_columns(g.rows, rows), cut_columns(g.cols, cols)
-    return sum(d.width for d in down) * sum(a.width for a in across) * g.taps
+    lines = sum(d.width for d in down) * sum(a.width for a in across) * g.taps
+    return rows * cols * g.taps <= UNROLLED and lines <= LINES
 
 
 def window_cycles(g: Geometry, params: WindowParams, target: Target) -> float:
@@ -170,6 +178,14 @@ def _window_cycles(
 
 class WindowTiles(Stripable[Windowed, WindowParams]):
     """Kernels of whole tiles, r x c outputs at a time."""
+
+    def sets(self, w: Workload[Windowed], target: Target) -> list[WindowParams]:
+        """Return all parameter sets: tiles that fit the registers."""
+        return shapes(channelwise(w), target)
+
+    def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
+        """Estimated cycles."""
+        return window_cycles(channelwise(w), params, target)
 
     def striped_params(
         self, w: Workload[Windowed], params: WindowParams, target: Target,
@@ -224,15 +240,11 @@ class Depthwise(Kernel[ConvBlocked, ParamsT]):
         return {1: lambda weights: pack_lanes(weights, block)}
 
 
-class DepthwiseTiles(Depthwise[WindowParams], WindowTiles):
+class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
     """Depthwise convolution, r x c outputs at a time."""
 
     name = "conv_depthwise"
     template = "cpu/conv/depthwise.c.j2"
-
-    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WindowParams]:
-        """Return all parameter sets: tiles that fit the registers."""
-        return shapes(channelwise(w), target)
 
     def values(
         self, w: Workload[ConvBlocked], params: WindowParams, target: Target
@@ -248,10 +260,6 @@ class DepthwiseTiles(Depthwise[WindowParams], WindowTiles):
             **element_values(w, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
             **step_values(w, op.zero, "v_fmadd_acc({0}, s, w{1})", g),
         }  # fmt: skip
-
-    def cost(self, w: Workload[ConvBlocked], params: WindowParams, target: Target) -> float:
-        """Estimated cycles."""
-        return window_cycles(channelwise(w), params, target)
 
 
 def is_bytes(w: Workload[Windowed]) -> bool:
@@ -340,15 +348,11 @@ class Pooling(Kernel[Pool, ParamsT]):
         raise NotImplementedError
 
 
-class PoolTiles(Pooling[WindowParams], WindowTiles):
+class PoolTiles(WindowTiles, Pooling[WindowParams]):
     """Pooling, r x c outputs at a time."""
 
     name = "pool_simd"
     template = "cpu/conv/depthwise.c.j2"
-
-    def sets(self, w: Workload[Pool], target: Target) -> list[WindowParams]:
-        """Return all parameter sets: tiles that fit the registers."""
-        return shapes(channelwise(w), target)
 
     def values(self, w: Workload[Pool], params: WindowParams, target: Target) -> dict[str, object]:
         """Return the tiles; each tap is a maximum or a sum, which is divided at the end."""
@@ -369,10 +373,6 @@ class PoolTiles(Pooling[WindowParams], WindowTiles):
             **element_values(w, "{0}"),
             **step_values(w, 0, "v_max({0}, s)" if largest else "v_add({0}, s)", g),
         }  # fmt: skip
-
-    def cost(self, w: Workload[Pool], params: WindowParams, target: Target) -> float:
-        """Estimated cycles."""
-        return window_cycles(channelwise(w), params, target)
 
 
 def as_stored(dtype: DType) -> Epilogue:

@@ -14,6 +14,7 @@ from atc.backends.cpu.conv.depthwise import (
     Depthwise,
     Step,
     Tile,
+    Windowed,
     WindowParams,
     WindowTiles,
     channelwise,
@@ -21,9 +22,7 @@ from atc.backends.cpu.conv.depthwise import (
     input_place,
     is_bytes,
     pack_lanes,
-    shapes,
     tiles_of,
-    window_cycles,
 )
 from atc.backends.cpu.conv.dot_product import WORD
 from atc.backends.cpu.conv.word_reads import WordReads
@@ -40,7 +39,7 @@ READS = WordReads(
 )
 
 
-class DepthwiseBytes(Depthwise[WindowParams], WindowTiles):
+class DepthwiseBytes(WindowTiles, Depthwise[WindowParams]):
     """Depthwise convolution of bytes, r x c outputs at a time."""
 
     name = "conv_depthwise_bytes"
@@ -50,10 +49,6 @@ class DepthwiseBytes(Depthwise[WindowParams], WindowTiles):
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Bytes, where halves of vectors of 16 bits are multiplied."""
         return target.simd == "neon" and is_bytes(w) and super().accepts(w, target)
-
-    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WindowParams]:
-        """Return all parameter sets: tiles that fit the registers."""
-        return shapes(channelwise(w), target)
 
     def packs(
         self, w: Workload[ConvBlocked], params: WindowParams, target: Target
@@ -105,9 +100,9 @@ class DepthwiseBytes(Depthwise[WindowParams], WindowTiles):
             "tap": "int16x8_t", "tap_load": "vld1q_s16", "tap_size": 2 * g.block,
         }  # fmt: skip
 
-    def cost(self, w: Workload[ConvBlocked], params: WindowParams, target: Target) -> float:
+    def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
         """Estimated cycles."""
-        return FASTER * window_cycles(channelwise(w), params, target)
+        return FASTER * super().cost(w, params, target)
 
 
 KERNELS = (DepthwiseBytes(),)

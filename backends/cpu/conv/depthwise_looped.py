@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic
 
 from atc.backends.cpu.conv.cost import CALL
 from atc.backends.cpu.conv.depthwise import (
     Depthwise,
     Pooling,
+    WindowedT,
     as_stored,
     channelwise,
     is_bytes,
@@ -62,7 +64,19 @@ def vector_load(w: Workload) -> str:
     return f"{LOADS[w.input(0).dtype]}({{1}})"
 
 
-class DepthwiseLoops(Depthwise[LoopParams]):
+class WindowLoops(Generic[WindowedT]):
+    """Kernels of loops over windows, c outputs of a row at a time."""
+
+    def sets(self, w: Workload[WindowedT], target: Target) -> list[LoopParams]:
+        """Return enough accumulators to hide the latency of an addition."""
+        return [LoopParams(c=8), LoopParams(c=4)]
+
+    def cost(self, w: Workload[WindowedT], params: LoopParams, target: Target) -> float:
+        """Estimated cycles."""
+        return loop_cycles(target.machine, channelwise(w), params.c)
+
+
+class DepthwiseLoops(WindowLoops[ConvBlocked], Depthwise[LoopParams]):
     """Depthwise convolution, c outputs of a row at a time, loops over the window."""
 
     name = "conv_depthwise_loops"
@@ -72,10 +86,6 @@ class DepthwiseLoops(Depthwise[LoopParams]):
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Floats only."""
         return super().accepts(w, target) and not is_bytes(w)
-
-    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[LoopParams]:
-        """Return enough accumulators to hide the latency of an addition."""
-        return [LoopParams(c=8), LoopParams(c=4)]
 
     def values(
         self, w: Workload[ConvBlocked], params: LoopParams, target: Target
@@ -89,12 +99,8 @@ class DepthwiseLoops(Depthwise[LoopParams]):
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
-    def cost(self, w: Workload[ConvBlocked], params: LoopParams, target: Target) -> float:
-        """Estimated cycles."""
-        return loop_cycles(target.machine, channelwise(w), params.c)
 
-
-class PoolLoops(Pooling[LoopParams]):
+class PoolLoops(WindowLoops[Pool], Pooling[LoopParams]):
     """Pooling, c outputs of a row at a time, loops over the window."""
 
     name = "pool_simd_loops"
@@ -106,10 +112,6 @@ class PoolLoops(Pooling[LoopParams]):
         op = w.op
         counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
         return w.outputs[0].dtype in FLOATS and counted and super().accepts(w, target)
-
-    def sets(self, w: Workload[Pool], target: Target) -> list[LoopParams]:
-        """Return enough accumulators to hide the latency of an addition."""
-        return [LoopParams(c=8), LoopParams(c=4)]
 
     def values(self, w: Workload[Pool], params: LoopParams, target: Target) -> dict[str, object]:
         """Each tap is a maximum or a sum, which is divided at the end."""
@@ -124,10 +126,6 @@ class PoolLoops(Pooling[LoopParams]):
             "epilogue": TileEpilogue(as_stored(w.outputs[0].dtype), w, g, target),
             "element": c_type(w),
         }  # fmt: skip
-
-    def cost(self, w: Workload[Pool], params: LoopParams, target: Target) -> float:
-        """Estimated cycles."""
-        return loop_cycles(target.machine, channelwise(w), params.c)
 
 
 KERNELS = (DepthwiseLoops(), PoolLoops())

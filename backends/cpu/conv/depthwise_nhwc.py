@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
-from atc.backends.cpu.conv.depthwise import Windowed, channelwise
+from atc.backends.cpu.conv.depthwise import WindowedT, channelwise
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
@@ -19,8 +19,6 @@ from atc.backends.target import Target
 from atc.ir.graph import TensorType
 from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
 from atc.ir.view import View
-
-WindowedT = TypeVar("WindowedT", bound=Windowed)
 
 
 def has_channels_last(w: Workload, target: Target) -> bool:

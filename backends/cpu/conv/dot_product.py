@@ -7,7 +7,6 @@ fill 32 bits, broadcast, by vectors of such words of weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -16,19 +15,17 @@ from atc.backends.cpu.conv.blocked import (
     WIDE,
     PanelParams,
     StripedPanelParams,
-    Tile,
-    tile_name,
+    tile_values,
 )
 from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
 from atc.backends.render.tile_geometry import (
     Geometry,
-    cut_columns,
     geometry,
     panels,
     tile_count,
-    tile_rows,
     unroll,
 )  # fmt: skip
 from atc.backends.target import Target
@@ -41,6 +38,36 @@ WORD = 4
 """Bytes of a word."""
 UNROLLED = 4
 """Words whose steps are unrolled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elements:
+    """C types, functions and formats: how words are read, multiplied and summed."""
+
+    x: str
+    """The type of elements of x."""
+    weight: str
+    result: str
+    sums: str
+    reads: WordReads
+    """Reads of words of x."""
+    load: str
+    """What reads a vector of words of weights at {0}."""
+    dot: str
+    """The function that multiplies and adds."""
+    in_lanes: bool = False
+    """Whether that wants the lane of x, too."""
+    flip: str = ""
+    """A vector that `reads` use, if any."""
+    as_int16: bool = False
+    """Whether bytes are multiplied as integers of 16 bits, even ones and odd ones."""
+    bytewise: bool = False
+    """Whether each byte of a word meets a vector of weights of its own."""
+    halves: str = ""
+    """Whether both halves of a vector of weights are multiplied on their own, for sums that are
+    added at the end: "singly", or "pairs", two words at a time."""
+    paired: bool = False
+    """Whether pairs of products are summed in 16 bits; see `int8_pairs`."""
 
 
 @dataclass(frozen=True)
@@ -94,27 +121,13 @@ class Words:
             for first, count, n in (*cuts, *[last] * (rest > 0))
         ]
 
-    def values(self) -> dict[str, object]:
+    def values(self, e: Elements) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them, for the template."""
-        g, nv = self.g, self.nv
-        rows = tile_rows(g, self.p)
-        columns = cut_columns(g.cols, self.p)
-        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
-        tiles = {
-            (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
-            for r in sorted({rows, 1}) for n, _ in widths for c in columns
-        }  # fmt: skip
-        named = {t.name: t for t in tiles.values()}
-        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
-        line = LINE * self.per // self.size
+        g, line = self.g, LINE * self.per // self.size
         return {
-            "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
-            "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
-            "tile_of": lambda r, n, c: tiles[r, n, c].name, "interior": g.rows.interior,
+            **tile_values(g, self.p, self.nv),
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
-            "step": 1 if g.plain else g.block,
-            "as_int16": False, "bytewise": False, "paired": False, "in_lanes": False,
-            "halves": None, "joined": self.joined,
+            "e": e, "joined": self.joined,
             "apart": g.in_plane if self.joined > 1 else self.per,
             "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
         }  # fmt: skip

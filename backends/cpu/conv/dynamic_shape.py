@@ -8,7 +8,6 @@ range of its taps found when it runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
 
 from atc.backends.cpu.conv.blocked import (
     NARROW,
@@ -23,7 +22,7 @@ from atc.backends.cpu.conv.blocked import (
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panels
+from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panel_groups, panels
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -74,13 +73,11 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
         p, nv = params.p, params.nv
         g = geometry(w, p)
         widths = [p, *rests(p)]
-        sizes = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
-        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
+        groups = panel_groups(g.mb, nv)
         low, high = g.cols.interior
         return {
             "g": g, "p": p, "widths": widths, "low": low, "high": high,
-            "tiles": [_tile(c, n, g) for n, _ in sizes for c in widths],
-            "groups": [(n, count, firsts[k * sizes[0][1]]) for k, (n, count) in enumerate(sizes)],
+            "tiles": [_tile(c, n, g) for n, _, _ in groups for c in widths], "groups": groups,
             "bodies": input_blocks(g, 4), "step": 1 if g.plain else g.block,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip

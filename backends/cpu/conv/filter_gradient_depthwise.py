@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.cost import CALL
-from atc.backends.cpu.conv.depthwise import LINES, UNROLLED, Tile, tiles_of
+from atc.backends.cpu.conv.depthwise import Tile, groups_of_blocks, is_short, tiles_of
 from atc.backends.kernel import Kernel, KernelParams, Splittable, Workload, WorkSplit
-from atc.backends.render.axis import rows_and_columns, window_axes
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -63,7 +62,8 @@ class FilterGradientDepthwise(
         """Return the tiles that fit the registers beside the sums, or else the least."""
         g = _geometry(w)
         room = max(target.vector_registers - g.taps - 1, 1)
-        found = [DepthwiseParams(r=r, c=c) for r, c in SHAPES if r * c <= room and _short(g, r, c)]
+        shapes = [(r, c) for r, c in SHAPES if r * c <= room and is_short(g, r, c)]
+        found = [DepthwiseParams(r=r, c=c) for r, c in shapes]
         return [p for p in found if p.r <= g.rows.out and p.c <= g.cols.out] or found[-1:]
 
     def values(
@@ -111,23 +111,13 @@ class FilterGradientDepthwise(
 
 def _geometry(w: Workload[ConvFilterGradient]) -> Geometry:
     """Return the geometry of the convolution whose results g are the slopes of."""
-    x, g, window = w.input(0), w.input(1), w.op.window
-    block = g.shape[-1]
-    rows, cols = rows_and_columns(window_axes(window, g.shape[2:-1], x.shape[2:-1]))
-    return Geometry(g.shape[0], block, g.shape[1], block, 1, rows, cols, False)
+    return groups_of_blocks(w.op.window, w.input(1), w.input(0))
 
 
 def _met(tile: Tile) -> list[tuple[str, int]]:
     """Return the pixels of g in a tile that meet x, and their places."""
     users = {user for tap in tile.taps() for user, _ in tap.users}
     return [(c, place) for c, _, _, _, place in tile.outputs() if c in users]
-
-
-def _short(g: Geometry, rows: int, cols: int) -> bool:
-    """Return whether the tile functions aren't too long."""
-    down, across, _ = tiles_of(g, rows, cols)
-    lines = sum(d.width for d in down) * sum(a.width for a in across) * g.taps
-    return rows * cols * g.taps <= UNROLLED and lines <= LINES
 
 
 KERNELS = (FilterGradientDepthwise(),)

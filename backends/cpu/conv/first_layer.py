@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values, to_bf16
+from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, tile_sets
 from atc.backends.cpu.conv.int8 import (
     behind_starts,
+    byte_elements,
     byte_values,
     in_int8x4,
     in_whole_words,
@@ -28,6 +29,7 @@ from atc.backends.cpu.conv.int8 import (
 )
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import Geometry, geometry, panels
 from atc.backends.render.vector_expr import lanes
@@ -120,6 +122,7 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
     """
 
     op = ConvBlocked
+    template = "cpu/conv/first_layer.c.j2"
     portable = False
     batches = True
     bitwise_reproducible = True
@@ -152,6 +155,16 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
     ) -> Array:
         """Return weights, in rows of `taps` and not, in the order of use."""
         raise NotImplementedError
+
+    def image_values(self, w: Workload[ConvBlocked], padding: int) -> dict[str, object]:
+        """Return how the image is made, with a byte of padding."""
+        g = geometry(w, 1)
+        image = self.image(g)
+        return {
+            "source": f"image + {image.skip}" if image.skip else "image", "converted": True,
+            "image": image, "axes": g, "padding": padding, "given": w.input(0).dtype.c,
+            "itemsize": self.itemsize, "rounds": self.precision == "bf16",
+        }  # fmt: skip
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Plain channels, known weights of one group, one or two axes, dense taps across."""
@@ -190,7 +203,6 @@ class ConvFirstBytes(FirstLayer):
     """Words of four bytes."""
 
     name = "conv_first_bytes"
-    template = "cpu/conv/first_layer_int8.c.j2"
     per = WORD
     itemsize = 1
 
@@ -215,13 +227,10 @@ class ConvFirstBytes(FirstLayer):
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
-        """Return the tiles, and where the image lies."""
-        g = geometry(w, 1)
-        return {
-            **byte_values(w, self.words(w, params, target), target),
-            "source": "image", "converted": True, "image": self.image(g), "axes": g,
-            "padding": w.op.zero & 255,
-        }  # fmt: skip
+        """Return the tiles, and where the copied image lies."""
+        words = self.words(w, params, target)
+        values = byte_values(w, words, target, byte_elements(w, words, target))
+        return {**values, **self.image_values(w, w.op.zero & 255)}
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
@@ -233,7 +242,6 @@ class ConvFirstBf16(FirstLayer):
     """Words of two numbers of bfloat16."""
 
     name = "conv_first_bf16"
-    template = "cpu/conv/first_layer_bf16.c.j2"
     headers = ("bf16",)
     precision = "bf16"
     per = PAIR
@@ -252,20 +260,15 @@ class ConvFirstBf16(FirstLayer):
         self, dense: Array, taps: Array, words: Words, zero: int, target: Target
     ) -> Array:
         """Return pairs of weights, each in a float of the result."""
-        return words.pack(to_bf16(taps)).view(np.float32)
+        return words.pack(rounded_bits(taps)).view(np.float32)
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and where the rounded image lies."""
-        g = geometry(w, 1)
-        image = self.image(g)
-        return {
-            **pair_values(w, self.words(w, params, target), target),
-            "reads": WordReads("v_cast_f32(v_i32_broadcast({}))"),
-            "source": f"pairs + {image.skip}" if image.skip else "pairs",
-            "converted": True, "image": image, "axes": g,
-        }  # fmt: skip
+        reads = WordReads("v_cast_f32(v_i32_broadcast({}))")
+        values = pair_values(w, self.words(w, params, target), target, reads)
+        return {**values, **self.image_values(w, 0)}
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""

@@ -30,7 +30,7 @@ from atc.backends.cpu.conv.blocked import (
     is_depthwise,
     ungrouped,
 )
-from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
+from atc.backends.cpu.conv.dot_product import WORD, Elements, Words, in_words, tile_sets
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.cpu.matmul.int8 import (
     DOT_FEATURES,
@@ -301,14 +301,20 @@ class ConvBytes(
     ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
         words, read = direct_words(w, params, target), direct_reading(w, target)
-        values = byte_values(w, words, target, read)
-        if not by_halves(target):
-            return values
+        elements = byte_elements(w, words, target, read)
+        if by_halves(target):
+            elements = self._in_halves(w, elements, target, read)
+        return byte_values(w, words, target, elements, read)
+
+    def _in_halves(
+        self, w: Workload[ConvBlocked], elements: Elements, target: Target, read: Reading
+    ) -> Elements:
+        """Return elements whose words meet the halves of vectors of weights."""
         halves = "pairs" if w.narrow else "singly"
         flip = "neon_flipped{0}({1}, flip)" if shift(w, target, read) else "{1}"
         two, four = (flip.format(n, f"neon_spread{n}({{}})") for n in (2, 4))
         reads = WordReads(word_of(w, target, "v_i32_broadcast({})", read), two, four, WORD)
-        return {**values, "halves": halves, "in_lanes": False, "reads": reads}
+        return replace(elements, halves=halves, in_lanes=False, reads=reads)
 
     def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
         """Estimated cycles; by halves a word and a vector take three instructions or four."""
@@ -319,33 +325,37 @@ class ConvBytes(
         return cycles * (1 if params.p % SPREAD == 0 else APART)
 
 
-def byte_values(
+def byte_elements(
     w: Workload[ConvBlocked], words: Words, target: Target, read: Reading | None = None
-) -> dict[str, object]:
-    """Return what the template wants to know of a convolution of bytes, cut into words."""
-    op = w.op
-    g, single = words.g, bytewise(target)
+) -> Elements:
+    """Return how bytes are multiplied on a target."""
+    single, as_int16 = bytewise(target), words.size > WORD
     read = read or reading_of(w, target)
-    flipped, zero = shift(w, target, read) != 0, zero_point(w, target, read)
-    epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    table = Starts(g, zero)
-    started, as_int16 = zero != 0, words.size > WORD
-    starts = table.size
-    packed = f"(const int16_t *)(const void *)(x1 + {starts})" if as_int16 else "x1"
-    by_lane = _lane_dot(words, target, read)
+    flipped, by_lane = shift(w, target, read) != 0, _lane_dot(words, target, read)
     dot = by_lane or ("v_dot2" if as_int16 else read.dot)
-    load = "v_i32_load((const int32_t *)(const void *)({}))"
+    return Elements(
+        x=w.input(0).dtype.c, weight="int16_t" if as_int16 else "int8_t",
+        result=w.outputs[0].dtype.c, sums="vi32", reads=_reads(w, target, by_lane != "", read),
+        load="rvv_load_i16({})" if single else "v_i32_load((const int32_t *)(const void *)({}))",
+        dot="rvv_add_products" if single else dot, in_lanes=by_lane != "",
+        flip="v_i32_set1((int32_t)0x80808080u)" if flipped and not single else "",
+        as_int16=as_int16 and not single, bytewise=single,
+    )  # fmt: skip
+
+
+def byte_values(
+    w: Workload[ConvBlocked], words: Words, target: Target, elements: Elements,
+    read: Reading | None = None,
+) -> dict[str, object]:  # fmt: skip
+    """Return what the template wants to know of a convolution of bytes, cut into words."""
+    zero, as_int16 = zero_point(w, target, read), words.size > WORD
+    epilogue = TileEpilogue(w.op.epilogue, w, words.g, target, DType.INT32)
+    table = Starts(words.g, zero)
+    weights = f"(const int16_t *)(const void *)(x1 + {table.size})"
     return {
-        **words.values(), "element": w.input(0).dtype.c, "as_int16": as_int16 and not single,
-        "bytewise": single, "weight": "int16_t" if as_int16 else "int8_t",
-        "dot": "rvv_add_products" if single else dot, "in_lanes": by_lane != "",
-        "result": w.outputs[0].dtype.c, "sums": "vi32",
-        "reads": _reads(w, target, by_lane != "", read),
-        "load": "rvv_load_i16({})" if single else load,
-        "flip": "v_i32_set1((int32_t)0x80808080u)" if flipped and not single else "",
-        "start": _starting(epilogue, table), "started": started,
-        "starts": 0 if as_int16 else starts, "source": "x0", "packed": packed,
-        "converted": False, "epilogue": epilogue,
+        **words.values(elements), "start": _starting(epilogue, table), "started": zero != 0,
+        "starts": 0 if as_int16 else table.size, "source": "x0",
+        "packed": weights if as_int16 else "x1", "converted": False, "epilogue": epilogue,
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ word, before the rest is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
@@ -22,6 +23,7 @@ from atc.backends.cpu.conv.dot_product import WORD, Words, in_words
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
     behind_starts,
+    byte_elements,
     byte_values,
     splits,
     word_of,
@@ -97,14 +99,14 @@ class ConvBytesPairs(ConvBytes):
     ) -> dict[str, object]:
         """Return the tiles, and where the parts of the packed weights are."""
         words = in_words(w, params, WORD)
-        common, g = byte_values(w, words, target), words.g
-        shuffled, count = "avx_shuffled_bytes({}, order)", len(panels(g.mb, words.nv))
+        reads = WordReads(word_of(w, target, "avx_shuffled_bytes({}, order)"))
+        elements = replace(byte_elements(w, words, target), paired=True, reads=reads)
+        g, count = words.g, len(panels(words.g.mb, words.nv))
         orders = g.supers * g.mb * g.block * (STARTS + words.depth * WORD)
         index = orders + g.supers * count * words.iterations * g.block
         return {
-            **common, "paired": True, "panel_count": count,
+            **byte_values(w, words, target, elements), "panel_count": count,
             "word": word_of(w, target, "v_i32_broadcast({})"),
-            "reads": WordReads(word_of(w, target, shuffled)),
             "orders": orders, "index": index, "entry": PLACE + g.block * WORD,
             "clipped": index + (g.supers * g.mb * g.taps + 1) * PLACE,
         }  # fmt: skip

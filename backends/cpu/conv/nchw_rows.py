@@ -26,7 +26,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
-from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value, maximum, minimum
@@ -126,7 +126,7 @@ def planes_of(w: Workload[Conv], target: Target) -> Planes:
     op = w.op
     x, weights = operand_types(w)
     y = w.outputs[0]
-    rows, cols = rows_and_columns(window_axes(op.window, y.shape[2:], x.shape[2:]))
+    rows, cols = plane_axes(op.window, y.shape[2:], x.shape[2:])
     filters = weights.shape[0] // op.group
     return Planes(
         x.shape[0], op.group, weights.shape[1], filters, rows, cols, lanes(target),

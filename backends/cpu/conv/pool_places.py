@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from atc.backends.cpu.conv.pool_planes import pooled_axes
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.axis import Axis, rows_and_columns, window_axes
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -32,13 +32,13 @@ class PoolPlaces(Kernel[Pool]):
             return False
         if op.window.rank > 2 or lanes(target) < 2:
             return False
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         low, high = cols.interior
         return rows.covered and cols.covered and high - low >= lanes(target)
 
     def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Rows, columns and those of them that vectors take."""
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         low, high = cols.interior
         line, width = rows.dilation * cols.size, lanes(target)
         return {
@@ -52,11 +52,6 @@ class PoolPlaces(Kernel[Pool]):
     def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
         """Estimated cycles."""
         return TAP * w.outputs[0].size * prod(w.op.window.kernel)
-
-
-def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
-    x, y = w.input(0), w.outputs[0]
-    return rows_and_columns(window_axes(w.op.window, y.shape[2:], x.shape[2:]))
 
 
 KERNELS = (PoolPlaces(),)

@@ -14,7 +14,7 @@ from math import prod
 from atc.backends.cpu.conv.cost import CALL
 from atc.backends.cpu.conv.depthwise import UNROLLED
 from atc.backends.kernel import Kernel, KernelParams, Workload
-from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Columns, cut_columns
 from atc.backends.render.vector_expr import lanes
@@ -154,7 +154,7 @@ class PoolPlanes(Kernel[Pool, RowsParams]):
             return False
         if is_dynamic((x, y)) or y.size == 0 or op.window.rank > 2 or lanes(target) < 2:
             return False
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         if not rows.covered or not cols.covered or rows.kernel * cols.kernel > UNROLLED:
             return False
         whole = all(
@@ -165,14 +165,14 @@ class PoolPlanes(Kernel[Pool, RowsParams]):
 
     def parameters(self, w: Workload[Pool], target: Target) -> Sequence[RowsParams]:
         """Return tiles that aren't too long."""
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         every = rows.kernel * cols.kernel
         sets = [RowsParams(r=r) for r in ROWS if r == 1 or r * every <= UNROLLED and r <= rows.out]
         return sorted(sets, key=lambda p: self.cost(w, p, target))
 
     def scratch(self, w: Workload[Pool], params: RowsParams, target: Target) -> int:
         """Reserve the copies of a tile's rows for each vector that meets padding."""
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         across = Across(cols, lanes(target))
         copies = sum(s.copied for s in across.spots())
         return 4 * copies * across.span * rows.span(params.r)
@@ -180,7 +180,7 @@ class PoolPlanes(Kernel[Pool, RowsParams]):
     def values(self, w: Workload[Pool], params: RowsParams, target: Target) -> dict[str, object]:
         """Return the tiles, the vectors of a row, and what becomes of each result."""
         op = w.op
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         across, largest = Across(cols, lanes(target)), op.how == "Max"
         combine = "v_max" if largest else "v_add"
         even = largest or op.count_include_pad or rows.inside and cols.inside
@@ -208,7 +208,7 @@ class PoolPlanes(Kernel[Pool, RowsParams]):
 
     def cost(self, w: Workload[Pool], params: RowsParams, target: Target) -> float:
         """Estimated cycles."""
-        rows, cols = _axes(w)
+        rows, cols = pooled_axes(w)
         across, size, machine = Across(cols, lanes(target)), target.vector_bytes, target.machine
         loads = len(across.reads) * (2 if across.pairs else 1) / machine.load_rate(size)
         if cols.stride > 2:
@@ -231,9 +231,10 @@ def _counts(cols: Axis, lanes: int) -> list[int]:
     return [*inside, *[1] * max(0, lanes - cols.out)]
 
 
-def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
+def pooled_axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
+    """Return the rows and the columns that are pooled over."""
     x, y = w.input(0), w.outputs[0]
-    return rows_and_columns(window_axes(w.op.window, y.shape[2:], x.shape[2:]))
+    return plane_axes(w.op.window, y.shape[2:], x.shape[2:])
 
 
 KERNELS = (PoolPlanes(),)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 
 from atc.backends.cpu.conv.blocked import (
     BY_LANE,
@@ -21,6 +20,7 @@ from atc.backends.cpu.conv.blocked import (
     Run,
     by_lane,
     cheapest,
+    input_blocks,
     name_of_panels,
     packed_panels,
     read_at_once,
@@ -45,8 +45,8 @@ from atc.backends.render.tile_geometry import (
     Geometry,
     cut_columns,
     geometry,
+    panel_groups,
     panels,
-    unroll,
 )
 from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
@@ -260,18 +260,13 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         m, p, nv, u = params.m, params.p, params.nv, params.u
         g = geometry(w, 1)
         tiles = grid(g, params)
-        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        groups = panel_groups(g.mb, nv)
         counts = (tiles.block,) if tiles.counted else (tiles.block, tiles.rest)
         cuts = {n: cut_columns(Axis(n, n), p) for n in counts if n}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
         sizes = [p, *rests(p)] if tiles.counted else sizes
-        products = [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})]
-        whole, rest = divmod(g.ic, g.block)
-        bodies = [
-            {"first": first, "count": count, "steps": steps, "u": unroll(steps, u)}
-            for first, count, steps in ((0, whole, g.block), (whole, 1, rest))
-            if count and steps
-        ]
+        products = [Product(t, n) for t in sizes for n in sorted({n for n, _, _ in groups})]
+        bodies = input_blocks(g, u)
         passes, line = sum(c.count for c in cuts[tiles.block]), stored_weights(w).line
         lines = -(-u * nv * g.block // (line * passes)) if params.pf and passes <= 16 else 0
         raw = raw_filters(g, params)
@@ -286,9 +281,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             share = pairs.product.share(pairs.tiles(tiles.block)) if streams else 0
         return {
             "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
-            "pairs": pairs,
-            "groups": [(n, count, widths[0][0] * widths[0][1] * k)
-                       for k, (n, count) in enumerate(widths)],
+            "pairs": pairs, "groups": groups,
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
             "into": input_lines(m), "back": output_lines(m),

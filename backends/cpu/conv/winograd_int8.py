@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from math import lcm
 
 import numpy as np
@@ -36,7 +35,7 @@ from atc.backends.cpu.matmul.int8 import Reading
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
-from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, panels
+from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, panel_groups, panels
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -210,7 +209,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         """Return transforms, products and the loops over blocks of tiles."""
         plan, of, nv = plan_of(w, params), exact_matrices(params.m), params.nv
         g = plan.g
-        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        groups = panel_groups(g.mb, nv)
         cuts = {n: cut_columns(Axis(n, n), params.p) for n in {*plan.grid.blocks}}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
         epilogue = TileEpilogue(w.op.epilogue, w, g, target, DType.INT32)
@@ -218,9 +217,8 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         start = "v_i32_load(starts)"
         return {
             "g": g, "plan": plan, "m": plan.m, "n": plan.n, "cuts": cuts, "epilogue": epilogue,
-            "products": [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})],
-            "panels": [(n, count, widths[0][0] * widths[0][1] * k)
-                       for k, (n, count) in enumerate(widths)],
+            "products": [Product(t, n) for t in sizes for n in sorted({n for n, _, _ in groups})],
+            "panels": groups,
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "inverse": of.inverse, "shift": of.shift,

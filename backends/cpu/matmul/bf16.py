@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
@@ -25,17 +24,18 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import read_mode
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
+from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
@@ -52,24 +52,12 @@ def is_float_product(w: Workload[MatMul]) -> bool:
     return floats and op.k > 0 and prod(op.loops) > 0
 
 
-def kept_batch(op: MatMul) -> tuple[int, ...]:
-    """Return the extents of B's batches; those that it broadcasts over are kept once."""
-    return tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
-
-
-def packed_base(op: MatMul, outer: Sequence[str], size: int) -> str:
-    """Return where each batch of packed B begins, if one takes `size` elements."""
-    steps = zip(op.b_view.strides[:-2], dense(kept_batch(op)).strides, strict=True)
-    return address(View(tuple(0 if s == 0 else t * size for s, t in steps)), [*outer])
-
-
 def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
     """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], filled up with zeros."""
-    batch, pairs, panels = kept_batch(op), -(-op.k // 2), -(-op.n // width)
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    padded = np.zeros((prod(batch), 2 * pairs, panels * width), ml_dtypes.bfloat16)
-    with np.errstate(over="ignore"):  # an infinity, as when the network rounds
-        padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
+    pairs, panels = -(-op.k // 2), -(-op.n // width)
+    full = gathered_b(op, b).reshape(-1, op.k, op.n)
+    padded = np.zeros((len(full), 2 * pairs, panels * width), np.uint16)
+    padded[:, : op.k, : op.n] = rounded_bits(full)
     split = padded.reshape(-1, pairs, 2, panels, width).transpose(0, 3, 1, 4, 2)
     return np.ascontiguousarray(split).view(np.float32)[..., 0]
 
@@ -138,10 +126,10 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
             "functions": [text.function(p, t) for p in panels for t in tiles],
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"),
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "a_base": batch_base(op.a_view, outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
-            "b_base": packed_base(op, outer, size) if mode == "packed"
-            else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, size) if mode == "packed"
+            else batch_base(op.b_view, outer),
             "panel_step": pairs * width if mode == "packed" else width * bn, "prefetch": prefetch,
         }  # fmt: skip
 
@@ -248,22 +236,9 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        places, memory = self.finish.parameters
-        parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
-        name = f"tile_{panel.name}_{tile.rows}"
-        vectors = range(panel.vectors)
-        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
-        head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
-
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        value = self.finish.value(name, row, column, part)
-        return {
-            "name": name, "place": plus("y", row * self.n + column), "part": part, "value": value,
-            "row": row, "vector": vector,
-        }  # fmt: skip
+        operands = ["const float *a", "const float *b", *["const float *next"] * self.shared]
+        found = results(self.finish, panel, tile, self.n, self.lanes)
+        return {**tile_function(self.finish, panel, tile, operands), "results": found}
 
     def arguments(self, y: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""

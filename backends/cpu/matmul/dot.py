@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, FMA_WAIT, Tile, row_tiles
+from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.render.expr import address
@@ -22,7 +23,7 @@ from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 COLUMNS = (4, 2, 1, 3)
 """Columns of a tile, the most useful first."""
@@ -79,7 +80,11 @@ class MatMulDot(Kernel[MatMul, DotParams]):
     def packs(self, w: Workload[MatMul], params: DotParams, target: Target) -> Mapping[int, Pack]:
         """Lay the columns of constant B densely."""
         op = w.op
-        return {1: lambda b: _columns(op, b)} if w.constant[1] else {}
+
+        def pack(b: Array) -> Array:
+            return np.ascontiguousarray(np.swapaxes(gathered_b(op, b), -1, -2))
+
+        return {1: pack} if w.constant[1] else {}
 
     def values(self, w: Workload[MatMul], params: DotParams, target: Target) -> dict[str, object]:
         """Tiles, the operands' addresses and the epilogue."""
@@ -88,10 +93,9 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         outer = [v for v, _ in batch]
         nr, phases, width = params.nr, params.phases, lanes(target)
         finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
-        strides = op.b_view.strides
-        b_base, bn = View(strides[:-2], op.b_view.offset), strides[-1]
+        b_base, bn = batch_base(op.b_view, outer), op.b_view.strides[-1]
         if w.constant[1]:
-            b_base, bn = _packed_base(op), op.k
+            b_base, bn = packed_base(op.batch, op.b_view, outer, op.k * op.n), op.k
         y = address(dense(op.loops), [*outer, "i", "j"])
         rows = row_tiles(op.m, params.mr)
         shapes = [(c, t) for c in _column_tiles(op.n, nr) for t in rows]
@@ -99,8 +103,8 @@ class MatMulDot(Kernel[MatMul, DotParams]):
             "batch": batch, "op": op, "phases": phases, "lanes": width,
             "iterations": op.k // (width * phases), "single": op.k // width % phases,
             "rest": op.k % width, "am": op.a_view.strides[-2], "bn": bn,
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": address(b_base, outer), "epilogues": finish.functions(False, True),
+            "a_base": batch_base(op.a_view, outer),
+            "b_base": b_base, "epilogues": finish.functions(False, True),
             "functions": [_function(finish, t, c, op.n) for c, t in shapes],
             "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
         }  # fmt: skip
@@ -131,21 +135,6 @@ def _column_tiles(n: int, nr: int) -> list[Tile]:
     """Return the tiles of nr columns, and the one of what is left."""
     tiles = [Tile(nr, n // nr, 0), Tile(n % nr, 1, n - n % nr)]
     return [t for t in tiles if t.rows and t.count]
-
-
-def _columns(op: MatMul, b: Array) -> Array:
-    """Return constant B as [*batch, n, k]; batches that it broadcasts over are kept once."""
-    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    return np.ascontiguousarray(np.swapaxes(full, -1, -2))
-
-
-def _packed_base(op: MatMul) -> View:
-    """Return where each batch of packed B begins."""
-    strides = op.b_view.strides[:-2]
-    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
-    steps = zip(strides, kept, strict=True)
-    return View(tuple(0 if s == 0 else t * op.k * op.n for s, t in steps))
 
 
 def _function(finish: EpilogueFunctions, rows: Tile, columns: Tile, n: int) -> dict[str, object]:

@@ -33,7 +33,7 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, TileText, has_typed_epilogue
-from atc.backends.cpu.matmul.operands import read_mode
+from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
@@ -43,7 +43,7 @@ from atc.dims import is_dynamic
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 WORD = 4
 """Bytes of a word: products that a step sums."""
@@ -179,17 +179,16 @@ def pack_int8x4(
     columns and depth are filled up with zeros.
     """
     op, (p, q), word = w.op, zeros(w, read), read.word
-    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
+    full = gathered_b(op, b).reshape(-1, op.k, op.n).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
     panels, depth = -(-op.n // width), -(-op.k // word)
-    padded = np.zeros((prod(batch), depth * word, panels * width), np.int8)
-    padded[:, : op.k, : op.n] = signed.reshape(-1, op.k, op.n)
+    padded = np.zeros((len(full), depth * word, panels * width), np.int8)
+    padded[:, : op.k, : op.n] = signed
     words = padded.reshape(-1, depth, word, panels, width).transpose(0, 3, 1, 4, 2)
     parts = [words.reshape(len(padded), -1)]
     if p:
         starts = np.zeros((len(padded), panels * width), np.int64)
-        starts[:, : op.n] = op.k * p * q - p * signed.reshape(-1, op.k, op.n).sum(1)
+        starts[:, : op.n] = op.k * p * q - p * signed.sum(1)
         parts.insert(0, starts.astype(np.int32).view(np.int8))
     return np.ascontiguousarray(np.concatenate(parts, 1)).view(b.dtype)
 
@@ -271,7 +270,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "lanes": lanes(target), "phases": params.phases, "depth": depth, "word_bytes": word,
             "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
             "tiles": tiles, "panels": panels,
-            "functions": [text.function(p, t) for p in panels for t in tiles],
+            "functions": [text.function(p, t) for p in panels for t in tiles], "start": text.start,
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {y}"),
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
@@ -279,7 +278,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "by_lane": lane_dot(target), "halves": in_lanes(target) and not lane_dot(target),
             "pairs": in_pairs(w, target), "few": FEW,
             "flip_b": operand_type(w, 1) is DType.UINT8,
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "a_base": batch_base(op.a_view, outer),
             "b_base": self._b_base(w, outer, width, read),
             "am": memory.row, "start_bytes": 4 * memory.columns,
         }  # fmt: skip
@@ -289,14 +288,11 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
     ) -> str:
         """Return where a batch of B begins, in packed B or in the operand."""
         op, word = w.op, read.word
-        strides = op.b_view.strides[:-2]
         if not w.constant[1]:
-            return address(View(strides, op.b_view.offset), outer)
-        kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
+            return batch_base(op.b_view, outer)
         columns = -(-op.n // width) * width
         size = columns * (-(-op.k // word) * word + (4 if zeros(w, read)[0] else 0))
-        steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
-        return address(View(steps), outer)
+        return packed_base(op.batch, op.b_view, outer, size)
 
     def cost(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> float:
         """Cycles of all tiles, of packing, and of waiting for memory."""

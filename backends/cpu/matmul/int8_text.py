@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
-from atc.backends.cpu.matmul.text import plus, wrapped
+from atc.backends.cpu.matmul.text import Result, plus, results, tile_function, wrapped
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
     integral,
@@ -78,6 +78,12 @@ class BytesEpilogueFunctions:
         """The C parameters of the operands."""
         return [f"const {self.types[int(x[1:]) - self.first].c} *{x}" for x in self.extras]
 
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the operands."""
+        places = [f"ptrdiff_t {v}" for v in self.places]
+        return places, [f"{self.result.c} *y", *self.operands]
+
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
         wanted = [("finish", "")] * whole + [("finish_part", "count")] * partial
@@ -121,17 +127,11 @@ class TileText:
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
         a, finish = self.w.input(0), self.finish
-        parameters = [f"const {a.dtype.c} *a", "const int8_t *b"]
-        parameters += ["const int32_t *starts"] * self.started
-        parameters += ["const int32_t *rows"] * self.rows
-        parameters += [f"ptrdiff_t {v}" for v in finish.places]
-        parameters += [f"{finish.result.c} *y", *finish.operands]
-        name = f"tile_{panel.name}_{tile.rows}"
-        results = [
-            self._result(panel, r, v) for r in range(tile.rows) for v in range(panel.vectors)
-        ]
-        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
+        operands = [f"const {a.dtype.c} *a", "const int8_t *b"]
+        operands += ["const int32_t *starts"] * self.started
+        operands += ["const int32_t *rows"] * self.rows
+        found = results(finish, panel, tile, finish.w.op.n, self.lanes)
+        return {**tile_function(finish, panel, tile, operands), "results": found}
 
     def arguments(self, target: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""
@@ -140,17 +140,10 @@ class TileText:
             given[0] = "starts"
         return ", ".join((*given, *self.finish.places, target, *self.finish.extras))
 
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        op = self.finish.w.op
-        place = plus("y", row * op.n + column)
-        store = self.finish.store(place, name, row, column, part)
-        start = f"v_i32_load({plus('starts', column)})" if self.started else "v_i32_set1(0)"
-        own = f"v_i32_set1(rows[{row}])"
-        if self.rows:
-            start = f"v_i32_add({start}, {own})" if self.started else own
-        started = self.started or self.rows
-        return {"name": name, "start": start, "store": store, "started": started}
-
-
+    def start(self, result: Result) -> str:
+        """Return what sums start with."""
+        column, own = plus("starts", result.vector * self.lanes), f"v_i32_set1(rows[{result.row}])"
+        start = f"v_i32_load({column})" if self.started else "v_i32_set1(0)"
+        if not self.rows:
+            return start
+        return f"v_i32_add({start}, {own})" if self.started else own

@@ -1,9 +1,14 @@
-"""Facts that kernels of MatMul ask of a workload: its op, and how B is read."""
+"""Facts that kernels of MatMul ask of a workload: how B is read, where batches of operands lie."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atc.backends.kernel import Workload
+from atc.backends.render.expr import address
+from atc.ir.graph import Array
 from atc.ir.ops import MatMul
+from atc.ir.view import View, dense, gather_view
 
 
 def read_mode(w: Workload[MatMul]) -> str:
@@ -13,3 +18,24 @@ def read_mode(w: Workload[MatMul]) -> str:
     if w.constant[1]:
         return "packed"
     return "rows" if column == 1 else "columns" if row == 1 else "any"
+
+
+def batch_base(view: View, outer: Sequence[str]) -> str:
+    """Return the C place of a batch of an operand, by the variables of the batch loops."""
+    return address(View(view.strides[:-2], view.offset), [*outer])
+
+
+def packed_base(batch: Sequence[int], view: View, outer: Sequence[str], size: int) -> str:
+    """Return the C place of a batch of a packed operand, each of which takes `size` elements."""
+    steps = zip(view.strides[:-2], dense(kept_batch(batch, view)).strides, strict=True)
+    return address(View(tuple(0 if s == 0 else t * size for s, t in steps)), [*outer])
+
+
+def kept_batch(batch: Sequence[int], view: View) -> tuple[int, ...]:
+    """Return the batch of a packed operand: what it broadcasts over is kept once."""
+    return tuple(1 if s == 0 else n for n, s in zip(batch, view.strides[:-2], strict=True))
+
+
+def gathered_b(op: MatMul, b: Array) -> Array:
+    """Return constant B, read through its view, as [*kept batch, k, n]."""
+    return gather_view(b, (*kept_batch(op.batch, op.b_view), op.k, op.n), op.b_view)

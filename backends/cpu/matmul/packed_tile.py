@@ -26,7 +26,7 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )  # fmt: skip
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
@@ -147,13 +147,16 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         panels, tiles = column_panels(op.n, params.nv, width), row_tiles(op.m, params.mr)
         finish, chunk = EpilogueFunctions(op.epilogue, (), 4), _chunk(w, params, target)
         group, grouped = chunk // (params.nv * width), None
-        functions = [
-            tile_function(finish, op.n, parameters, p, t, width) for p in panels for t in tiles
-        ]
+
+        def function(panel: Panel, tile: Tile) -> dict[str, object]:
+            stores = [c.store for c in results(finish, panel, tile, op.n, width)]
+            return {**tile_function(finish, panel, tile, parameters), "stores": stores}
+
+        functions = [function(p, t) for p in panels for t in tiles]
         if group > 1:
             single = next(t for t in tiles if t.rows == 1)
             panel = Panel("group", 0, panels[0].count, chunk, chunk // width, 0)
-            grouped = tile_function(finish, op.n, parameters, panel, single, width)
+            grouped = function(panel, single)
             functions.append(grouped)
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
@@ -248,26 +251,6 @@ def _crowd(op: MatMulPacked) -> bool:
     More of them than ways evict each other.
     """
     return max_value(op.m) > 4 and op.k * 4 % PAGE == 0
-
-
-def tile_function(
-    finish: EpilogueFunctions, n: int, parameters: Sequence[str], panel: Panel, tile: Tile,
-    width: int,
-) -> dict[str, object]:  # fmt: skip
-    """Return the head of a tile's function, and where each accumulator goes, of rows of n."""
-    places, memory = finish.parameters
-    name = f"tile_{panel.name}_{tile.rows}"
-    stores = []
-    for r in range(tile.rows):
-        for v in range(panel.vectors):
-            part = panel.part if v == panel.vectors - 1 else 0
-            value = finish.value(f"c{r}_{v}", r, v * width, part)
-            place = plus("y", r * n + v * width)
-            stores.append(
-                f"v_store_n({place}, {value}, {part});" if part else f"v_store({place}, {value});"
-            )
-    head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
-    return {"name": name, "panel": panel, "tile": tile, "head": head, "stores": stores}
 
 
 KERNELS = (MatMulUnpackingTile(),)

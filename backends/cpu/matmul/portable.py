@@ -7,13 +7,14 @@ from math import prod
 
 import numpy as np
 
+from atc.backends.cpu.matmul.operands import gathered_b, kept_batch, packed_base
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense
 
 COLUMNS = 16
 """Columns computed together: one cache line of floats."""
@@ -42,8 +43,7 @@ def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
 
     Batches that B broadcasts over are kept once.
     """
-    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
-    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
+    full, batch = gathered_b(op, b), kept_batch(op.batch, op.b_view)
     whole, rest = divmod(op.n, nb)
     panels = np.zeros((*batch, whole + (rest > 0), op.k, nb), full.dtype)
     split = full[..., : whole * nb].reshape(*batch, op.k, whole, nb)
@@ -115,13 +115,10 @@ def _centred(value: str, zero: int) -> str:
 
 def _packed_place(op: MatMul, outer: list[str]) -> str:
     """Return the C index of B[p, j0 + j] in the panels that `pack_columns` makes."""
-    batch_strides = op.b_view.strides[:-2]
-    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, batch_strides, strict=True)])
     size = op.k * COLUMNS * -(-op.n // COLUMNS)
-    steps = zip(batch_strides, kept.strides, strict=True)
-    panels = View(tuple(0 if s == 0 else t * size for s, t in steps))
+    base = packed_base(op.batch, op.b_view, outer, size)
     inner = f"j0 * {op.k} + p * {COLUMNS} + j"
-    return f"{address(panels, outer)} + {inner}" if any(panels.strides) else inner
+    return f"{base} + {inner}" if base != "0" else inner
 
 
 KERNELS = (MatMulRows(),)

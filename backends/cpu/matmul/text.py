@@ -6,11 +6,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import read_at, read_views, vector_epilogue_lines
+from atc.backends.render.vector_expr import (
+    read_at,
+    read_views,
+    store_vector,
+    vector_epilogue_lines,
+)
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Input
+from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 
 
@@ -32,6 +40,77 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
     text = f"{start.replace(' ', chr(0))}{', '.join(whole)})"
     filled = textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
     return filled.replace("\0", " ")
+
+
+@dataclass(frozen=True)
+class Result:
+    """An accumulator of a tile, the place of its sums in y, and the statement that stores them.
+
+    `part` are the columns of a vector that isn't whole, else 0.
+    """
+
+    name: str
+    row: int
+    vector: int
+    part: int
+    place: str
+    store: str
+
+
+def accumulators(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
+    """Return row, vector, and the columns of a vector that isn't whole, of each accumulator."""
+    last = panel.vectors - 1
+    return [(r, v, panel.part if v == last else 0)
+            for r in range(tile.rows) for v in range(panel.vectors)]  # fmt: skip
+
+
+def results(finish: Finish, panel: Panel, tile: Tile, n: int, lanes: int) -> list[Result]:
+    """Return the accumulators c<row>_<vector> of a tile, whose results lie in rows of n."""
+    found = []
+    for r, v, part in accumulators(panel, tile):
+        name, place = f"c{r}_{v}", spot("y", r, n, v * lanes)
+        store = finish.store(place, name, r, v * lanes, part)
+        found.append(Result(name, r, v, part, place, store))
+    return found
+
+
+class Finish(Protocol):
+    """What finishes vectors of sums, of any type, and stores them."""
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """Variables of the batch loops."""
+
+    @property
+    def places(self) -> list[str]:
+        """The loop variables that the epilogue's operands are read at."""
+
+    @property
+    def extras(self) -> list[str]:
+        """The arguments of a tile beside places and y."""
+
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the extras."""
+
+    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
+        """Return head, lines and value of the functions that the epilogue needs."""
+
+    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+        """Return the statement that stores sums at row i + row and column j + column."""
+
+
+def tile_function(
+    finish: Finish, panel: Panel, tile: Tile, operands: Sequence[str], flags: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return the name and the head of a tile's function.
+
+    Its parameters are the product's operands, places of the epilogue's, flags, and memory.
+    """
+    places, memory = finish.parameters
+    name = f"tile_{panel.name}_{tile.rows}"
+    head = wrapped(f"static K_NOINLINE void {name}(", [*operands, *places, *flags, *memory])
+    return {"name": name, "panel": panel, "tile": tile, "head": head}
 
 
 @dataclass(frozen=True)
@@ -89,6 +168,11 @@ class EpilogueFunctions:
         extents = ["dims"] * self.reads_extents
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
+
+    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+        """Return the statement that stores sums at row i + row and column j + column."""
+        value = self.value(sums, row, column, part)
+        return store_vector(DType.FLOAT, place, value, str(part) if part else "")
 
     def awaited(
         self, sizes: Sequence[int], nearby: int, rows: int, columns: Sequence[int]

@@ -28,9 +28,10 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
+from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -42,7 +43,7 @@ from atc.dims import Dim, is_dynamic, lower_bound, max_value
 from atc.ir.expr import cost
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense
+from atc.ir.view import dense
 
 WIDTHS = (2, 3, 4, 1, 5, 6)
 STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
@@ -208,12 +209,12 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments,
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "a_base": batch_base(op.a_view, outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
             "room": depth * self._panel_room(w, params, target), "partitions": params.partitions,
-            "b_base": _b_base(op, outer, width) if mode == "packed"
-            else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, op.k * width * -(-op.n // width))
+            if mode == "packed" else batch_base(op.b_view, outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
@@ -357,15 +358,6 @@ def _worth_copying(w: Workload[MatMul], mr: int) -> bool:
     return read_mode(w, copy=False) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
 
 
-def _b_base(op: MatMul, outer: list[str], width: int) -> str:
-    """Return where the panels of a batch begin in packed B; broadcast batches are kept once."""
-    strides = op.b_view.strides[:-2]
-    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
-    size = op.k * width * -(-op.n // width)
-    steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
-    return address(View(steps), outer)
-
-
 def _leaves(w: Workload[MatMul], target: Target) -> bool:
     """Return whether the result is so large that its lines are far away when they are written."""
     y = w.outputs[0]
@@ -400,14 +392,9 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        places, memory = self.finish.parameters
         b = f"const {self.weights.c} *"
-        parameters = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
-        parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
-        name = f"tile_{panel.name}_{tile.rows}"
-        vectors = range(panel.vectors)
-        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
-        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+        operands = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
+        flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
             phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
@@ -416,8 +403,8 @@ class _TileText:
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
-            "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
-            "phases": phases, "awaited": awaited,
+            **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
+            "awaited": awaited, "results": results(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:
@@ -428,13 +415,6 @@ class _TileText:
         whole = self.finish.value("result", 0, 0, 0)
         part = self.finish.value("result", 0, 0, "(size_t)columns")
         return {"rows": rows, "head": head, "whole": whole, "part": part}
-
-    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
-        name, column = f"c{row}_{vector}", vector * self.lanes
-        part = panel.part if vector == panel.vectors - 1 else 0
-        place = spot("y", row, self.n, column)
-        value = self.finish.value(name, row, column, part)
-        return {"name": name, "place": place, "part": part, "value": value}
 
     @property
     def arguments(self) -> str:

@@ -17,9 +17,10 @@ from atc.backends.cpu.matmul.cost import (
     tile_count,
     vector_kinds,
 )
+from atc.backends.cpu.matmul.operands import batch_base, kept_batch, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, wrapped
-from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_function
+from atc.backends.kernel import Kernel, KernelParams, Pack, ParamsT, Workload, weight_type
 from atc.backends.render.expr import address
 from atc.backends.render.inner_product import (
     BALANCING,
@@ -36,7 +37,7 @@ from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
-from atc.ir.view import View, dense, gather_view
+from atc.ir.view import dense, gather_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +54,71 @@ class GroupParams(KernelParams):
     panels: int
 
 
-class MatMulWinograd(Kernel[MatMul, BlockParams]):
-    """float MatMul by constant B, dense rows of A."""
+class InnerProducts(Kernel[MatMul, ParamsT]):
+    """float MatMul by one constant operand, of the other one dense rows."""
 
-    name = "matmul_winograd"
     op = MatMul
-    template = "cpu/matmul/winograd.c.j2"
     portable = False
 
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats of known extents, an epilogue in vectors, units for additions."""
-        op, width = w.op, lanes(target)
-        if not pairs_pay(target) or is_dynamic(w) or not w.constant[1] or weight_type(w):
+        op = w.op
+        if not pairs_pay(target) or is_dynamic(w):
             return False
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        fits = op.m >= width and inner_product(op.k, target) is not None and prod(op.loops) > 0
-        dense_rows = op.a_view.strides[-1] == 1
-        return floats and fits and dense_rows and vector_epilogue(op.epilogue, w, target, 2)
+        fits = inner_product(op.k, target) is not None and prod(op.loops) > 0
+        return floats and fits and vector_epilogue(op.epilogue, w, target, 2)
 
-    def exact(self, params: BlockParams) -> bool:
+    def exact(self, params: ParamsT) -> bool:
         """Numbers far below the root mean square of their row or column lose digits."""
         return False
+
+    def tile_values(
+        self, w: Workload[MatMul], target: Target, product: InnerProduct,
+        before: Mapping[str, str], behind: Mapping[str, str],
+    ) -> dict[str, object]:  # fmt: skip
+        """Panels, tiles, and the epilogue.
+
+        Tiles' functions take more parameters, of which arguments are given by their C, before and
+        behind the places of the epilogue's operands.
+        """
+        op, width = w.op, lanes(target)
+        batch = loop_names("b", op.batch)
+        outer = tuple(v for v, _ in batch)
+        panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
+        finish = EpilogueFunctions(op.epilogue, outer, 2)
+        sizes, nearby = [t.nbytes for t in w.inputs[2:] if t is not None], target.machine.nearby
+
+        def function(panel: Panel, tile: Tile) -> dict[str, object]:
+            operands = ["const float *a", "const float *b", *before]
+            results = [
+                (f"c{r}", place, finish.store(place, f"c{r}", r, 0, panel.part))
+                for r, place in enumerate(spot("y", r, op.n, 0) for r in range(tile.rows))
+            ]
+            awaited = finish.awaited(sizes, nearby, tile.rows, [0])
+            head = tile_function(finish, panel, tile, operands, [*behind])
+            return {**head, "results": results, "awaited": awaited}
+
+        y = f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"
+        given = [*before.values(), *finish.places, *behind.values(), y, *finish.extras]
+        return {
+            "op": op, "batch": batch, "product": product, "panels": panels, "tiles": tiles,
+            "functions": [function(p, t) for p in panels for t in tiles],
+            "arguments": ", ".join(given), "epilogues": finish.functions(*vector_kinds(panels)),
+        }  # fmt: skip
+
+
+class MatMulWinograd(InnerProducts[BlockParams]):
+    """float MatMul by constant B, dense rows of A."""
+
+    name = "matmul_winograd"
+    template = "cpu/matmul/winograd.c.j2"
+
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
+        """Rows that fill a tile."""
+        known = w.constant[1] and not weight_type(w) and not is_dynamic(w)
+        fits = known and w.op.m >= lanes(target) and w.op.a_view.strides[-1] == 1
+        return fits and super().accepts(w, target)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[BlockParams]:
         """Return the largest block of the depth for which A stays in half the L2 cache."""
@@ -111,28 +156,19 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
     def values(self, w: Workload[MatMul], params: BlockParams, target: Target) -> dict[str, object]:
         """Panels, tiles, the parts of the depth, and the epilogue."""
         op, width, kb = w.op, lanes(target), params.kb
-        batch = loop_names("b", op.batch)
-        outer = [v for v, _ in batch]
-        panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
-        finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(kb, width)
+        outer = [v for v, _ in loop_names("b", op.batch)]
+        product, count = InnerProduct(kb, width), tile_count(row_tiles(op.m, width))
         blocked, streams = kb != op.k, op.k * op.n * 4 > streamed(target.machine)
-        count = tile_count(tiles)
-        own = [*["const float *next"] * streams, *finish.parameters[0]]
-        own += ["bool first", "bool last"] * blocked
-        given = [*["next"] * streams, *finish.places]
-        given += ["k == 0", f"k == {op.k - kb}"] * blocked
-        y = address(dense(op.loops), [*outer, "i", "j"])
-        packed_size = op.k // kb * -(-op.n // width) * product.size
+        before = {"const float *next": "next"} if streams else {}
+        behind = {"bool first": "k == 0", "bool last": f"k == {op.k - kb}"} if blocked else {}
+        block = -(-op.n // width) * product.size
         return {
-            "op": op, "batch": batch, "product": product, "blocked": blocked, "constant": "b",
-            "panels": panels, "tiles": tiles, "lines": product.lines(count) if streams else 0,
-            "functions": _functions(w, finish, own, target, panels, tiles),
+            **self.tile_values(w, target, product, before, behind),
+            "blocked": blocked, "constant": "b", "lines": product.lines(count) if streams else 0,
             "share": product.share(count), "am": op.a_view.strides[-2],
-            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "b_base": _packed_base(op.batch, op.b_view, outer, packed_size),
-            "block_size": -(-op.n // width) * product.size,
-            "arguments": ", ".join((*given, f"y0 + {y}", *finish.extras)),
-            "epilogues": finish.functions(*vector_kinds(panels)),
+            "a_base": batch_base(op.a_view, outer),
+            "b_base": packed_base(op.batch, op.b_view, outer, op.k // kb * block),
+            "block_size": block,
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: BlockParams, target: Target) -> float:
@@ -147,28 +183,17 @@ class MatMulWinograd(Kernel[MatMul, BlockParams]):
         return prod(op.batch) * cycles
 
 
-class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
+class MatMulWinogradLeft(InnerProducts[GroupParams]):
     """float MatMul of constant A by dense rows of B, whose columns each run balances."""
 
     name = "matmul_winograd_left"
-    op = MatMul
     template = "cpu/matmul/winograd_left.c.j2"
-    portable = False
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
-        """Floats of known extents, an epilogue in vectors, units for additions."""
-        op = w.op
-        if not pairs_pay(target) or is_dynamic(w) or w.constant[:2] != (True, False):
-            return False
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        fits = inner_product(op.k, target) is not None and prod(op.loops) > 0
-        dense_rows = op.b_view.strides[-1] == 1 and bool(self.parameters(w, target))
-        return floats and fits and dense_rows and vector_epilogue(op.epilogue, w, target, 2)
-
-    def exact(self, params: GroupParams) -> bool:
-        """Numbers far below the root mean square of their row or column lose digits."""
-        return False
+        """Dense rows, of which the L2 cache holds a panel at least."""
+        dense_rows = w.constant[:2] == (True, False) and w.op.b_view.strides[-1] == 1
+        return dense_rows and super().accepts(w, target) and bool(self.parameters(w, target))
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[GroupParams]:
         """Return the most panels that fit into half the L2 cache."""
@@ -181,7 +206,7 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         op, width = w.op, lanes(target)
 
         def pack(a: Array) -> Array:
-            rows = gather_view(a, (*_kept(op.batch, op.a_view), op.m, op.k), op.a_view)
+            rows = gather_view(a, (*kept_batch(op.batch, op.a_view), op.m, op.k), op.a_view)
             tiles = row_tiles(op.m, width)
             spread = np.zeros((*rows.shape[:-2], tile_count(tiles), width, op.k), rows.dtype)
             number = 0
@@ -213,20 +238,13 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
     def values(self, w: Workload[MatMul], params: GroupParams, target: Target) -> dict[str, object]:
         """Panels and how many of them are balanced together, tiles, and the epilogue."""
         op, width = w.op, lanes(target)
-        batch = loop_names("b", op.batch)
-        outer = [v for v, _ in batch]
-        panels, tiles = column_panels(op.n, 1, width), row_tiles(op.m, width)
-        finish, product = EpilogueFunctions(op.epilogue, tuple(outer), 2), InnerProduct(op.k, width)
-        y = address(dense(op.loops), [*outer, "i", "j"])
+        outer = [v for v, _ in loop_names("b", op.batch)]
+        product, count = InnerProduct(op.k, width), tile_count(row_tiles(op.m, width))
         return {
-            "op": op, "batch": batch, "product": product, "blocked": False, "constant": "a",
-            "lines": 0, "panels": panels, "tiles": tiles, "group": params.panels,
-            "functions": _functions(w, finish, finish.parameters[0], target, panels, tiles),
-            "bk": op.b_view.strides[-2],
-            "a_base": _packed_base(op.batch, op.a_view, outer, tile_count(tiles) * product.size),
-            "b_base": address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
-            "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
-            "epilogues": finish.functions(*vector_kinds(panels)),
+            **self.tile_values(w, target, product, {}, {}),
+            "blocked": False, "constant": "a", "lines": 0, "group": params.panels,
+            "bk": op.b_view.strides[-2], "b_base": batch_base(op.b_view, outer),
+            "a_base": packed_base(op.batch, op.a_view, outer, count * product.size),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: GroupParams, target: Target) -> float:
@@ -241,51 +259,6 @@ class MatMulWinogradLeft(Kernel[MatMul, GroupParams]):
         if weights > streamed(machine):
             cycles = max(cycles, -(-panels // params.panels) * weights / machine.far_rate)
         return prod(op.batch) * cycles
-
-
-def _kept(batch: Sequence[int], view: View) -> list[int]:
-    """Return the batch of a packed operand: what it broadcasts over is kept once."""
-    return [1 if s == 0 else n for n, s in zip(batch, view.strides, strict=False)]
-
-
-def _packed_base(batch: Sequence[int], view: View, outer: list[str], size: int) -> str:
-    """Return where a batch of a packed operand begins, each of so many floats."""
-    kept = dense(_kept(batch, view)).strides
-    steps = tuple(0 if s == 0 else t * size for s, t in zip(view.strides, kept, strict=False))
-    return address(View(steps), outer)
-
-
-def _functions(
-    w: Workload[MatMul], finish: EpilogueFunctions, own: Sequence[str], target: Target,
-    panels: Sequence[Panel], tiles: Sequence[Tile],
-) -> list[dict[str, object]]:  # fmt: skip
-    """Return the functions of tiles, with the operands of the epilogue that they ask for first."""
-    sizes = [t.nbytes for t in w.inputs[2:] if t is not None]
-    nearby = target.machine.nearby
-    return [
-        {
-            **_function(finish, w.op.n, own, p, t),
-            "awaited": finish.awaited(sizes, nearby, t.rows, [0]),
-        }
-        for p in panels for t in tiles
-    ]  # fmt: skip
-
-
-def _function(
-    finish: EpilogueFunctions, n: int, own: Sequence[str], panel: Panel, tile: Tile
-) -> dict[str, object]:
-    """Return the head of a tile's function, and where each accumulator goes, of rows of n.
-
-    `own` are its parameters between those of the operands and of results.
-    """
-    name = f"tile_{panel.name}_{tile.rows}"
-    parameters = ["const float *a", "const float *b", *own, *finish.parameters[1]]
-    results = [
-        (f"c{r}", spot("y", r, n, 0), finish.value(f"c{r}", r, 0, panel.part))
-        for r in range(tile.rows)
-    ]
-    head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-    return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
 
 
 KERNELS = (MatMulWinograd(), MatMulWinogradLeft())

@@ -30,10 +30,10 @@ class SoftmaxRows(Kernel[Softmax]):
 
     name = "softmax_rows"
     op = Softmax
-    template = "cpu/normalize/softmax_rows.c.j2"
+    template = "cpu/normalize/softmax.c.j2"
     dynamic = True
-    column, columns = "", "k"
-    """How C addresses the statistics of a row, and its element in the second pass."""
+    by_column = False
+    """Whether it computes all columns of a matrix at once."""
 
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Rows must be contiguous."""
@@ -48,15 +48,17 @@ class SoftmaxRows(Kernel[Softmax]):
     def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Return the formulas of each pass."""
         op, x = w.op, w.input(0)
-        type_, at, place = x.dtype.c, self.column, self.columns
-        final = "k" if op.inner == 1 else f"k * {op.inner} + i"
+        type_, (at, place) = x.dtype.c, names_of(self.by_column)
+        final = f"k * {op.inner} + i" if self.by_column else "k"
         result = f"e[{final}] * ({type_})total{at}"
         if op.log:
             result = f"x[{final}] - maximum{at} - ({type_})total{at}"
         after, value = epilogue_lines(op.epilogue, w, "value", ["o", "k", "i" if at else "0"], 1)
         exp = "exp" if x.dtype is DType.DOUBLE else "expf"
         return {
-            "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
+            "op": op, "type": type_, "by_column": self.by_column, "at": at, "place": place,
+            "each": [("i", op.inner)] * self.by_column, "final": final,
+            "exponential": f"{exp}(x[{place}] - maximum{at})",
             "store": "" if op.log else self._store(w),
             "start": lowest(x.dtype) if op.masked else "-INFINITY",
             "last": _last(op, f"total{at}", single(target, x.dtype)),
@@ -74,6 +76,11 @@ class SoftmaxRows(Kernel[Softmax]):
     def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
         return overwrites_operand(w)
+
+
+def names_of(by_column: bool) -> tuple[str, str]:
+    """Return what C appends to the names of statistics, and an element's place in the passes."""
+    return ("[i]", "k + i") if by_column else ("", "k")
 
 
 def lowest(dtype: DType) -> str:
@@ -98,8 +105,7 @@ class SoftmaxColumns(SoftmaxRows):
     """The same down columns, all columns of a matrix at once."""
 
     name = "softmax_columns"
-    template = "cpu/normalize/softmax_columns.c.j2"
-    column, columns = "[i]", "k + i"
+    by_column = True
 
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Any."""
@@ -116,8 +122,10 @@ class NormalizeRows(Kernel[Normalize]):
 
     name = "normalize_rows"
     op = Normalize
-    template = "cpu/normalize/normalize_rows.c.j2"
+    template = "cpu/normalize/normalize.c.j2"
     dynamic = True
+    by_column = False
+    """Whether it computes all columns of a matrix at once."""
 
     def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Rows must be contiguous."""
@@ -131,9 +139,8 @@ class NormalizeRows(Kernel[Normalize]):
         as_float = single(target, x.dtype)
         nest = (*loop_names("k", op.axis), *inner)
         indices = [v for v, _ in (*outer, *nest)]
-        by_column = prod(op.inner) != 1
-        at, place = ("[i]", "k + i") if by_column else ("", "k")
-        last = f"[{address(dense(op.inner), [v for v, _ in inner])}]" if by_column else ""
+        at, place = names_of(self.by_column)
+        last = f"[{address(dense(op.inner), [v for v, _ in inner])}]" if self.by_column else ""
         target_ = address(dense(op.loops), indices)
         centred = op.how == "Variance"
         after, value = epilogue_lines(op.epilogue, w, "value", indices, 1)
@@ -141,12 +148,14 @@ class NormalizeRows(Kernel[Normalize]):
         return {
             "op": op, "type": x.dtype.c, "size": prod(op.axis),
             "length": real(prod(op.axis), as_float), "single": as_float, "columns": prod(op.inner),
+            "by_column": self.by_column, "each": [("i", prod(op.inner))] * self.by_column,
+            "at": at, "place": place,
             "outer": outer, "inner": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
             "term": (f"x[{place}] * unit{at}" if as_float else f"x[{place}]")
                     + _centre(at, as_float) * centred,
             "unit": _unit(op),
-            "scale": _scale(op, x.dtype, f"total{at}", f"unit{at}" * as_float),
+            "scale": scale_of(op, x.dtype, f"total{at}", f"unit{at}" * as_float),
             "result": f"{element} * scale{last}", "after": after, "value": value,
             "target": target_,
         }  # fmt: skip
@@ -178,7 +187,7 @@ def _unit(op: Normalize) -> str:
     return f"most > 0x1p48f ? 0x1p-96f : {rest}"
 
 
-def _scale(op: Normalize, dtype: DType, total: str, unit: str) -> str:
+def scale_of(op: Normalize, dtype: DType, total: str, unit: str = "") -> str:
     """Return the C value that the centred elements are multiplied by.
 
     `unit` is what the total is made of floats in, '' where it is in double.
@@ -202,7 +211,7 @@ class NormalizeColumns(NormalizeRows):
     """The same down columns, all columns of a matrix at once."""
 
     name = "normalize_columns"
-    template = "cpu/normalize/normalize_columns.c.j2"
+    by_column = True
 
     def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Several columns."""

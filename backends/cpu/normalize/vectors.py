@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real
+from atc.backends.cpu.map.reduce import LoopSlice, loop_slices
+from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real, scale_of
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import address, literal
+from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_epilogue_lines
 from atc.backends.target import Target
-from atc.dims import Dim, max_value
+from atc.dims import max_value
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, Normalize, Softmax
 from atc.ir.view import View, dense
@@ -23,15 +25,22 @@ def _without_last_loop(epilogue: Epilogue) -> Epilogue:
     return replace(epilogue, views=views)
 
 
+Part = tuple[LoopSlice, str, Sequence[str], str]
+"""A stretch of a loop, where its vectors begin, and the lines and the value of their epilogue."""
+
+
 def _finished(
-    epilogue: Epilogue, result: str, indices: list[str], whole: int, rest: int, at: str
-) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the epilogue at a whole vector, which begins at `at`, and at the rest of a row."""
-    parts: list[dict[str, object]] = []
-    for place, count in ((at, ""), (str(whole), str(rest))):
-        lines, value = vector_epilogue_lines(epilogue, result, [*indices, place], 1, count)
-        parts.append({"at": place, "count": count, "lines": lines, "value": value})
-    return parts[0], parts[1]
+    epilogue: Epilogue, result: str, indices: Sequence[str], stretches: Sequence[LoopSlice], at: str
+) -> list[Part]:
+    """Return the epilogue at the whole vectors of a loop, which begin at `at`, and at the rest."""
+    parts: list[Part] = []
+    for s in stretches:
+        place = str(s.first) if s.count else at
+        lines, value = vector_epilogue_lines(
+            epilogue, result, [*indices, place], 1, str(s.count or "")
+        )
+        parts.append((s, place, lines, value))
+    return parts
 
 
 def _start(op: Softmax) -> str:
@@ -60,14 +69,10 @@ class SoftmaxRowVectors(Kernel[Softmax]):
     def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Whole vectors and the rest of a row."""
         op = w.op
-        whole = op.axis // lanes(target) * lanes(target)
-        rest = op.axis - whole
+        stretches = loop_slices(op.axis, lanes(target), 1)
         last = "value" if op.log else "v_mul(value, scale)"
-        body, tail = _finished(_without_last_loop(op.epilogue), last, ["o"], whole, rest, "k")
-        return {
-            "op": op, "whole": whole, "rest": rest, "body": body, "tail": tail,
-            "start": _start(op), "store": not op.log,
-        }  # fmt: skip
+        parts = _finished(_without_last_loop(op.epilogue), last, ["o"], stretches, "k")
+        return {"op": op, "parts": parts, "start": _start(op), "store": not op.log}
 
     def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
@@ -94,14 +99,10 @@ class SoftmaxColumnVectors(Kernel[Softmax]):
     def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Whole vectors of columns and the rest."""
         op = w.op
-        whole = op.inner // lanes(target) * lanes(target)
-        rest = op.inner - whole
+        stretches = loop_slices(op.inner, lanes(target), 1)
         last = "value" if op.log else "v_mul(value, scale)"
-        body, tail = _finished(op.epilogue, last, ["o", "k"], whole, rest, "i")
-        parts = [body] * (whole != 0) + [tail] * (rest != 0)
-        return {
-            "op": op, "whole": whole, "parts": parts, "start": _start(op), "store": not op.log,
-        }  # fmt: skip
+        parts = _finished(op.epilogue, last, ["o", "k"], stretches, "i")
+        return {"op": op, "parts": parts, "start": _start(op), "store": not op.log}
 
     def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
@@ -134,39 +135,23 @@ class NormalizeRowVectors(Kernel[Normalize]):
         op = w.op
         outer, axis = loop_names("o", op.outer), loop_names("k", op.axis[:-1])
         names = [v for v, _ in (*outer, *axis)]
-        size, step, last = prod(op.axis), lanes(target), op.axis[-1]
-        whole = last // step * step
-        body, tail = _finished(op.epilogue, "value", names, whole, last - whole, "k")
-        for part in (body, tail):
-            part["place"] = address(dense(op.loops), [*names, str(part["at"])])
+        size, step = prod(op.axis), lanes(target)
+        stretches = loop_slices(op.axis[-1], step, 1)
+        parts = [
+            (s, address(dense(op.loops), [*names, at]), lines, value)
+            for s, at, lines, value in _finished(op.epilogue, "value", names, stretches, "k")
+        ]
         return {
-            "op": op, "size": size, "length": real(size), "short_length": _float(size),
-            "flat": size // step * step, "flat_rest": size % step,
-            "outer": outer, "inner": axis, "whole": whole, "rest": last - whole, "body": body,
-            "tail": tail, "row": address(dense(op.outer), [v for v, _ in outer]),
+            "op": op, "size": size, "length": real(size), "short_length": real(size, True),
+            "flat": loop_slices(size, step, 1), "outer": outer, "inner": axis, "parts": parts,
+            "row": address(dense(op.outer), [v for v, _ in outer]),
             "statistics": len(w.outputs) > 1, "centred": op.how == "Variance",
-            "scale": _scale(op),
+            "scale": scale_of(op, DType.FLOAT, "total"),
         }  # fmt: skip
 
     def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""
         return overwrites_operand(w)
-
-
-def _float(extent: int) -> str:
-    return f"(float){extent}" if isinstance(extent, Dim) else f"{extent}.0f"
-
-
-def _scale(op: Normalize) -> str:
-    """Return the C value of the scale, from the sum of squares (L1: of absolute values)."""
-    match op.how:
-        case "L1":
-            return "total == 0 ? 0 : (float)(1 / total)"
-        case "L2":
-            return "total == 0 ? 0 : (float)(1 / sqrt(total))"
-        case _:
-            epsilon = literal(op.epsilon, DType.DOUBLE)
-            return f"(float)(1 / sqrt(total / {real(prod(op.axis))} + {epsilon}))"
 
 
 KERNELS = (SoftmaxRowVectors(), SoftmaxColumnVectors(), NormalizeRowVectors())

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
@@ -28,6 +27,7 @@ from atc.backends.cpu.rnn.portable import (
 )
 from atc.backends.cpu.rnn.vectors import streaming_cycles
 from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.vector_expr import lanes, vectorisable
 from atc.backends.target import Target
 from atc.dims import concrete, max_value
@@ -314,9 +314,7 @@ def _as_bf16x2(own: Array) -> Array:
     """Return [.., H, vectors, lanes] rounded to bfloat16, two numbers along H in each word."""
     odd = own.shape[2] % 2
     full = np.pad(own, ((0, 0), (0, 0), (0, odd), (0, 0), (0, 0)))
-    with np.errstate(over="ignore"):  # an infinity, as when the network rounds
-        rounded = full.astype(ml_dtypes.bfloat16)
-    split = rounded.reshape(*own.shape[:2], -1, 2, *own.shape[3:])
+    split = rounded_bits(full).reshape(*own.shape[:2], -1, 2, *own.shape[3:])
     return np.ascontiguousarray(np.moveaxis(split, 3, -1)).view(np.float32)[..., 0]
 
 

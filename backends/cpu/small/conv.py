@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from atc.backends.cpu.small.requantize import requantization, result_lines
 from atc.backends.cpu.small.runs import TILES, Runs, instructions
 from atc.backends.kernel import Kernel, Pack, StripedParams, Workload
-from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -19,7 +19,7 @@ from atc.ir.ops import ConvBlocked, Epilogue
 def spatial_axes(w: Workload[ConvBlocked]) -> tuple[Axis, Axis]:
     """Return rows and columns of a convolution with the channels last; one axis is columns."""
     x, y = w.input(0), w.outputs[0]
-    return rows_and_columns(window_axes(w.op.window, y.shape[2:-1], x.shape[2:-1]))
+    return plane_axes(w.op.window, y.shape[2:-1], x.shape[2:-1])
 
 
 def takes_bytes_last(w: Workload[ConvBlocked], target: Target) -> bool:

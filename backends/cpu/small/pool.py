@@ -8,7 +8,7 @@ from math import prod
 from atc.backends.cpu.small.depthwise import MOST_UNROLLED
 from atc.backends.cpu.small.runs import instructions
 from atc.backends.kernel import Kernel, StripedParams, Workload
-from atc.backends.render.axis import Axis, rows_and_columns, window_axes
+from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -65,7 +65,7 @@ class PoolLastBytes(InStripes[Pool, StripedParams], Kernel[Pool, StripedParams])
 def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
     """Return rows and columns."""
     x, y = w.input(0), w.outputs[0]
-    return rows_and_columns(window_axes(w.op.window, y.shape[2:4], x.shape[2:4]))
+    return plane_axes(w.op.window, y.shape[2:4], x.shape[2:4])
 
 
 KERNELS = (PoolLastBytes(),)

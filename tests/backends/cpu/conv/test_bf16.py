@@ -11,13 +11,14 @@ import pytest
 from blocked_convs import DEPTHWISE, DIRECT, LARGE, WINOGRAD, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 
-from atc.backends.cpu.conv.bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.conv.bf16 import ConvBf16
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
 from atc.backends.cpu.conv.first_layer import ConvFirstBf16
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.kernel import AnyKernel, Kernel, workload_of
+from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import Array, DType, TensorType
 from atc.passes.layout.store_bf16 import typed
@@ -35,7 +36,7 @@ BF16 = DType.BFLOAT16
 
 def rounded(x: Array) -> Array:
     """Return floats rounded to bfloat16."""
-    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
+    return (rounded_bits(x).astype(np.uint32) << 16).view(np.float32)
 
 
 def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
@@ -115,7 +116,7 @@ def test_stored_operands_and_results_give_the_same_numbers() -> None:
     results = iter(run_calls(calls, vector_target("x86-64-avx512-bf16")))
     for pair, case in pairs:
         for (floats,), (halves,) in zip(*[islice(results, len(pair))] * 2, strict=True):
-            wanted = from_blocks(to_bf16(floats), case.filters)
+            wanted = from_blocks(rounded_bits(floats), case.filters)
             got = from_blocks(halves.view(np.uint16), case.filters)
             np.testing.assert_array_equal(got, wanted, str(pair[1]))
 
