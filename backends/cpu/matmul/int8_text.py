@@ -151,6 +151,9 @@ class TileText:
         if self.rows:
             start = f"v_i32_add({start}, {own})" if self.started else own
         started = self.started or self.rows
-        return {"name": name, "start": start, "store": store, "started": started}
+        return {
+            "name": name, "row": row, "vector": vector, "start": start, "store": store,
+            "started": started,
+        }  # fmt: skip
 
 
