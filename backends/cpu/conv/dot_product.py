@@ -55,12 +55,18 @@ class Words:
     """Bytes of a word of weights."""
     joined: int = 1
     """Blocks of input channels that a step reads, each of them a word."""
+    together: int = 1
+    """Pixels of a row that instructions multiply together."""
 
     @property
     def depth(self) -> int:
         """The words of weights that one output meets."""
-        whole, rest = divmod(self.g.ic, self.g.block)
-        return self.g.taps * (whole * self.g.block // self.per + -(-rest // self.per))
+        return self.g.taps * -(-self.g.ic // self.per)
+
+    @property
+    def unit(self) -> int:
+        """The elements of a whole block of input channels under a tap."""
+        return self.g.block
 
     @property
     def iterations(self) -> int:
@@ -68,37 +74,34 @@ class Words:
         return -(-self.g.icb // self.joined) * self.g.taps
 
     @property
-    def unit(self) -> int:
-        """The words of a whole block of input channels under a tap."""
-        return self.g.block // self.per
-
-    @property
     def lines(self) -> int:
         """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
-        size = self.nv * self.g.block * self.g.block // self.per * self.size * self.joined
+        size = self.nv * self.g.block * self.g.block * self.joined * self.size // self.per
         share = size / LINE / tile_count(self.g, self.p)
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
-        """Return the loops over input blocks: first, count, words in each, unrolled ones."""
+        """Return the loops over input blocks: first, count, words in each, unrolled ones, and the
+        blocks that each reads."""
         if self.joined > 1:
             whole, rest = divmod(self.g.icb, self.joined)
-            last = (whole * self.joined, 1, rest)
-            cuts = [(0, whole, self.joined)] if whole else []
+            joined = ((0, whole, self.joined), (whole * self.joined, 1, rest))
+            cuts = [(first, count, n * self.g.block, n) for first, count, n in joined]
         else:
             whole, rest = divmod(self.g.ic, self.g.block)
-            last = (whole, 1, -(-rest // self.per))
-            cuts = [(0, whole, self.g.block // self.per)] if whole else []
+            cuts = [(0, whole, self.g.block, 1), (whole, 1, rest, 1)]
+        most = max(UNROLLED, self.joined)
         return [
-            {"first": first, "count": count, "steps": n, "u": unroll(n, max(UNROLLED, self.joined))}
-            for first, count, n in (*cuts, *[last] * (rest > 0))
+            {"first": first, "count": count, "steps": n, "u": unroll(n, most), "blocks": blocks}
+            for first, count, channels, blocks in cuts
+            if count and (n := -(-channels // self.per))
         ]
 
     def values(self) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them, for the template."""
         g, nv = self.g, self.nv
         rows = tile_rows(g, self.p)
-        columns = cut_columns(g.cols, self.p)
+        columns = cut_columns(g.cols, self.p, self.together)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
         tiles = {
             (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
@@ -114,7 +117,7 @@ class Words:
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "step": 1 if g.plain else g.block,
             "as_int16": False, "bytewise": False, "paired": False, "in_lanes": False,
-            "halves": None, "joined": self.joined,
+            "halves": None, "pair_reads": None, "joined": self.joined,
             "apart": g.in_plane if self.joined > 1 else self.per,
             "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
         }  # fmt: skip
@@ -139,7 +142,8 @@ class Words:
     def cycles(self, machine: Machine) -> float:
         """Estimate the cycles of all tiles."""
         g = self.g
-        return g.batch * g.supers * image_cycles(machine, g, self.p, self.nv, self.depth)
+        cycles = image_cycles(machine, g, self.p, self.nv, self.depth, multiple=self.together)
+        return g.batch * g.supers * cycles
 
 
 def in_words(w: Workload[ConvBlocked], params: PanelParams, per: int) -> Words:
