@@ -38,7 +38,7 @@ from atc.dims.undecided import NARROWER, Undecided
 if TYPE_CHECKING:
 
     class _Integer(Polynomial, int):
-        """What type checkers are told: a `Dim` stands where an `int` may."""
+        """The type that checkers are told of: a `Dim` stands where an `int` may."""
 else:
     _Integer = Polynomial
 

@@ -183,19 +183,22 @@ class Columns:
         return all(len(t) == self.width for t in self.taps)
 
 
-def cut_columns(axis: Axis, width: int) -> list[Columns]:
-    """Cut the columns into tiles of at most `width`, as equal as can be, and group equal ones."""
-    return list(_cut_columns(axis, width))
+def cut_columns(axis: Axis, width: int, multiple: int = 1) -> list[Columns]:
+    """Cut the columns into tiles of at most `width`, as equal as can be, and group equal ones.
+
+    All tiles but the last are multiples of `multiple` wide, as `width` is.
+    """
+    return list(_cut_columns(axis, width, multiple))
 
 
 @cache  # costs are asked for thousands of times, of some dozen axes
-def _cut_columns(axis: Axis, width: int) -> tuple[Columns, ...]:
+def _cut_columns(axis: Axis, width: int, multiple: int) -> tuple[Columns, ...]:
     count = -(-axis.out // width)
-    small, larger = divmod(axis.out, count)
+    small, larger = divmod(-(-axis.out // multiple), count)
     tiles = []
     at = 0
     for k in range(count):
-        n = small + (k < larger)
+        n = min(multiple * (small + (k < larger)), axis.out - at)
         taps = tuple(
             tuple(c for c in range(n) if axis.valid(at + c, t)) for t in range(axis.kernel)
         )

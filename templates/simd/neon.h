@@ -440,6 +440,37 @@ static inline vi32 neon_flipped2(vi32 a, vi32 flip) { return veorq_s32(a, flip);
 #if defined(__ARM_FEATURE_MATMUL_INT8) /* unsigned ones */
 #define neon_usdot4_lane(acc, a, b, lane) \
   vsudotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_u8_s32(a), lane)
+/* acc + the products of two rows of eight bytes, signed or unsigned, with two columns of eight, signed:
+ * row 0 with both columns, then row 1. */
+#define neon_smmla(acc, a, b) vmmlaq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b))
+#define neon_usmmla(acc, a, b) vusmmlaq_s32(acc, vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b))
+/* The lower halves of two vectors, or the upper ones; and halves that lie apart. */
+static inline vi32 neon_low_halves(vi32 a, vi32 b) {
+  return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+static inline vi32 neon_high_halves(vi32 a, vi32 b) {
+  return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+/* Words of two vectors in turn: of the lower halves, of the upper ones, every other one. Every other one of
+ * eight words; and four that lie apart. */
+#define neon_mixed_low(a, b) vzip1q_s32(a, b)
+#define neon_mixed_high(a, b) vzip2q_s32(a, b)
+#define neon_mixed_even(a, b) vtrn1q_s32(a, b)
+#define neon_mixed_odd(a, b) vtrn2q_s32(a, b)
+#define neon_even_words(p) vuzp1q_s32(neon_words4(p), neon_words4((p) + sizeof(vi32)))
+#define neon_odd_words(p) vuzp2q_s32(neon_words4(p), neon_words4((p) + sizeof(vi32)))
+static inline vi32 neon_gathered(const void *a, const void *b, const void *c, const void *d) {
+  vi32 words = vld1q_dup_s32(a);
+  words = vld1q_lane_s32(b, words, 1);
+  words = vld1q_lane_s32(c, words, 2);
+  return vld1q_lane_s32(d, words, 3);
+}
+static inline vi32 neon_words2_of(const void *low, const void *high) {
+  int32x2_t a, b;
+  memcpy(&a, low, sizeof a);
+  memcpy(&b, high, sizeof b);
+  return vcombine_s32(a, b);
+}
 #endif
 /* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
 static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {

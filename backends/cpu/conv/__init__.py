@@ -18,6 +18,7 @@ from atc.backends.cpu.conv import (
     float16,
     int8,
     int8_pairs,
+    int8_two_by_two,
     nchw_rows,
     pointwise_winograd,
     pool_int8,
@@ -32,7 +33,8 @@ from atc.backends.cpu.conv import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS, *bf16.KERNELS,
+    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS,
+    *int8_two_by_two.KERNELS, *bf16.KERNELS,
     *float16.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
     *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,

@@ -240,9 +240,13 @@ def by_lane(w: Workload[ConvBlocked], target: Target) -> bool:
     return neon and not geometry(w, 1).plain and geometry(w, 1).ic >= lanes(target)
 
 
-def tile_values(g: Geometry, p: int, nv: int) -> dict[str, object]:
-    """Return the functions of tiles of p pixels x nv vectors, and which of them are where."""
-    rows, columns, groups = tile_rows(g, p), cut_columns(g.cols, p), panel_groups(g.mb, nv)
+def tile_values(g: Geometry, p: int, nv: int, multiple: int = 1) -> dict[str, object]:
+    """Return the functions of tiles of p pixels x nv vectors, and which of them are where.
+
+    `multiple` pixels of a row are computed together.
+    """
+    rows, groups = tile_rows(g, p), panel_groups(g.mb, nv)
+    columns = cut_columns(g.cols, p, multiple)
     tiles = {
         (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
         for r in sorted({rows, 1}) for n, _, _ in groups for c in columns

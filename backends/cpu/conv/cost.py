@@ -45,14 +45,20 @@ def tile_cycles(
 
 def image_cycles(
     machine: Machine, g: Geometry, pixels: int, vectors: int, depth: int, widening: float = 0.0,
-    at_once: int = 1,
+    at_once: int = 1, multiple: int = 1,
 ) -> float:
-    """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle."""
-    columns, rows = cut_columns(g.cols, pixels), tile_row_counts(g, pixels)
+    """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle.
+
+    Tiles compute `multiple` pixels of a row together.
+    """
+    columns, rows = cut_columns(g.cols, pixels, multiple), tile_row_counts(g, pixels)
     widths = panels(g.mb, vectors)
     tiles = {
         n: [
-            c.count * tile_cycles(machine, g, r, c.width, n, depth, NEAR, widening, at_once) * k
+            c.count * k
+            * tile_cycles(
+                machine, g, r, -(-c.width // multiple) * multiple, n, depth, NEAR, widening, at_once
+            )
             for c in columns
             for r, k in rows
         ]

@@ -6,6 +6,7 @@ fill 32 bits, broadcast, by vectors of such words of weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from atc.backends.cpu.conv.blocked import (
     tile_values,
 )
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.conv.word_reads import WordReads
+from atc.backends.cpu.conv.word_reads import PairRead, Pixels, WordReads
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
 from atc.backends.render.tile_geometry import (
@@ -68,6 +69,9 @@ class Elements:
     added at the end: "singly", or "pairs", two words at a time."""
     paired: bool = False
     """Whether pairs of products are summed in 16 bits; see `int8_pairs`."""
+    pair_reads: Callable[[Pixels, int, int], Iterable[PairRead]] | None = None
+    """Reads of pairs of pixels' words, so many elements on and so many, where `dot` multiplies two
+    pixels by two filters and a word is of two blocks; see `int8_two_by_two`."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,18 @@ class Words:
     """Bytes of a word of weights."""
     joined: int = 1
     """Blocks of input channels that a step reads, each of them a word."""
+    together: int = 1
+    """Pixels of a row that instructions multiply together."""
 
     @property
     def depth(self) -> int:
         """The words of weights that one output meets."""
-        whole, rest = divmod(self.g.ic, self.g.block)
-        return self.g.taps * (whole * self.g.block // self.per + -(-rest // self.per))
+        return self.g.taps * -(-self.g.ic // self.per)
+
+    @property
+    def unit(self) -> int:
+        """The elements of a whole block of input channels under a tap."""
+        return self.g.block
 
     @property
     def iterations(self) -> int:
@@ -95,37 +105,34 @@ class Words:
         return -(-self.g.icb // self.joined) * self.g.taps
 
     @property
-    def unit(self) -> int:
-        """The words of a whole block of input channels under a tap."""
-        return self.g.block // self.per
-
-    @property
     def lines(self) -> int:
         """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
-        size = self.nv * self.g.block * self.g.block // self.per * self.size * self.joined
+        size = self.nv * self.g.block * self.g.block * self.joined * self.size // self.per
         share = size / LINE / tile_count(self.g, self.p)
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
-        """Return the loops over input blocks: first, count, words in each, unrolled ones."""
+        """Return the loops over input blocks: first, count, words in each, unrolled ones, and the
+        blocks that each reads."""
         if self.joined > 1:
             whole, rest = divmod(self.g.icb, self.joined)
-            last = (whole * self.joined, 1, rest)
-            cuts = [(0, whole, self.joined)] if whole else []
+            joined = ((0, whole, self.joined), (whole * self.joined, 1, rest))
+            cuts = [(first, count, n * self.g.block, n) for first, count, n in joined]
         else:
             whole, rest = divmod(self.g.ic, self.g.block)
-            last = (whole, 1, -(-rest // self.per))
-            cuts = [(0, whole, self.g.block // self.per)] if whole else []
+            cuts = [(0, whole, self.g.block, 1), (whole, 1, rest, 1)]
+        most = max(UNROLLED, self.joined)
         return [
-            {"first": first, "count": count, "steps": n, "u": unroll(n, max(UNROLLED, self.joined))}
-            for first, count, n in (*cuts, *[last] * (rest > 0))
+            {"first": first, "count": count, "steps": n, "u": unroll(n, most), "blocks": blocks}
+            for first, count, channels, blocks in cuts
+            if count and (n := -(-channels // self.per))
         ]
 
     def values(self, e: Elements) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them, for the template."""
         g, line = self.g, LINE * self.per // self.size
         return {
-            **tile_values(g, self.p, self.nv),
+            **tile_values(g, self.p, self.nv, self.together),
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "e": e, "joined": self.joined,
             "apart": g.in_plane if self.joined > 1 else self.per,
@@ -152,7 +159,8 @@ class Words:
     def cycles(self, machine: Machine) -> float:
         """Estimate the cycles of all tiles."""
         g = self.g
-        return g.batch * g.supers * image_cycles(machine, g, self.p, self.nv, self.depth)
+        cycles = image_cycles(machine, g, self.p, self.nv, self.depth, multiple=self.together)
+        return g.batch * g.supers * cycles
 
 
 def in_words(w: Workload[ConvBlocked], params: PanelParams, per: int) -> Words:

@@ -60,12 +60,12 @@ class PixelWords(Words):
 
     @property
     def unit(self) -> int:
-        """The words of one tap of what `bodies` count."""
-        return 1
+        """The elements of one tap of what `bodies` count."""
+        return self.per
 
     def bodies(self) -> list[dict[str, int]]:
         """One loop over the channels."""
-        return [{"first": 0, "count": self.g.ic, "steps": 1, "u": 1}]
+        return [{"first": 0, "count": self.g.ic, "steps": 1, "u": 1, "blocks": 1}]
 
     def pack(self, dense: Array) -> Array:
         """Return weights [1, blocks * block, ic, rows of taps, taps] in the order of use."""

@@ -170,6 +170,11 @@ def in_int8x4(words: Words, target: Target) -> Words:
     return replace(words, size=2 * WORD) if splits(target) else words
 
 
+def unpacked(words: Words, target: Target) -> bool:
+    """Return whether weights are integers of 16 bits, which meet unpacked words."""
+    return words.size > WORD and splits(target)
+
+
 def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
     """Return all parameter sets: tiles that fit the registers."""
     if not splits(target):
@@ -182,7 +187,7 @@ def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
 def int8x4_cycles(target: Target, words: Words) -> float:
     """Estimate the cycles of all tiles; split words take longer, and to be read and split."""
     cycles = words.cycles(target.machine)
-    if words.size == WORD:
+    if not unpacked(words, target):
         return cycles
     if deinterleaved(target):  # four words at once
         return cycles * (2 + (0.75 / words.nv + 1 / words.p) / 2)
@@ -192,7 +197,7 @@ def int8x4_cycles(target: Target, words: Words) -> float:
 def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     """Return weights in the order of use, in a row of bytes; see `Words.pack`."""
     packed = words.pack(dense)
-    if words.size == WORD:
+    if not unpacked(words, target):
         return packed
     if bytewise(target):
         bytes_ = packed.reshape(-1, words.g.block, WORD).swapaxes(1, 2)
@@ -220,20 +225,6 @@ def in_whole_words(w: Workload[ConvBlocked], target: Target) -> bool:
     return wide and typed_epilogue(w.op.epilogue, w, 2)
 
 
-def direct_words(w: Workload[ConvBlocked], params: PanelParams, target: Target) -> Words:
-    """Return the words of a convolution that reads blocks of channels; NEON joins some."""
-    words = in_words(w, params, WORD)
-    if not in_lanes(target):
-        return in_int8x4(words, target)
-    return replace(words, joined=min(JOINED, words.g.icb))
-
-
-def direct_reading(w: Workload[ConvBlocked], target: Target) -> Reading:
-    """Return how such a convolution reads the bytes of x: as signed ones where only these are
-    multiplied, for sums know where they meet padding."""
-    return reading(target) if multiplies_signed(target) else reading_of(w, target)
-
-
 class ConvBytes(
     Kernel[ConvBlocked, StripedPanelParams], Stripable[ConvBlocked, StripedPanelParams]
 ):
@@ -253,6 +244,18 @@ class ConvBytes(
             return False
         return not _padded(w) or multiplies_signed(target) or zero_point(w, target) == 0
 
+    def words(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> Words:
+        """Return the words of a convolution that reads blocks of channels; NEON joins some."""
+        words = in_words(w, params, WORD)
+        if not in_lanes(target):
+            return in_int8x4(words, target)
+        return replace(words, joined=min(JOINED, words.g.icb))
+
+    def reading(self, w: Workload[ConvBlocked], target: Target) -> Reading:
+        """Return how the bytes of x are read: as signed ones where only these are multiplied, for
+        sums know where they meet padding."""
+        return reading(target) if multiplies_signed(target) else reading_of(w, target)
+
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[StripedPanelParams]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 5)
@@ -269,7 +272,7 @@ class ConvBytes(
         x_rows: int, y_rows: int,
     ) -> StripedPanelParams | None:  # fmt: skip
         """Return the same tiles where RAM is scarce; elsewhere stripes cost more than they save."""
-        words = direct_words(w, params, target)
+        words = self.words(w, params, target)
         late = TileEpilogue(w.op.epilogue, w, words.g, target, DType.INT32).deferred
         if not target.scarce_memory or w.op.window.rank != 2 or late:
             return None
@@ -285,8 +288,8 @@ class ConvBytes(
         self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
-        words, group = direct_words(w, params, target), w.op.group
-        starts = Starts(words.g, zero_point(w, target, direct_reading(w, target)))
+        words, group = self.words(w, params, target), w.op.group
+        starts = Starts(words.g, zero_point(w, target, self.reading(w, target)))
 
         def pack(weights: Array) -> Array:
             if w.narrow and int(weights.min()) == -128:
@@ -300,16 +303,16 @@ class ConvBytes(
         self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
-        words, read = direct_words(w, params, target), direct_reading(w, target)
-        elements = byte_elements(w, words, target, read)
-        if by_halves(target):
-            elements = self._in_halves(w, elements, target, read)
-        return byte_values(w, words, target, elements, read)
+        words, read = self.words(w, params, target), self.reading(w, target)
+        return byte_values(w, words, target, self.elements(w, words, target, read), read)
 
-    def _in_halves(
-        self, w: Workload[ConvBlocked], elements: Elements, target: Target, read: Reading
+    def elements(
+        self, w: Workload[ConvBlocked], words: Words, target: Target, read: Reading
     ) -> Elements:
-        """Return elements whose words meet the halves of vectors of weights."""
+        """Return how bytes are multiplied: by halves of vectors where there is no more."""
+        elements = byte_elements(w, words, target, read)
+        if not by_halves(target):
+            return elements
         halves = "pairs" if w.narrow else "singly"
         flip = "neon_flipped{0}({1}, flip)" if shift(w, target, read) else "{1}"
         two, four = (flip.format(n, f"neon_spread{n}({{}})") for n in (2, 4))
@@ -318,7 +321,7 @@ class ConvBytes(
 
     def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
         """Estimated cycles; by halves a word and a vector take three instructions or four."""
-        words, machine = direct_words(w, params, target), target.machine
+        words, machine = self.words(w, params, target), target.machine
         if not by_halves(target):
             return int8x4_cycles(target, words)
         cycles = words.cycles(replace(machine, fmas=machine.fmas / (3 if w.narrow else 4)))
@@ -329,7 +332,7 @@ def byte_elements(
     w: Workload[ConvBlocked], words: Words, target: Target, read: Reading | None = None
 ) -> Elements:
     """Return how bytes are multiplied on a target."""
-    single, as_int16 = bytewise(target), words.size > WORD
+    single, as_int16 = bytewise(target), unpacked(words, target)
     read = read or reading_of(w, target)
     flipped, by_lane = shift(w, target, read) != 0, _lane_dot(words, target, read)
     dot = by_lane or ("v_dot2" if as_int16 else read.dot)
@@ -348,7 +351,7 @@ def byte_values(
     read: Reading | None = None,
 ) -> dict[str, object]:  # fmt: skip
     """Return what the template wants to know of a convolution of bytes, cut into words."""
-    zero, as_int16 = zero_point(w, target, read), words.size > WORD
+    zero, as_int16 = zero_point(w, target, read), unpacked(words, target)
     epilogue = TileEpilogue(w.op.epilogue, w, words.g, target, DType.INT32)
     table = Starts(words.g, zero)
     weights = f"(const int16_t *)(const void *)(x1 + {table.size})"
@@ -380,7 +383,7 @@ def _reads(
 
 def _lane_dot(words: Words, target: Target, read: Reading) -> str:
     """Return the function that multiplies by a lane of words of x; empty where none does."""
-    if deinterleaved(target) and words.size > WORD:
+    if deinterleaved(target) and unpacked(words, target):
         return "neon_dot2_lane"
     if read.signed:
         return "neon_dot4_lane"

@@ -24,6 +24,15 @@ class Read:
 
 
 @dataclass(frozen=True)
+class PairRead:
+    """Vectors of words that are loaded, (name, C), and what pairs of pixels are made of: (number,
+    C)."""
+
+    loads: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
 class WordReads:
     """Formats of C expressions of the word at {0} in every lane, and of two and of four words from
     {0} on; without those each is broadcast. {1} is the number of the element at {0}."""

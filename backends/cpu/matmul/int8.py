@@ -12,7 +12,8 @@ so that sums start with what depends on the column and what depends on the row.
 NEON without I8MM multiplies signed bytes alone: there unsigned A is read as signed bytes 128 less.
 It reads four words of a row at once and multiplies by lanes; without dot products, by the lower and
 the upper half of a vector of B, with sums of their own: two words at a time where B is known to
-have no -128, since two products fit 16 bits then.
+have no -128, since two products fit 16 bits then. With I8MM one instruction multiplies two rows by
+two columns of constant B, eight products each: a step is of eight bytes.
 On RISC-V a step broadcasts nothing: a byte of A, with its sign, multiplies vectors of B's bytes.
 """
 
@@ -64,6 +65,8 @@ SPARE, SPARE_SPLIT = 2, 5
 """Registers beside sums and B: a word and a mask, and those that a v_dot4 of more needs."""
 FEW = 2
 """Rows up to which all words of a step are read before vectors of B, where pairs are summed."""
+PAIR_DEPTH = 8
+"""Bytes of two rows and of two columns that one instruction of I8MM multiplies."""
 UNROLLED = 4
 """Bytes of a row whose steps are unrolled where each is a step of its own."""
 
@@ -112,6 +115,18 @@ def reading(target: Target) -> Reading:
     return Reading(1 if bytewise(target) else WORD, multiplies_signed(target))
 
 
+def reading_of(w: Workload[MatMul], target: Target) -> Reading:
+    """Return how the bytes of A are read for a product; by pairs of rows, as they are."""
+    if by_row_pairs(w, target):
+        return Reading(PAIR_DEPTH, operand_type(w, 0) is DType.INT8)
+    return reading(target)
+
+
+def by_row_pairs(w: Workload[MatMul], target: Target) -> bool:
+    """Return whether instructions multiply two rows by two columns: I8MM, where B is packed."""
+    return "i8mm" in target.features and w.constant[1] and w.op.m >= 2
+
+
 def multiplies_signed(target: Target) -> bool:
     """Return whether only bytes that are both signed have an instruction: NEON without I8MM."""
     return in_lanes(target) and "i8mm" not in target.features
@@ -129,6 +144,13 @@ def lane_dot(target: Target) -> str:
     return "neon_usdot4_lane" if "i8mm" in target.features else "neon_dot4_lane"
 
 
+def pair_dot(w: Workload[MatMul], target: Target) -> str:
+    """Return the C function of two rows times two columns, empty where there is none."""
+    if not by_row_pairs(w, target):
+        return ""
+    return "neon_smmla" if reading_of(w, target).signed else "neon_usmmla"
+
+
 def in_pairs(w: Workload[MatMul], target: Target) -> bool:
     """Return whether pairs of products are summed in 16 bits."""
     return w.narrow and in_lanes(target) and not target.features & DOT_FEATURES
@@ -144,11 +166,13 @@ def _largest_pairs(nv: int, registers: int) -> int:
     return max((registers - 6 - WORD * nv) // (2 * nv), *few, 0)
 
 
-def _largest_tile(nv: int, target: Target, pairs: bool) -> tuple[int, int]:
+def _largest_tile(nv: int, w: Workload[MatMul], target: Target) -> tuple[int, int]:
     """Return how many rows of nv vectors the registers hold, and how many registers sums get."""
     registers = target.vector_registers
-    if pairs:
+    if in_pairs(w, target):
         return _largest_pairs(nv, registers), registers
+    if by_row_pairs(w, target):  # each row has a register, B and what is moved have four
+        return (registers - 4) // (nv + 1) // 2 * 2, registers
     if bytewise(target):  # vectors of B are half as long
         room = registers - (1 + -(-nv // 2))
         return room // nv, room
@@ -210,23 +234,24 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             return False
         if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
             return False
-        read = reading(target)
+        read = reading_of(w, target)
         p, q = zeros(w, read)
         small = read.fits(p) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
         return small and has_typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
         """Tiles that fill the registers."""
-        op, width = w.op, lanes(target)
-        native = bool(DOT_FEATURES & target.features)
+        op, width, twos = w.op, lanes(target), by_row_pairs(w, target)
+        native = bool(DOT_FEATURES & target.features) and not twos
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
-        widths = LANE_WIDTHS if lane_dot(target) else WIDTHS
+        widths = LANE_WIDTHS if lane_dot(target) and not twos else WIDTHS
         for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
-            most, registers = _largest_tile(nv, target, in_pairs(w, target))
+            most, registers = _largest_tile(nv, w, target)
             high = min(most, op.m)
             if high < 1 or nv > -(-op.n // width):
                 continue
             mr = row_tiles(op.m, high)[0].rows
+            mr += mr % 2 if twos and mr < high else 0
             room = (registers - mr * in_lanes(target)) // (mr * nv)
             phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // WORD))
             found.append(PhasedParams(mr=mr, nv=nv, phases=phases if native else 1))
@@ -236,7 +261,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
-        width, read = params.nv * lanes(target), reading(target)
+        width, read = params.nv * lanes(target), reading_of(w, target)
 
         def pack(b: Array) -> Array:
             if w.narrow and int(b.min()) == -128:
@@ -248,13 +273,13 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
     def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
-        return _Scratch(w, params.nv * lanes(target), reading(target)).size
+        return _Scratch(w, params.nv * lanes(target), reading_of(w, target)).size
 
     def values(
         self, w: Workload[MatMul], params: PhasedParams, target: Target
     ) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, read = w.op, reading(target)
+        op, read = w.op, reading_of(w, target)
         word, shift, (p, q) = read.word, read.shift(operand_type(w, 0)), zeros(w, read)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
@@ -276,7 +301,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
             "shift": f" {'+' if shift > 0 else '-'} 128" if shift else "", "dot": read.dot,
             "by_lane": lane_dot(target), "halves": in_lanes(target) and not lane_dot(target),
-            "pairs": in_pairs(w, target), "few": FEW,
+            "pairs": in_pairs(w, target), "few": FEW, "pair_dot": pair_dot(w, target),
             "flip_b": operand_type(w, 1) is DType.UINT8,
             "a_base": batch_base(op.a_view, outer),
             "b_base": self._b_base(w, outer, width, read),
@@ -300,9 +325,9 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)
         depth, width = -(-op.k // WORD), lanes(target)
-        machine, pairs = target.machine, in_pairs(w, target)
-        if pairs:  # three instructions
-            machine = replace(machine, fmas=machine.fmas / 3)
+        machine, pairs, twos = target.machine, in_pairs(w, target), by_row_pairs(w, target)
+        if pairs or twos:  # three instructions, or half of one
+            machine = replace(machine, fmas=machine.fmas * (2 if twos else 1 / 3))
         rate = machine.fma_rate(width * 4)
         far = 0 if op.m * op.k <= machine.l1_kept else 1
         panels = column_panels(op.n, nv, width)
@@ -310,7 +335,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         for panel in panels:
             for t in row_tiles(op.m, mr):
                 each = tile_cycles(
-                    machine, t.rows, panel.vectors, width, depth, phases, far,
+                    machine, t.rows + t.rows % 2 * twos, panel.vectors, width, depth, phases, far,
                     at_once=WORD if in_lanes(target) else 1,
                 )
                 if not native and not pairs:

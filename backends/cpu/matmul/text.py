@@ -75,7 +75,7 @@ def results(finish: Finish, panel: Panel, tile: Tile, n: int, lanes: int) -> lis
 
 
 class Finish(Protocol):
-    """What finishes vectors of sums, of any type, and stores them."""
+    """An epilogue that finishes vectors of sums, of any type, and stores them."""
 
     @property
     def outer(self) -> tuple[str, ...]:

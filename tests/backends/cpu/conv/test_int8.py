@@ -19,6 +19,7 @@ from atc.backends.cpu.conv.depthwise_int8 import DepthwiseBytes
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
+from atc.backends.cpu.conv.int8_two_by_two import ConvBytesTwoByTwo
 from atc.backends.cpu.conv.winograd_int8 import ConvWinogradBytes
 from atc.backends.kernel import Kernel, Workload, workload_of
 from atc.backends.render.vector_expr import lanes
@@ -67,7 +68,7 @@ ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 KERNELS: tuple[Kernel, ...] = (
     *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvFirstBytes(), DepthwiseTiles()),
-    *(DepthwiseBytes(), ConvTilesBytes()),
+    *(DepthwiseBytes(), ConvTilesBytes(), ConvBytesTwoByTwo()),
 )
 
 
