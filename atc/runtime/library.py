@@ -37,6 +37,10 @@ _DTYPES = {
 
 _STRING = 8
 
+SMALL = 4096
+"""Bytes of inputs and outputs up to which copying them takes less than lending their memory to C.
+"""
+
 
 def read_weights(path: str | PathLike[str]) -> Array:
     """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
@@ -97,6 +101,9 @@ class Library:
         own = all(t.dtype.isbuiltin == 1 and not t.cell for t in every)
         self.is_direct = own and self.set_shapes is None
         """Whether `run_directly` may be asked: fixed shapes, and types of numpy's own."""
+        sizes = (prod(t.shape) * t.dtype.itemsize for t in every)
+        self.copies = self.is_direct and sum(sizes) <= SMALL
+        """Whether it copies the arrays to and from the context's own."""
         self.weights = self._weights(weights)
         self.state_size = self._state_size()
         """Bytes that a context carries from run to run."""
@@ -236,6 +243,8 @@ class Library:
             return None
         context = self.context()
         try:
+            if context.own is not None:
+                return context.own.run(inputs)
             arguments, buffer = context.arguments, context.buffer
             _, read, written = arguments
             for k, dtype, shape in self._reads:
@@ -293,6 +302,35 @@ class _Plan:
     outputs: list[tuple[int, ...]]
 
 
+class _OwnArrays:
+    """A context's arrays for small inputs and outputs, which calls copy theirs to and from."""
+
+    def __init__(self, library: Library, context: Context) -> None:
+        inputs, outputs = ([np.empty(t.shape, t.dtype) for t in side]
+                           for side in (library.inputs, library.outputs))  # fmt: skip
+        self._arguments = context.arguments_on(inputs, outputs)
+        self._inputs = [(k, a, a.dtype, a.shape) for k, a in enumerate(inputs)]
+        self._outputs = outputs
+        self._run = library.run_tensors
+        self._error = library.error
+
+    def run(self, inputs: Sequence[Any]) -> list[Array] | None:
+        """Run once on copies of the inputs; None, and nothing is run, if they aren't such arrays.
+        """
+        for k, own, dtype, shape in self._inputs:
+            given = inputs[k]
+            if type(given) is not np.ndarray or given.dtype != dtype or given.shape != shape:
+                return None
+            own[...] = given
+        status = self._run(*self._arguments)
+        if status:
+            raise self._error(status, self._arguments[0])
+        outputs = []
+        for array in self._outputs:
+            outputs.append(array.copy())  # noqa: PERF401 (a comprehension is one more call)
+        return outputs
+
+
 class Context:
     """The memory of one call in progress: the C context, its arena, the tables of pointers."""
 
@@ -304,8 +342,7 @@ class Context:
         self._memory = _new_memory(size + alignment, library.huge_pages)
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
-        self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))
-        self._outputs = ffi.new("void *[]", max(library.function("output_count")(), 1))
+        self._inputs, self._outputs = self._tables()
         self._context = ffi.new("uint64_t[]", library.function("context_size")() // 8 + 1)
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
         self.arguments = (self._context, self._inputs, self._outputs)
@@ -320,9 +357,24 @@ class Context:
         status = init(self._context, *first, arena, size, *extra)
         if status:
             raise library.error(status)
+        self.own = _OwnArrays(library, self) if library.copies else None
         self._start_threads(library)
         if library.release is not None:
             weakref.finalize(self, library.release, self._context)
+
+    def _tables(self) -> tuple[Any, Any]:
+        """Return pointers to inputs and to outputs, NULL so far."""
+        counts = (len(self._library.inputs), len(self._library.outputs))
+        inputs, outputs = (self._library.ffi.new("void *[]", max(n, 1)) for n in counts)
+        return inputs, outputs
+
+    def arguments_on(self, inputs: list[Array], outputs: list[Array]) -> tuple[Any, Any, Any]:
+        """Return what a run on these arrays takes; the caller keeps them alive."""
+        tables = self._tables()
+        for table, arrays in zip(tables, (inputs, outputs), strict=True):
+            for k, array in enumerate(arrays):
+                table[k] = self._pointer(array)
+        return (self._context, *tables)
 
     def _start_threads(self, library: Library) -> None:
         """Start the threads of a network that has some; they end with this object."""

@@ -42,6 +42,8 @@ BALANCING_COLUMNS = 1.0
 """Cycles to copy, scale and sum a number of a column."""
 ENDING = 9.0
 """Cycles to make a vector of results of its sum."""
+AT_ONCE = 1 << 18
+"""Numbers that are balanced at a time when compiling, in double: that needs little memory."""
 
 
 def pairs_pay(target: Target) -> bool:
@@ -117,6 +119,16 @@ def balanced_rows(rows: Array) -> Array:
 
 def _balanced(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array]]) -> Array:
     *batch, depth, width = numbers.shape
+    every = numbers.reshape(-1, depth, width)
+    result = np.empty((len(every), depth + 2, width), np.float32)
+    step = max(1, AT_ONCE // (depth * width))
+    for k in range(0, len(every), step):
+        result[k : k + step] = _balanced_some(every[k : k + step], in_order)
+    return result.reshape(*batch, depth + 2, width)
+
+
+def _balanced_some(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array]]) -> Array:
+    _, depth, width = numbers.shape
     third = InnerProduct(depth, width).third
     wide = numbers.astype(np.float64)
     size = np.sqrt((wide**2).mean(-2))
@@ -127,6 +139,6 @@ def _balanced(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array
     steps = np.stack([*in_order(first, second, signs), plain], -2)
     sums = (signs * first * second).sum(-2)
     undo = np.where(size > 0, np.ldexp(1.0, exponent), 0.0)
-    parts = (steps.reshape(*batch, PARTS * third, width), scaled[..., PARTS * third :, :],
+    parts = (steps.reshape(-1, PARTS * third, width), scaled[..., PARTS * third :, :],
              np.stack([sums, undo], -2))  # fmt: skip
     return np.concatenate(parts, -2).astype(np.float32)

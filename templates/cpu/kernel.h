@@ -244,7 +244,31 @@ K_INLINE uint16_t k_store_bf16(float value) {
 }
 #endif
 
-#ifndef K_CONVERTS_F16
+/* The compiler's own type of them, where processors convert by an instruction. */
+#if !defined K_CONVERTS_F16 && !defined __cplusplus && (defined __F16C__ || defined __aarch64__)
+#if defined __clang__
+#define K_HALF __fp16
+#elif defined __FLT16_MAX__
+#define K_HALF _Float16
+#endif
+#endif
+
+#if defined K_HALF
+__extension__ typedef K_HALF k_half;
+
+K_INLINE float k_load_f16(uint16_t bits) {
+  k_half half;
+  memcpy(&half, &bits, sizeof half);
+  return (float)half;
+}
+
+K_INLINE uint16_t k_store_f16(float value) {
+  const k_half half = (k_half)value;
+  uint16_t bits;
+  memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+#elif !defined K_CONVERTS_F16
 K_INLINE float k_load_f16(uint16_t bits) {
   const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;

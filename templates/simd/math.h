@@ -44,6 +44,13 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
   const vi32 half = v_i32_shr(k, 1);
   return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
 }
+/* The same for -190 <= n <= 63 and |a| < 2^63, by one power of two that depends on n. */
+static inline vf32 v_ldexp_bounded(vf32 a, vf32 n) {
+  const vf32 power = v_cast_f32(v_i32_shl(v_i32_add(v_cvt_i32(n), v_i32_set1(127 + 64)), 23));
+  return v_mul(v_mul(a, power), v_set1(5.42101086e-20f)); /* 2^-64 */
+}
+#else
+static inline vf32 v_ldexp_bounded(vf32 a, vf32 n) { return v_ldexp(a, n); }
 #endif
 #ifndef v_cvt_nibble
 /* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
@@ -80,6 +87,13 @@ static inline vf32 v_exp(vf32 x) {
   const vf32 held = v_min_const(v_set1(89.0f), v_max_const(v_set1(-104.0f), x));
   const vf32 q = v_exp_parts(held, &n);
   return v_ldexp(v_add(v_set1(1.0f), q), n);
+}
+
+/* e^a for a <= 43, as exact as v_exp. */
+static inline vf32 v_exp_bounded(vf32 a) {
+  vf32 n;
+  const vf32 q = v_exp_parts(v_max_const(v_set1(-104.0f), a), &n);
+  return v_ldexp_bounded(v_add(v_set1(1.0f), q), n);
 }
 
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1), in halves so that 2^n does not overflow before the
@@ -160,7 +174,7 @@ static inline vf32 v_log1p(vf32 x) {
 
 /* e^x / (1 + e^x), which keeps small results. Max 2.41 ulp. */
 static inline vf32 v_sigmoid(vf32 x) {
-  const vf32 e = v_exp(v_min_const(v_set1(30.0f), x));
+  const vf32 e = v_exp_bounded(v_min_const(v_set1(30.0f), x));
   return v_div(e, v_add(v_set1(1.0f), e));
 }
 
@@ -178,7 +192,7 @@ static inline vf32 v_silu(vf32 x) {
 /* log(1 + e^x) as max(x, 0) + log(1 + e) for e = e^-|x|, which is 2 artanh(s) = 2 s + s^3 P(s^2),
  * degree 9, for s = e / (2 + e). Max 2.89 ulp. */
 static inline vf32 v_softplus(vf32 x) {
-  const vf32 e = v_exp(v_neg(v_abs(x)));
+  const vf32 e = v_exp_bounded(v_neg(v_abs(x)));
   const vf32 s = v_div(e, v_add(v_set1(2.0f), e));
   const vf32 t = v_mul(s, s);
   vf32 p = v_set1(0.280263603f);
@@ -195,12 +209,12 @@ static inline vf32 v_mish(vf32 x) {
   const vf32 one = v_set1(1.0f), two = v_set1(2.0f);
   const vf32 y = v_max_const(v_set1(-120.0f), x); /* -0 below, x above 20 */
   const vf32 q = v_exp_parts(v_min_const(v_set1(20.0f), y), &n);
-  const vf32 e = v_ldexp(v_add(one, q), n);
+  const vf32 e = v_ldexp_bounded(v_add(one, q), n);
   const vmask below = v_lt(x, v_zero());
   const vf32 sum = v_add(e, two);
   const vf32 ratio = v_div(v_mul(v_select(below, one, e), sum), v_fma(e, sum, two));
   const vf32 product = v_mul(v_select(below, v_fma(y, q, y), y), ratio);
-  return v_select(below, v_ldexp(product, n), product);
+  return v_select(below, v_ldexp_bounded(product, n), product);
 }
 
 /* x min(max(x + 3, 0), 6) / 6. Max 2.59 ulp. */
@@ -245,7 +259,7 @@ static inline vf32 v_erf(vf32 x) {
   r = v_fma(r, a, v_set1(-0.000166442944f));
   const vf32 one = v_set1(1.0f);
   const vf32 q = v_exp_parts(r, &n);
-  const vf32 rest = v_sub(one, v_ldexp(v_add(one, q), n));
+  const vf32 rest = v_sub(one, v_ldexp_bounded(v_add(one, q), n));
   return v_copysign(v_select(v_lt(a, v_set1(0.92f)), near_zero, rest), x);
 }
 
@@ -274,7 +288,7 @@ static inline vf32 v_gelu(vf32 x) {
   /* (1 + e) (q + p) as q + (p + e (q + p)), which rounds less. */
   const vf32 e = v_expm1_reduced(r);
   const vf32 product = v_add(q, v_fma(e, v_add(q, p), p));
-  const vf32 tail = v_ldexp(v_div(v_mul(half, product), v_fma(q, a, q)), n);
+  const vf32 tail = v_ldexp_bounded(v_div(v_mul(half, product), v_fma(q, a, q)), n);
   return v_select(v_lt(x, v_zero()), tail, v_add(x, tail));
 }
 

@@ -53,11 +53,13 @@ from atc.accuracy.compare import run_reference
 from atc.accuracy.differences import compare
 from atc.accuracy.inputs import random_inputs
 from atc.backends.flops import operations
+from atc.backends.machines import host_machine
 from atc.backends.targets import get_target
 from atc.compile import compile_model
 from atc.errors import AtcError, OptionError
 from atc.fast_run.peak_flops import peak_program
 from atc.importers import load_model
+from atc.options.machine import processor
 from atc.options.options import Options, make_options
 from atc.options.parse import parse_arguments
 from atc.options.table import read_values
@@ -354,7 +356,11 @@ def show(results: Sequence[Result]) -> None:
 
     engines = ("model", "engine", "precision", "median ms", "min ms", "ratio", "error", "peak",
                "RSS MB", "own MB")  # fmt: skip
-    title = f"measured peak {results[0].gflops_peak:.0f} GFLOP/s" if results else ""
+    title = processor()
+    if (machine := host_machine()) is not None:
+        title += f", as machine {machine.name}"
+    if results:
+        title += f", measured peak {results[0].gflops_peak:.0f} GFLOP/s"
     print_table(title, engines, (row for r in results for row in engine_rows(r)))
     builds = ("model", "GFLOP", "library MB", "cold build s", "warm build s")
     print_table("", builds, (build_row(r) for r in results))

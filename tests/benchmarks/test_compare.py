@@ -15,6 +15,8 @@ from benchmarks.layers import least_interrupted
 from benchmarks.shares import Share, shares
 from onnx import TensorProto, helper, numpy_helper
 
+from atc.options.machine import processor
+
 COMMAND = Path(__file__).with_name("compare.py")
 
 
@@ -78,6 +80,7 @@ def test_tables_and_a_peer(tmp_path: Path) -> None:
                    "--num_threads=2")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "nothing isn't installed" in done.stderr
+    assert processor() in done.stdout
     rows = [line for line in done.stdout.splitlines() if line.startswith("│ tiny")]
     assert len(rows) == 3
     assert "onnxruntime" in rows[1]

@@ -58,7 +58,7 @@ ROW_END, BLOCK_END = 12.0, 90.0
 
 @dataclass(frozen=True)
 class Elements:
-    """Elements that tiles multiply and sum: the C types of A in scratch, of B in tiles, and of sums.
+    """Elements of tiles and of sums: the C types of A in scratch, of B in tiles, and of sums.
 
     An element has `size` bytes; a pair of bfloat16 is one. Numbers consist of `planes` parts.
     """

@@ -25,6 +25,11 @@ NEAR_STEP, FAR_STEP = 2.0, 15.0
 """Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
 lines of the steps behind it are asked for meanwhile."""
 
+TRANSLATIONS, TRANSLATED = 64, 0.8
+"""Pages whose addresses are known at once, and the cycles that a step waits for one that isn't."""
+STRADDLING = 2.2
+"""Cycles that a step waits for vectors that lie in two lines, which aren't in the L1 cache."""
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -155,6 +160,19 @@ def step_wait(machine: Machine, depth: int, stride: int) -> float:
     if depth > machine.l2.size // apart:
         return FAR_STEP
     return NEAR_STEP if depth > machine.l1.size // apart else 0.0
+
+
+def scattered_wait(machine: Machine, depth: int, stride: int, row: int, vector: int) -> float:
+    """Return the cycles that each step of a tile waits for `row` bytes read in place.
+
+    The rows lie `stride` bytes apart; `vector` is the size of a vector.
+    """
+    if is_dynamic((depth, stride)):
+        return 0.0
+    wait = TRANSLATED if depth * min(stride, PAGE) > TRANSLATIONS * PAGE else 0.0
+    if stride % vector and depth * (row + CACHE_LINE) > machine.l1.size:
+        wait += STRADDLING
+    return wait
 
 
 def tile_cycles(

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, FMA_WAIT, Tile, row_tiles
+from atc.backends.cpu.matmul.cost import BESIDE, CALL, FMA_WAIT, Tile, row_tiles
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
@@ -21,6 +21,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value
+from atc.ir.expr import cost
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
@@ -31,6 +32,10 @@ ACROSS = 3.0
 """Cycles to add a vector across its lanes."""
 FAR = 1.1
 """How much longer than the L2 cache's rate has it a dot product reads a vector from there."""
+
+HEAVY, FINISHING = 8, 40.0
+"""An epilogue above this cost takes so many cycles longer for the few columns of a tile than for as
+many of whole vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +123,15 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         reread = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2
         wait_a = FAR * size / (machine.far_rate if reread else machine.l2.rate)
         wait_b = FAR * size / machine.l2.rate
+        finishing = FINISHING if cost(op.epilogue.expr) > HEAVY else 0.0
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):
             wide = columns.rows
             far = wait_a * (mr if far_a else 0) + wait_b * (wide if far_b else 0)
             products, loads = mr * wide / machine.fma_rate(size), mr + wide
             waiting = machine.fma_latency * FMA_WAIT / phases
-            step = max(products, loads / machine.load_rate(size), far, waiting)
-            ends = mr * wide * (ACROSS + (phases - 1) / 2)
+            step = max(products, loads / machine.load_rate(size), far, waiting) + loads * BESIDE
+            ends = mr * wide * (ACROSS + (phases - 1) / 2) + mr * finishing
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
         cycles *= -(-op.m // mr)
         return prod(op.batch) * max(cycles, op.k * op.n * 4 / machine.far_rate)

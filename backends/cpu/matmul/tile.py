@@ -22,6 +22,7 @@ from atc.backends.cpu.matmul.cost import (
     crowding,
     largest_divisor,
     row_tiles,
+    scattered_wait,
     step_wait,
     streamed,
     tile_count,
@@ -40,7 +41,6 @@ from atc.backends.render.stored_weights import Weights, stored_weights
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, lower_bound, max_value
-from atc.ir.expr import cost
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
@@ -58,8 +58,6 @@ GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 FEW_ROWS = 4
 """Rows up to which copying B takes longer than to sum along the depth, each by itself."""
-HEAVY, SPILLED = 8, 24.0
-"""An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
 
 
 def read_mode(w: Workload[MatMul], copy: bool) -> str:
@@ -243,8 +241,6 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             for p in panels
             for t in row_tiles(op.m, mr)
         ) * (op.k // depth)
-        if cost(op.epilogue.expr) > HEAVY and mr * nv > target.vector_registers - 8:
-            cycles += SPILLED * op.m * sum(p.count * p.vectors for p in panels)
         rows = am * 4, op.n * 4
         cycles *= max(crowding(machine, mr, stride) for stride in rows)
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
@@ -254,6 +250,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if mode == "direct":
             wait = step_wait(machine, depth, bk * 4)
             cycles += steps * wait * (wait > NEAR_STEP or params.interleave)  # A fills the cache
+            apart = scattered_wait(machine, depth, bk * 4, width * nv * 4, width * 4)
+            cycles += steps * apart
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
