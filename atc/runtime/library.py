@@ -46,7 +46,7 @@ def read_weights(path: str | PathLike[str]) -> Array:
     """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
     folder = os.path.splitext(path)[0]
     if os.path.exists(path) or not os.path.isdir(folder):
-        return np.memmap(path, np.uint8, "r")
+        return _mapped(path)
     names = sorted(name for name in os.listdir(folder) if name.endswith(".bin"))
     parts = [os.path.join(folder, name) for name in names]
     sizes = [os.path.getsize(part) for part in parts]
@@ -57,6 +57,15 @@ def read_weights(path: str | PathLike[str]) -> Array:
         at[:size] = np.fromfile(part, np.uint8, size)
         at = at[size:]
     return joined
+
+
+def _mapped(path: str | PathLike[str]) -> Array:
+    """Map a file; what isn't in memory yet is read into large pages where the system can."""
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with suppress(AttributeError, OSError):  # systems without such pages
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
 
 
 def _new_memory(size: int, huge_pages: bool) -> Array:

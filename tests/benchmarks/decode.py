@@ -5,14 +5,16 @@
 makes a decoder of the shape of Llama's with 135 million weights (fewer layers and words, if given),
 compiles it once for prompts and single words, and runs it alternately with onnxruntime, which is
 given its caches anew as its users do, and with a loop that does nothing but read as many bytes as
-the library's weights are, without the table of which a word takes a row. The share is that loop's
-time in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
+the library's weights are. A word must read those, without the table of which it takes a row, and
+the caches' keys and values of all words before it: the share is what the loop takes for so many
+bytes in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
 multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread, whose time on the
 processor counts, or in `--threads=2`: then time is the clock's, for an idle machine, and the same
 network compiled for one thread is a row of its own.
 
 llama.cpp runs beside them where llama-cpp-python is installed; `--gguf=FILE` is its model, which
-`--make_gguf=1` makes first: the same shape, Q4_0, random weights (package gguf).
+`--make_gguf=1` makes first: the same shape, Q4_0, random weights (package gguf). Of a prompt it
+computes the logits of the last word alone, the other two those of all.
 """
 
 from __future__ import annotations
@@ -68,17 +70,25 @@ WARM = 8
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Bytes of the weights that a word reads, and of the keys and values that it leaves."""
+
+    weights: int
+    left: int
+
+    def read(self, held: int) -> int:
+        """Return what a word reads after so many."""
+        return self.weights + held * self.left
+
+
+@dataclass(frozen=True)
 class Found:
-    """Times in seconds of a run: of a word, of the prompt's words, and of reading the weights."""
+    """Times in seconds of a run: of a word, of the prompt's words; the part of the memory's speed
+    that decoding has."""
 
     word: float
     prompt: float
-    reading: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """The part of the memory's speed that decoding has."""
-        return self.reading / self.word
+    share: float
 
 
 class Clock:
@@ -120,12 +130,12 @@ class Compiled:
                  threads: int) -> None:  # fmt: skip
         text = make_decoder.shapes(shape, prompt, 512)
         atc.compile(model, folder, input_shape=text, state="auto", num_threads=threads,
-                    op_compiler_cache_mode="enable")  # fmt: skip
+                    external_weight=2, op_compiler_cache_mode="enable")  # fmt: skip
         self.net, self.clock = atc.load(folder), Clock(threads)
         self.held = 0
         report = json.loads(next(folder.glob("*.report.json")).read_text())
-        self.weights = report["memory"]["weights_bytes"] - 4 * shape.words * shape.width
-        """Bytes that a word reads: of a table it takes a row."""
+        weights = report["memory"]["weights_bytes"] - 4 * shape.words * shape.width
+        self.sizes = Sizes(weights, 4 * 2 * shape.layers * shape.groups * shape.size)
 
     def read_on(self, count: int) -> float:
         """Run so many words more; return the time."""
@@ -172,7 +182,7 @@ class Onnxruntime:
 
 
 def measured(
-    runs: dict[str, Any], read: Callable[[], float], prompt: int, words: int
+    runs: dict[str, Any], sizes: Sizes, read: Callable[[], float], prompt: int, words: int
 ) -> dict[str, Found]:
     """Return the medians of alternating runs, of some words in a row each.
 
@@ -187,17 +197,24 @@ def measured(
                 taken = run.read_on(prompt)
             prompts[name].append(taken)  # the second: the first one's caches are cold
     each: dict[str, list[float]] = {name: [] for name in runs}
+    bytes_: dict[str, list[int]] = {name: [] for name in runs}
     reading: list[float] = []
     for _ in range(0, words, TURN):
         for name, run in runs.items():
             time.sleep(PAUSE)
-            each[name] += [run.read_on(1) for _ in range(WARM + TURN)][WARM:]
+            for k in range(WARM + TURN):
+                size, taken = sizes.read(run.held), run.read_on(1)
+                if k >= WARM:
+                    each[name].append(taken)
+                    bytes_[name].append(size)
         time.sleep(PAUSE)
         reading += [read() for _ in range(WARM + TURN)][WARM:]
-    return {
-        name: Found(median(each[name]), median(prompts[name]) / prompt, median(reading))
-        for name in runs
-    }
+    rate = sizes.weights / median(reading)
+    found = {}
+    for name, times in each.items():
+        shares = (size / rate / taken for size, taken in zip(bytes_[name], times, strict=True))
+        found[name] = Found(median(times), median(prompts[name]) / prompt, median(shares))
+    return found
 
 
 def let_round(file: Path) -> None:
@@ -227,12 +244,18 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
                 if weights == "int4-int8":
                     let_round(model)
             own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads)
-            read = reader(folder, own.weights, chosen.threads)
+            read = reader(folder, own.sizes.weights, chosen.threads)
+            yield (
+                f"a word of {weights} reads {own.sizes.weights / 1e6:.1f} MB of weights and "
+                f"{own.sizes.left / 1e3:.1f} KB of caches for each word before it"
+            )
             runs: dict[str, Any] = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
             if chosen.threads > 1:
                 alone = folder / f"{weights}-alone"
                 runs["atc, alone"] = Compiled(model, alone, shape, chosen.prompt, 1)
-            for who, found in measured(runs, read, chosen.prompt, chosen.steps).items():
+            for who, found in measured(
+                runs, own.sizes, read, chosen.prompt, chosen.steps
+            ).items():
                 yield (
                     f"{weights:10}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
                     f"{1 / found.prompt:10.1f} words/s of the prompt"

@@ -194,7 +194,7 @@ class MatMulFixedPointTile(MatMulRoundingTile):
     name = "matmul_packed_fixed_tile"
     precision = "float32"
     digits, sums, preparing = 3, 2, SPLITTING
-    ahead = Ahead(distance=8192, step=128)
+    ahead = Ahead(distance=16384, step=64)
     """More lines than of kernels that wait for memory all the time."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
