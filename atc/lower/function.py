@@ -8,7 +8,10 @@ from typing import Any
 import onnx
 import onnx_ir
 
-from atc.ir.graph import TensorType
+from atc.ir.graph import DType, TensorType
+
+_SUMMING = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
+"""Operators whose bodies hold long sums, and counts, which are too large for halves."""
 
 
 def function_body(
@@ -22,7 +25,10 @@ def function_body(
     if schema.has_function:
         return _instantiate(schema.function_body, node, schema)
     if schema.has_context_dependent_function:
-        types = [_type_proto(t) for t in inputs]
+        halves = [k for k, t in enumerate(inputs) if t is not None and t.dtype.is_half]
+        narrow = inputs[halves[0]] if halves and node.op_type in _SUMMING else None
+        types = [_type_proto(t if narrow is None or t is None or not t.dtype.is_half
+                             else TensorType(DType.FLOAT, t.shape)) for t in inputs]  # fmt: skip
         proto = _node_proto(node, inputs)
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
         if not versions:
@@ -33,8 +39,28 @@ def function_body(
         body = onnx.FunctionProto.FromString(text)
         if not body.node:  # the standard has none for these types or attributes
             return None
+        if narrow is not None:
+            _widen(body, halves, narrow.dtype)
         return _instantiate(body, node, schema)
     return None
+
+
+def _widen(body: onnx.FunctionProto, halves: Sequence[int], dtype: DType) -> None:
+    """Cast the operands of a body for floats, and its results back."""
+
+    def cast(x: str, y: str, to: DType) -> onnx.NodeProto:
+        return onnx.helper.make_node("Cast", [x], [y], to=to.code)
+
+    wide = [body.input[k] for k in halves]
+    before = [cast(f"{name}_half", name, DType.FLOAT) for name in wide]
+    results = _computed_outputs(body)
+    behind = [cast(name, f"{name}_half", dtype) for name in dict.fromkeys(results)]
+    nodes = [*before, *body.node, *behind]
+    del body.node[:]
+    body.node.extend(nodes)
+    for k in halves:
+        body.input[k] += "_half"
+    body.output[:] = [f"{name}_half" for name in results]
 
 
 def has_function(op_type: str, domain: str, opset: int) -> bool:

@@ -155,12 +155,13 @@ def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, axes: int = 1,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Normalize over the last axes."""
+    """Normalize over the last axes; halves are computed with as floats."""
+    (x, weight, bias), dtype = _wide(x, weight, bias)
     over = [*range(x.ndim - axes, x.ndim)]
     away = x - xp.mean(x, axis=over, keepdims=True)
     y = away / node("Sqrt", xp.mean(away * away, axis=over, keepdims=True) + eps)
     y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    return xp.astype(y if bias is None else y + bias, dtype)
 
 
 def batch_norm(
@@ -170,13 +171,14 @@ def batch_norm(
     """Normalize each channel, by the batch's statistics in training, else by the running ones.
 
     In training the running ones, which are Parameters then, take in the batch's with the weight
-    `momentum`.
+    `momentum`. Halves are computed with as floats.
     """
+    (x, weight, bias), dtype = _wide(x, weight, bias)
     channels = [1, -1, *[1] * (x.ndim - 2)]
     shaped = [xp.reshape(v, channels) for v in (weight, bias)]
     if not training:
         mean, var = (xp.reshape(v, channels) for v in (running_mean, running_var))
-        return (x - mean) / node("Sqrt", var + eps) * shaped[0] + shaped[1]
+        return xp.astype((x - mean) / node("Sqrt", var + eps) * shaped[0] + shaped[1], dtype)
     axes = [a for a in range(x.ndim) if a != 1]
     mean = xp.mean(x, axis=axes, keepdims=True)
     away = x - mean
@@ -188,7 +190,14 @@ def batch_norm(
         if not isinstance(running, Parameter):
             raise OperandError("running statistics aren't Parameters", where=place())
         running.assign(running * (1 - momentum) + xp.reshape(now, [-1]) * momentum)
-    return away / node("Sqrt", var + eps) * shaped[0] + shaped[1]
+    return xp.astype(away / node("Sqrt", var + eps) * shaped[0] + shaped[1], dtype)
+
+
+def _wide(*tensors: Any) -> tuple[list[Any], np.dtype[Any]]:
+    """Return tensors, halves as floats: they hold neither squares nor long sums; and their type."""
+    dtype = np.result_type(*(x.dtype for x in tensors if x is not None))
+    wide = np.result_type(dtype, np.float32)
+    return [x if x is None else xp.astype(x, wide) for x in tensors], dtype
 
 
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
@@ -240,8 +249,8 @@ def nll_loss(
 
 def square_loss(pred: Tensor, label: Tensor) -> Tensor:
     """Return the mean of the squared differences."""
-    away = _compared(pred, label)
-    return xp.mean(away * away)
+    (away,), dtype = _wide(_compared(pred, label))
+    return xp.astype(xp.mean(away * away), dtype)
 
 
 def l1_loss(pred: Tensor, label: Tensor) -> Tensor:

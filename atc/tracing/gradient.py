@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from atc.errors import one_line
 from atc.tracing.errors import ArgumentError, TracingError, place
 from atc.tracing.parameter import Parameter
 from atc.tracing.tape import Tape, current_tape
@@ -52,7 +54,16 @@ class GradManager:
         self._tape = None
 
     def backward(self, y: Tensor, dy: Any = None) -> None:
-        """Add to each parameter's `grad` the gradient of the sum of y dy; dy is 1 by default."""
+        """Add to each parameter's `grad` the gradient of the sum of y dy; dy is 1 by default.
+
+        Parameters that y doesn't depend on are left as they are, and a warning names them.
+        """
+        unreached = self.propagate(y, dy)
+        if unreached:
+            warnings.warn(one_line(f"{place()}: {untrained(unreached)}"), stacklevel=2)
+
+    def propagate(self, y: Tensor, dy: Any = None) -> list[Parameter]:
+        """Do what `backward` does without a warning; returns the parameters that it would name."""
         tape = self._tape
         if tape is None:
             raise TracingError("backward outside of the manager's `with` block", where=place())
@@ -67,9 +78,19 @@ class GradManager:
         parameters = [*self._attached.values()]
         if not parameters:
             raise ArgumentError("backward without attached parameters", where=place())
-        values = tape.recording.gradient(y.value, [tape.value(p) for p in parameters])
-        for parameter, value in zip(parameters, values, strict=True):
+        found = {tape.value(p): p for p in parameters}
+        reached = tape.recording.reached(y.value, found)
+        wanted = [x for x in found if x in reached]
+        values = tape.recording.gradient(y.value, wanted) if wanted else []
+        for parameter, value in zip((found[x] for x in wanted), values, strict=True):
             new = Tensor.recorded(tape, value)
             old = parameter.grad
             parameter.grad = new if old is None else old + new
+        return [p for x, p in found.items() if x not in reached]
+
+
+def untrained(parameters: Sequence[Parameter]) -> str:
+    """Return what is to be said of parameters that no gradient goes to."""
+    names = [p.name or f"a parameter of {p.dtype} {[*p.shape]}" for p in parameters]
+    return f"no gradient goes to {one_line(', '.join(names), 150)}: the loss doesn't depend on it"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from atc.errors import one_line
+from atc.lower.gradient.without import STOPS
 from atc.tracing.errors import OperandError, place
 
 OPSET = 21
@@ -101,6 +102,20 @@ class Recording:
                                 zs=others or None, y=y)  # fmt: skip
         self._reads[results[0]] = y
         return self._added(node, [self.types[x] for x in xs])
+
+    def reached(self, y: str, xs: Collection[str]) -> set[str]:
+        """Return those of the values xs that gradients of y go to."""
+        made = {o: n for n in self.nodes for o in n.output}
+        seen: set[str] = set()
+        pending = [y]
+        while pending:
+            value = pending.pop()
+            node = made.get(value)
+            if node is not None and value not in seen and value not in xs:
+                stops = (node.domain, node.op_type) in STOPS
+                pending += () if stops else reads(node)
+            seen.add(value)
+        return seen.intersection(xs)
 
     def stopped(self, value: str) -> str:
         """Add a value's equal through which no gradient goes; returns it."""

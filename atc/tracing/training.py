@@ -32,7 +32,7 @@ from atc.pipeline.pipeline import Compilation
 from atc.pipeline.request import Decisions
 from atc.tracing import functional
 from atc.tracing.errors import ArgumentError
-from atc.tracing.gradient import GradManager
+from atc.tracing.gradient import GradManager, untrained
 from atc.tracing.inline import Model, applied, constant, read_for_training
 from atc.tracing.networks import options_of
 from atc.tracing.optim import SGD, Adam, AdamW, Optimizer
@@ -147,6 +147,8 @@ def _recorded(
     traced = Traced(step, symbolic=True, capture_as_const=False, record_only=False,
                     options=options_of({}))  # fmt: skip
     _, entry = traced.record(named, {})
+    if update.unreached:
+        helper.set_model_props(entry.model, {"atc.warnings": untrained(update.unreached)})
     state = [(entry.named(t), out, t) for t, out in entry.updates]
     state.sort(key=lambda each: each[0] not in parameters)
     names = {id(t): n for n, t in entry.sources}
@@ -234,19 +236,25 @@ def _label(read: Model, loss: str | Callable[..., Tensor], where: str) -> dict[s
 
 @dataclass
 class _Update:
-    """The gradients of the loss, and the optimizer's update by them."""
+    """The gradients of the loss, and the optimizer's update by them.
+
+    `unreached` are the parameters that the loss doesn't depend on, which stay as they are.
+    """
 
     manager: GradManager
     optimizer: Optimizer
     clip_norm: float
     accumulate: int
+    unreached: Sequence[Parameter] = ()
 
     def run(self, loss: Tensor) -> None:
         """Record the backward pass and the update."""
         if loss.ndim:
             raise ArgumentError(f"the loss has the shape {[*loss.shape]}", hint="return its mean")
-        self.manager.backward(loss)
-        parameters = self.manager.attached_tensors()
+        self.unreached = self.manager.propagate(loss)
+        parameters = [p for p in self.manager.attached_tensors() if p.grad is not None]
+        if not parameters:
+            raise ArgumentError("the loss depends on no weights that are trainable")
         last: Tensor | None = None
         if self.accumulate > 1:
             last = self._accumulated(parameters)
@@ -255,6 +263,8 @@ class _Update:
         self.optimizer.step()
         if last is not None:
             self._only_if(last)
+        for parameter in self.unreached:
+            parameter.assign(parameter)  # a part of the state nonetheless
         self.manager.clear_grad()
 
     def _accumulated(self, parameters: Iterable[Parameter]) -> Tensor:
@@ -267,13 +277,13 @@ class _Update:
             assert parameter.grad is not None
             grown = total + parameter.grad
             parameter.grad = grown / float(self.accumulate)
-            total.assign(node("Where", last, grown * 0.0, grown))
+            total.assign(node("Where", last, constant(np.zeros((), parameter.dtype)), grown))
         count.assign(node("Where", last, count * 0, count + 1))
         return last
 
     def _clip(self, parameters: Iterable[Parameter]) -> None:
         """Scale the gradients down to the greatest norm."""
-        listed = [p for p in parameters if p.grad is not None]
+        listed = [*parameters]
         squares = [
             node("Cast", node("ReduceSumSquare", p.grad, keepdims=0), to=onnx.TensorProto.DOUBLE)
             for p in listed

@@ -201,6 +201,27 @@ def test_a_label_that_is_no_class_is_seen_in_the_loss_alone(label: int) -> None:
     np.testing.assert_allclose(tensor.grad.numpy(), want, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("training", [None, True, False])
+def test_halves_are_normalized_as_floats(training: bool | None) -> None:
+    x = (np.array([[-1, 1], [3, -3], [2, 5]]) * 1000).astype(np.float16)  # squares are infinite
+    if training is None:
+        found = functional.layer_norm(Tensor(x), Tensor(np.ones(2, np.float16)))
+        want = np.array([[-1, 1], [1, -1], [-1, 1]])
+    else:
+        mean, var = (Parameter(np.full(2, n, np.float16)) for n in (0, 1))
+        one, zero = (Tensor(np.full(2, n, np.float16)) for n in (1, 0))
+        found = functional.batch_norm(Tensor(x / 50), mean, var, one, zero, training)
+        want = (x / 50.0 - (x / 50.0).mean(0)) / (x / 50.0).std(0) if training else x / 50
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.numpy(), want, rtol=2e-3)
+
+
+def test_squares_of_halves_are_floats() -> None:
+    found = functional.square_loss(Tensor(np.float16([300, 0, 0, 0])), np.zeros(4, np.float16))
+    assert found.dtype == np.float16
+    assert abs(float(found) - 22500) < 16
+
+
 @pytest.mark.parametrize("count", [1000, 70_000])
 def test_cross_entropies_of_halves_are_summed_in_floats(count: int) -> None:
     x = np.zeros((count, 2), np.float16)

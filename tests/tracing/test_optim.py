@@ -203,6 +203,22 @@ def test_backward_is_for_what_was_recorded() -> None:
         empty.backward(weight * 2.0)
 
 
+@pytest.mark.parametrize("named", ["w", ""])
+def test_parameters_that_no_gradient_goes_to_are_named(named: str) -> None:
+    x, lost = Parameter(np.array([1.5, -2.0])), Parameter(np.ones(3), name=named)
+    manager = GradManager().attach([lost, x])
+    optimizer = optim.AdamW([x, lost], lr=0.1)
+    what = named or r"a parameter of float64 \[3\]"
+    with manager:
+        loss = xp.sum(x * x) + xp.sum(lost.detach()) + xp.sum(xp.astype(lost > 0, np.float64))
+        with pytest.warns(UserWarning, match=f"test_optim.py.*no gradient goes to {what}: "):
+            manager.backward(loss)
+    assert lost.grad is None
+    np.testing.assert_allclose(x.grad.numpy(), 2 * x.numpy())
+    optimizer.step()
+    np.testing.assert_array_equal(lost.numpy(), np.ones(3))  # no weight decay either
+
+
 def test_no_gradient_goes_through_what_is_detached() -> None:
     x = Parameter(np.array([1.5, -2.0]))
     manager = GradManager().attach(x)

@@ -115,6 +115,26 @@ def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.get("w"), wanted, rtol=1e-9)
 
 
+def test_weights_that_the_loss_does_not_depend_on_stay_and_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = LINE.replace("y =", "u = MatMul(x, v) y =").replace("(double[8,2] y)",
+                                                             "(double[8,2] y, double[8,1] u)")
+    rest = RNG.normal(size=(3, 1))
+    path = saved(tmp_path / "line.onnx", text, {"w": LW, "v": rest})
+    step = atc.training_step(
+        path, tmp_path / "line", loss=lambda y, u: functional.square_loss(y, y * 2.0), lr=0.1,
+        optimizer="adamw", clip_norm=9.0, accumulate=2,
+    )  # fmt: skip
+    for _ in range(2):
+        step(LX)
+    np.testing.assert_array_equal(step.get("v"), rest)
+    assert not np.array_equal(step.get("w"), LW)
+    assert caplog.messages == ["no gradient goes to v: the loss doesn't depend on it"]
+    with pytest.raises(AtcError, match="depends on no weights that are trainable"):
+        atc.training_step(path, tmp_path / "no", trainable="v", loss="square_loss")
+
+
 def test_a_model_may_compute_its_loss(tmp_path: Path) -> None:
     path = saved(tmp_path / "line.onnx", LINE, {"w": LW})
     step = atc.training_step(path, tmp_path / "line", lr=0.1,
