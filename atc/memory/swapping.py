@@ -8,7 +8,7 @@ copies begin as early and end as late as the bytes left over allow, so that call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -25,13 +25,31 @@ _GOALS = 6
 
 @dataclass(frozen=True)
 class _Gap:
-    """A value of so many bytes that no step between two touches, of which calls take `ns`."""
+    """A value of so many `bytes` that no step between two touches, of which calls take `ns`.
+
+    Without it `size` bytes are free between the two, and `spared` ones from the step `first` on, if
+    it is the first part of another value: that needn't be there so early.
+    """
 
     value: str
-    size: int
+    bytes: int
     after: int
     before: int
     ns: float
+    size: int
+    first: int = 0
+    spared: int = 0
+
+    def helps(self, step: int) -> bool:
+        """Return whether it makes room in a step."""
+        early = self.spared > 0 and self.first <= step <= self.after
+        return early or self.after < step < self.before
+
+    def frees(self) -> Iterator[tuple[int, int]]:
+        """Yield the steps in which it makes room, with the bytes."""
+        if self.spared:
+            yield from ((k, self.spared) for k in range(self.first, self.after + 1))
+        yield from ((k, self.size) for k in range(self.after + 1, self.before))
 
 
 _Rule = Callable[[_Gap, float], tuple[float, float]]
@@ -107,29 +125,54 @@ class _Search:
     def _gaps(self) -> Iterator[_Gap]:
         """Yield the gaps in the lives of values that only the device's calls touch."""
         program, bases = self.program, self.arena.bases
-        users: dict[str, dict[str, list[int]]] = {}  # by buffer, then by value
+        users: dict[str, dict[str, list[tuple[int, str]]]] = {}  # by buffer, then by base
         written: dict[str, int] = {}
         fixed = {s.value for s in program.states}
         for k, step in enumerate(program.steps):
             plain = isinstance(step, Call | Fork) and on_device(step)
             for value in (v for s in walk((step,)) for v in touched(s) if v in bases):
                 base = program.base(value)
-                users.setdefault(bases[value], {}).setdefault(base, []).append(k)
+                users.setdefault(bases[value], {}).setdefault(base, []).append((k, value))
                 if not plain:
                     fixed.add(base)
-            for call in calls((step,)):
-                written |= {program.base(o): k for o in call.node.outputs}
+            written |= {value: k for call in calls((step,)) for value in call.node.outputs}
         for own in users.values():
-            uses = sorted({k for found in own.values() for k in found})
+            uses = sorted({k for found in own.values() for k, _ in found})
             for after, before in pairwise(uses):
                 for base, found in own.items():  # in place of one another: one at a time
-                    size = program.types[base].nbytes
-                    there = found[0] <= after and before <= found[-1]
-                    complete = written.get(base, before) <= after
-                    long = before - after > 1 and size >= max(self.minimum, 1)
-                    if there and complete and long and base not in fixed:
-                        ns = self.clock[before] - self.clock[after + 1]
-                        yield _Gap(base, self._whole(size), after, before, ns)
+                    there = found[0][0] <= after and before <= found[-1][0]
+                    if there and base not in fixed and before - after > 1:
+                        yield from self._gap(base, found, written, after, before)
+
+    def _gap(
+        self, base: str, found: Sequence[tuple[int, str]], written: Mapping[str, int],
+        after: int, before: int,
+    ) -> Iterator[_Gap]:  # fmt: skip
+        """Yield the gap between two uses of a value, if all of it, or of a part, is there."""
+        program = self.program
+        values = {value for k, value in found if k <= after}
+        later = {value for _, value in found if written.get(value, -1) > after}
+        size, ns = program.types[base].nbytes, self.clock[before] - self.clock[after + 1]
+        if not later:
+            if size >= max(self.minimum, 1):
+                whole = self._whole(size)
+                yield _Gap(base, whole, after, before, ns, whole)
+            return
+        for value in sorted(values - {base}, key=lambda v: (program.types[v].nbytes, v)):
+            own = program.types[value].nbytes
+            within = {v for v in (*values, *later) if value in self._chain(v)}
+            joined = any(k == before and value not in self._chain(v) for k, v in found)
+            if own >= max(self.minimum, 1) and within == values and joined:
+                whole, part = self._whole(size), self._whole(own)
+                yield _Gap(value, part, after, before, ns, whole, found[0][0], whole - part)
+                return
+
+    def _chain(self, value: str) -> list[str]:
+        """Return a value and those that it lives in."""
+        found = [value]
+        while found[-1] in self.program.storage:
+            found.append(self.program.storage[found[-1]])
+        return found
 
     def swaps(self, goal: int, rule: _Rule) -> list[Swap]:
         """Return swaps after which each step needs at most `goal` bytes, as far as that can be."""
@@ -141,23 +184,23 @@ class _Search:
                 break
             worst = max(over, key=lambda k: loads[k])
             away = {gap.value for gap in chosen}
-            able = [
-                gap for gap in self.gaps if gap.after < worst < gap.before and gap not in chosen
-            ]
+            able = [gap for gap in self.gaps if gap not in chosen and gap.helps(worst)]
             if not able:
                 hopeless.add(worst)
                 continue
             taken = min(able, key=lambda gap: rule(gap, self._copies_ns(gap, away)))
             chosen[taken] = None
-            _add(loads, -taken.size, taken.after + 1, taken.before)
+            for k, size in taken.frees():
+                loads[k] -= size
         for gap in tuple(chosen):  # those that the later ones made superfluous
-            if all(loads[k] + gap.size <= goal for k in range(gap.after + 1, gap.before)):
+            if all(loads[k] + size <= goal for k, size in gap.frees()):
                 del chosen[gap]
-                _add(loads, gap.size, gap.after + 1, gap.before)
+                for k, size in gap.frees():
+                    loads[k] += size
         return self._spread(sorted(chosen, key=lambda gap: (gap.after, gap.value)), loads, goal)
 
     def _copies_ns(self, gap: _Gap, away: set[str]) -> float:
-        return self.model.copy_ns(gap.size) * (1 if gap.value in away else 2)
+        return self.model.copy_ns(gap.bytes) * (1 if gap.value in away else 2)
 
     def _spread(self, gaps: Sequence[_Gap], loads: list[int], goal: int) -> list[Swap]:
         """Return the swaps of gaps, in the order of their begins, whose copies calls hide."""
@@ -170,18 +213,18 @@ class _Search:
         free = 0.0
         for gap in first.values():
             gone = gap.after
-            free = max(free, self.clock[gone + 1]) + self.model.copy_ns(gap.size)
+            free = max(free, self.clock[gone + 1]) + self.model.copy_ns(gap.bytes)
             while (
                 self.clock[gone + 1] < free and gone + 2 < gap.before
-                and gone + 1 not in self.begins and room(gone + 1, gap.size)
+                and gone + 1 not in self.begins and room(gone + 1, gap.bytes)
             ):  # fmt: skip
                 gone += 1
-                loads[gone] += gap.size
+                loads[gone] += gap.bytes
             found[gap] = replace(found[gap], gone=gone)
         free = self.clock[-1]
         for gap in sorted(gaps, key=lambda g: (g.before, g.value), reverse=True):
             begun = gap.before
-            free = min(free, self.clock[begun]) - self.model.copy_ns(gap.size)
+            free = min(free, self.clock[begun]) - self.model.copy_ns(gap.bytes)
             while (
                 self.clock[begun] > free and begun - 2 > found[gap].gone
                 and begun - 1 not in self.begins and room(begun - 1, gap.size)
@@ -191,7 +234,3 @@ class _Search:
             found[gap] = replace(found[gap], begun=begun)
         return list(found.values())
 
-
-def _add(loads: list[int], size: int, begin: int, end: int) -> None:
-    for k in range(begin, end):
-        loads[k] += size

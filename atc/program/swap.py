@@ -22,8 +22,10 @@ from atc.program.steps import Call, Copy, Fork, Program, Step, Wait, calls
 class Swap:
     """A value that is away between two of the program's own steps.
 
-    Its copy to the host begins after the step `after` and ends with the step `gone`; the copy back
-    begins before the step `begun` and ends before the step `before`, which is the next to read it.
+    A part of another value, of which no other part is there yet, is in memory of its own until
+    then, and comes back to its place. The copy to the host begins after the step `after` and ends
+    with the step `gone`; the copy back begins before the step `begun` and ends before the step
+    `before`, which is the next to read it.
     """
 
     value: str
@@ -115,7 +117,7 @@ class _Writer:
             s: Copy(v, self._named(v, f"{v}#host"), to_host=True) for v, s in first.items()
         }
         back = {
-            s: Copy(there[first[s.value]].result, self._named(s.value, f"{s.value}#swap{k}"), False)
+            s: Copy(there[first[s.value]].result, self._again(s.value, k), to_host=False)
             for k, s in enumerate(swaps)
         }
         steps: list[Step] = []
@@ -132,6 +134,18 @@ class _Writer:
             self.program, steps=tuple(steps), types=self.types, storage=self.storage,
             byte_offsets=self.byte_offsets, aliases=self.aliases,
         )  # fmt: skip
+
+    def _again(self, value: str, number: int) -> str:
+        """Return the name of a value that is back, a part in its place."""
+        name = self._named(value, f"{value}#swap{number}")
+        if value in self.storage:
+            self._place(name, self.storage.pop(value), self.byte_offsets.pop(value, 0))
+        return name
+
+    def _place(self, value: str, base: str, offset: int) -> None:
+        self.storage[value] = base
+        if offset:
+            self.byte_offsets[value] = offset
 
     def _named(self, value: str, name: str) -> str:
         """Return a name for another instance of a value."""
@@ -159,14 +173,14 @@ class _Writer:
 
     def _current(self, value: str) -> str:
         """Return what stands for a value now: the same part of its base's latest copy."""
-        base = self.program.base(value)
-        whole = self.latest.get(base, base)
-        if whole == base or value == base:
-            return whole if value == base else value
+        base, offset = value, 0
+        while base in self.storage:
+            offset += self.byte_offsets.get(base, 0)
+            base = self.storage[base]
+        whole = self.latest.get(base)
+        if whole is None or value == base:
+            return whole or value
         name = f"{value}#in {whole}"
         if name not in self.types:
-            self._named(value, name)
-            self.storage[name] = whole
-            if offset := self.program.byte_offset(value):
-                self.byte_offsets[name] = offset
+            self._place(self._named(value, name), whole, offset)
         return name

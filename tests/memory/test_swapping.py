@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import onnx
 import pytest
+from drawn_networks import unet
 from networks import training_net
 from setting_rows import options
 from stages import project_of
@@ -19,7 +21,7 @@ from atc.errors import InternalError, OptionError
 from atc.memory.audit import audit_memory
 from atc.passes.rematerialize import recomputed_nodes
 from atc.pipeline.writing import Project
-from atc.program.steps import Call, Copy, Step, Wait
+from atc.program.steps import Call, Copy, Step, Wait, calls
 from atc.program.swap import SwapModel
 
 MODEL = SwapModel(get_target("cuda-emulated"))
@@ -130,6 +132,22 @@ def test_a_budget_that_swaps_cannot_reach_is_an_error_that_names_the_least(model
         project(
             model, gpu_swap=True, recompute="all", memory_budget=64, recompute_minimum=1 << 30
         )
+
+
+def test_a_part_needs_no_room_for_the_whole_before_that_is_joined(tmp_path: Path) -> None:
+    """The first part of a Concat, made long before the others, comes back to its place in it."""
+    onnx.save(unet(16, 16), tmp_path / "unet.onnx")
+    given = {"input_shape": "x:1,3,16,16"}
+    whole = project(tmp_path / "unet.onnx", **given).arena.plan.size
+    done = project(tmp_path / "unet.onnx", gpu_swap=True, memory_budget=whole * 4 // 5, **given)
+    there, back = (step for step in done.program.steps if isinstance(step, Copy))
+    assert there.source not in done.program.storage
+    joined = done.program.base(back.result)
+    assert done.program.types[joined].nbytes > done.program.types[back.result].nbytes
+    made = [c.node.outputs[0] for c in calls(done.program.steps)]
+    parts = [v for v in made if done.program.base(v) == joined]
+    assert parts  # the others
+    assert there.source not in parts
 
 
 def test_without_a_gpu_there_is_nothing_to_swap_to(model: Path) -> None:

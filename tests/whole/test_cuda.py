@@ -16,6 +16,7 @@ import pytest
 import suite
 from branching_models import drawn
 from cuda_networks import X, compiled, lasting_model, mixed_model
+from drawn_networks import unet
 from networks import training_net
 from onnx import TensorProto, helper
 from projects import make_model, reference
@@ -362,6 +363,32 @@ def test_values_are_swapped_to_the_hosts_memory(
         for _ in range(2):  # its graphs are captured, then replayed
             np.testing.assert_array_equal(net(x), wanted)
             np.testing.assert_array_equal(net(Tensor(x)).array, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "shape", "part"), [(unet(16, 16), (1, 3, 16, 16), 0.8), (drawn(5), (), 0.4),
+                                 (drawn(6), (), 0.7)], ids=["unet", "drawn 5", "drawn 6"]
+)  # fmt: skip
+def test_parts_of_joined_values_are_swapped(
+    model: onnx.ModelProto, shape: tuple[int, ...], part: float, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    given = {"input_shape": f"x:{','.join(map(str, shape))}"} if shape else {}
+    whole = compiled(model, tmp_path, **given).report["memory"]["arena_bytes"]
+    net, rng = load(tmp_path / "net"), np.random.default_rng(6)
+    feed = {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in net.inputs}
+    wanted = net.run(dict(feed))
+    budget = int(whole * part)
+    report = compiled(model, tmp_path, gpu_swap=True, memory_budget=budget, **given).report
+    assert report["memory"]["arena_bytes"] <= budget
+    assert report["swapped"]["copies"]
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        net = load(tmp_path / "net")
+        for _ in range(2):
+            for name, value in net.run(dict(feed)).items():
+                np.testing.assert_array_equal(value, wanted[name], err_msg=name)
 
 
 @pytest.fixture(scope="module")
