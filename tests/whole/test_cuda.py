@@ -25,6 +25,7 @@ from atc.errors import AtcError
 from atc.load_and_run.context import Context
 from atc.load_and_run.engine import Step, open_engine
 from atc.runtime.load import load
+from atc.tools.report_page import report_page
 
 EXCEPTIONS = suite.read_exceptions()
 
@@ -355,6 +356,7 @@ def test_values_are_swapped_to_the_hosts_memory(
     steps = [step for c in swapped["copies"] for step in (c["first_step"], c["last_step"])]
     assert steps == sorted(set(steps))
     assert 0 < swapped["waiting_ns"] <= swapped["copies_ns"] < swapped["run_ns"]
+    assert ">3 copies; " in report_page(tmp_path / "net")
     (softmax,) = (n for n in report["nodes"] if n["writes"] == ["f"])
     assert [report["nodes"][k]["writes"] for k in softmax["reads"]] == [["a"]]
     for order in ("forward", "reverse"):
