@@ -158,6 +158,7 @@ def compile(
     gpu_copy_streams: int = 1,
     gpu_pool: str = "",
     gpu_kept_free: int = 0,
+    gpu_swap: bool = False,
     tensor_cores: bool = True,
     allow_hf32: bool = False,
     recompute: str = "none",

@@ -1,4 +1,4 @@
-"""A program for a GPU as the templates see it: launches and moves between the host's own calls."""
+"""The C of a program for a GPU: launches and moves between the host's own calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.backends.toolchain.nvcc import cmake_architecture
-from atc.codegen.copies import Copies, copies_of
+from atc.codegen.copies import copies_of
+from atc.codegen.gpu_values import Gpu, GpuRun, Segment, listed
 from atc.codegen.project_options import Instrumentation
 from atc.codegen.schedule import Plan, Schedule, make_schedule
 from atc.codegen.steps import StepWriter
@@ -18,94 +17,10 @@ from atc.codegen.uses import Uses, extent_text, plus
 from atc.dims import Dim, max_value
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
-from atc.program.steps import Call, Fork, Step, calls
+from atc.program.steps import Call, Copy, Fork, Step, Wait, calls, swap_text
 
-
-@dataclass(frozen=True)
-class GpuKernel:
-    """A kernel in the table of launches."""
-
-    symbol: str
-    launch: Launch
-    arguments: int
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Launches with nothing of the host between them, in a C function; they become one graph."""
-
-    comment: str
-    lines: tuple[str, ...]
-    tables: frozenset[str]
-    """Which tables they read: inputs (in), outputs (out), extents (d), places of buffers (at)."""
-
-
-@dataclass(frozen=True)
-class GpuRun:
-    """The C function that runs one program: of a shape profile, or of all (other) shapes."""
-
-    function: str
-    schedule: Schedule
-    extents: int
-    """Entries of the table of extents that are known when it runs."""
-    staged: tuple[bool, ...]
-    """Of inputs, then outputs: whether the host computes with them."""
-    hybrid: bool
-    """Whether the host computes with values of its own."""
-    streams: int
-    """Those beside the run's own that branches run on, or copies."""
-    inputs: Copies
-    """Those of the inputs that checks look at."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """Values of templates beside the schedules; `arena` are bytes on the `device`.
-
-    Where the host computes nothing, it needs none of its own. The last of the runs is the only one,
-    or that of the largest shapes.
-    """
-
-    kernels: tuple[GpuKernel, ...]
-    segments: tuple[Segment, ...]
-    arena: int
-    device: str
-    runs: tuple[GpuRun, ...]
-
-    @property
-    def emulated(self) -> bool:
-        """Whether the host imitates it."""
-        return self.device == EMULATED
-
-    @property
-    def architecture(self) -> str:
-        """The GPUs that its kernels are compiled for, as CMake names them."""
-        return cmake_architecture(self.device)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The last run's."""
-        return self.runs[-1].schedule
-
-    @property
-    def staged(self) -> tuple[bool, ...]:
-        """Of inputs, then outputs: whether the host computes with them in any run."""
-        return tuple(map(any, zip(*(run.staged for run in self.runs), strict=True)))
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether the host computes with values of its own in any run."""
-        return any(run.hybrid for run in self.runs)
-
-    @property
-    def streams(self) -> int:
-        """Those that branches run on beside the run's own."""
-        return max(run.streams for run in self.runs)
-
-    @property
-    def extents(self) -> int:
-        """Entries of the table of extents; no run has another one."""
-        return max(run.extents for run in self.runs)
+Launched = Call | Fork | Copy | Wait
+"""Steps that a GPU runs."""
 
 
 def make_gpu(
@@ -156,20 +71,16 @@ def _make_run(
     guarded = plan.arena.guard > 0 and bool(hosted_calls)
     ports = (*program.inputs, *program.output_bases)
     inputs = [m for moves in hosted.before for m in moves if m.base in program.inputs]
-    copied = max(len(inputs), len(hosted.after))
+    copied = min(max(len(inputs), len(hosted.after)), copy_streams)
     forks = [s for s in program.steps if isinstance(s, Fork) and on_device(s)]
+    swaps = sum(isinstance(s, Copy) for s in program.steps)
     return GpuRun(
         function, schedule, 1 + max((s.index for s in program.dims), default=-1),
         tuple(p in touched for p in ports), bool(schedule.values) or whole.uses.arena or guarded,
-        max((min(copied, copy_streams), 1, *(len(s.branches) for s in forks))) - 1,
+        max(copied, 1, *(len(s.branches) for s in forks)) - 1 + 2 * (swaps > 0),
+        swaps, plan.arena.host_size,
         copies_of([max_value(program.types[i].nbytes) for i in program.inputs]),
     )  # fmt: skip
-
-
-def listed(kernel: KernelSource) -> GpuKernel:
-    """Return a kernel's row in the table of launches."""
-    assert kernel.launch is not None
-    return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
 
 def launches(
@@ -196,6 +107,7 @@ class _GpuWriter(StepWriter):
     function: str
     copy_streams: int
     tables: set[str] = field(default_factory=set)
+    swaps: dict[Copy, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         program, offsets = self.program, self.arena.offsets.items()
@@ -216,7 +128,7 @@ class _GpuWriter(StepWriter):
         early, there = (self._of_inputs(each.before) for each in sides)
         yield from self._transfers(early, there)
         pairs = zip(self.hosted.before, self.resident.before, strict=True)
-        pending: list[Call | Fork] = []
+        pending: list[Launched] = []
         for step, moves in zip(steps, pairs, strict=True):
             hosted = [m for m in moves[0] if m not in early]
             resident = [m for m in moves[1] if m not in there]
@@ -225,7 +137,7 @@ class _GpuWriter(StepWriter):
                 yield from self._segment(pending)
                 pending = []
             yield from self._moves(hosted, resident)
-            if isinstance(step, Call | Fork) and launched:
+            if isinstance(step, Launched) and launched:
                 pending.append(step)
             else:
                 yield from self.steps((step,))
@@ -236,11 +148,15 @@ class _GpuWriter(StepWriter):
         """Return the moves of the network's inputs."""
         return [m for moves in before for m in moves if m.base in self.program.inputs]
 
-    def _segment(self, launched: Sequence[Call | Fork]) -> Iterator[str]:
+    def _segment(self, launched: Sequence[Launched]) -> Iterator[str]:
         """Yield what queues launches with nothing between them: several are replayed as a graph."""
         if len([*calls(launched)]) < 2 or self.looks:
-            for call in calls(launched):
-                yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
+            failed = f"return {self.upper}_ERROR_GPU;"
+            for step in launched:
+                if isinstance(step, Copy | Wait):
+                    yield from self._swap(step, failed)
+                for call in calls((step,)):
+                    yield from self._launch(call, failed)
             return
         first, number = self.number, len(self.segments)
         self.tables = set()
@@ -257,10 +173,13 @@ class _GpuWriter(StepWriter):
         asked = f"gpu_replay(gpu, stream, {number}, hosted ? 0 : 1, in)"
         yield f"if (!{asked}) return {self.upper}_ERROR_GPU;"
 
-    def _queued(self, step: Call | Fork) -> Iterator[str]:
+    def _queued(self, step: Launched) -> Iterator[str]:
         """Yield the launches of a step of a graph; those of a fork's branches on streams each."""
         if isinstance(step, Call):
             yield from self._launch(step, "return 0;")
+            return
+        if isinstance(step, Copy | Wait):
+            yield from self._swap(step, "return 0;")
             return
         others = len(step.branches) - 1
         yield f"if (!gpu_fork(gpu, stream, {others})) return 0;"
@@ -269,6 +188,23 @@ class _GpuWriter(StepWriter):
             for call in calls(branch):
                 yield from self._launch(call, "return 0;", stream)
         yield f"if (!gpu_join(gpu, stream, {others})) return 0;"
+
+    def _swap(self, step: Copy | Wait, failed: str) -> Iterator[str]:
+        """Yield the begin of a copy to the host's memory or back, or the wait for its end."""
+        if self.logged:
+            yield self._log(step)
+        yield f"/* {self.number}: {comment(swap_text(step, self.program), 64)} */"
+        self.number += 1
+        copy = step.copy if isinstance(step, Wait) else step
+        number = self.swaps.setdefault(copy, len(self.swaps))
+        if isinstance(step, Wait):
+            yield f"if (!gpu_swapped(gpu, stream, {number})) {failed}"
+            return
+        there, here = (copy.result, copy.source) if copy.to_host else (copy.source, copy.result)
+        where = f"{self.arena.on_host[there]}, {self._device(here)}"
+        way = "out" if copy.to_host else "in"
+        size = max_value(self.program.types[here].nbytes)
+        yield f"if (!gpu_swap_{way}(gpu, stream, {number}, {where}, {size})) {failed}"
 
     @property
     def looks(self) -> bool:

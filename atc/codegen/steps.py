@@ -18,12 +18,15 @@ from atc.program.steps import (
     Branch,
     Call,
     CascadeLoop,
+    Copy,
     Fork,
     Parallel,
     Program,
     Repeat,
     Slot,
     Step,
+    Wait,
+    swap_text,
 )
 
 
@@ -122,6 +125,8 @@ class StepWriter:
         """Return the line that logs a step before it runs."""
         if isinstance(step, Fork):
             text = f"step {self.number}, {len(step.branches)} branches"
+        elif isinstance(step, Copy | Wait):
+            text = f"step {self.number}, {swap_text(step, self.program)}"
         else:
             nodes = node_text(step.node)[:200]
             text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atc import __version__
-from atc.codegen.gpu import Gpu
+from atc.codegen.gpu_values import Gpu
 from atc.codegen.hooks import Observed
 from atc.codegen.interface import Port
 from atc.codegen.prefault import MOST, PAGE

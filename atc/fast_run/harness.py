@@ -10,7 +10,8 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
-from atc.codegen.gpu import launches, listed
+from atc.codegen.gpu import launches
+from atc.codegen.gpu_values import listed
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Recurrent
 

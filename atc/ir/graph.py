@@ -215,10 +215,11 @@ class Alias:
     """A value that is another one, `of`, once more.
 
     Of `kind` "output": a result of that name, which an input has; "layout": in another layout;
-    "recomputed": a second computation, so that the first one needs no memory until then.
+    "recomputed": a second computation, so that the first one needs no memory until then;
+    "swapped": a copy of it, in the host's memory or back from there.
     """
 
-    kind: Literal["output", "layout", "recomputed"]
+    kind: Literal["output", "layout", "recomputed", "swapped"]
     of: str
 
 

@@ -10,13 +10,12 @@ from atc.dims import is_data_dependent, max_value
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
 from atc.memory.drawing import arena_svg
+from atc.memory.events import Event, Lane, events_of
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
 from atc.program.steps import (
     Branch,
     Call,
     CascadeLoop,
-    Fork,
-    Parallel,
     Program,
     Repeat,
     Step,
@@ -59,35 +58,14 @@ class Arena:
     """The number in `sizes` of each call's scratch, by the call's first output."""
     io: Mapping[str, int] = field(default_factory=dict)
     """Offsets of inputs and outputs (by their bases), if the arena has room for them."""
+    on_host: Mapping[str, int] = field(default_factory=dict)
+    """Offsets of the values that are swapped out, in memory of their own on the host."""
+    host_size: int = 0
+    """The bytes of that memory."""
 
     def _repr_html_(self) -> str:
         """Return the picture of the plan that a notebook shows."""
         return arena_svg(self.buffers, self.plan)
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """A branch of a fork, whose steps are numbered from `first` to `last`, others' among them."""
-
-    first: int
-    last: int
-    branch: int
-
-
-@dataclass(frozen=True)
-class Event:
-    """The values that a step reads and writes; `call` is None at the ends of branches and loops."""
-
-    step: int
-    call: Call | None
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    lane: _Lane | None = None
-
-
-def events_of(program: Program) -> Iterator[Event]:
-    """Yield the values that each step of a program reads and writes, in order."""
-    yield from _events(program, program.steps)
 
 
 def plan_memory(
@@ -103,7 +81,7 @@ def plan_memory(
     `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(events_of(program))
-    outside = {*program.inputs, *program.constants, *program.output_bases}
+    outside = {*program.inputs, *program.constants, *program.output_bases, *program.on_host}
     lasting = [s.value for s in program.states]
     fixed = {*outside, *lasting}
     base = _merge_in_place(program, events, fixed) if reuse and in_place else {}
@@ -112,7 +90,7 @@ def plan_memory(
         return base_of(program.base(value), base)
 
     uses, extents = _uses(program, events, place, fixed)
-    placed: list[tuple[Buffer, _Lane | None]] = []
+    placed: list[tuple[Buffer, Lane | None]] = []
     for name, own in uses.items():
         first, last, lane = _life(own)
         size = max_value(extents[name]) + 2 * guard
@@ -147,12 +125,17 @@ def plan_memory(
     }  # fmt: skip
     # Branches may write parts of a result that no call names.
     storages = {program.base(v): plan.offsets[h] + guard for v, h in bases.items()}
-    audit_memory(program, {**storages, **offsets, **inside}, scratch, plan.size)
+    swapped = _plan_on_host(program, events, tries)
+    beyond = {v: plan.size + at for v, at in swapped.offsets.items()}  # one address space
+    audit_memory(
+        program, {**storages, **offsets, **inside, **beyond}, scratch, plan.size + swapped.size
+    )
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
         return Arena(
-            offsets, scratch, tuple(buffers), plan, steps, bases, guard, states=states, io=rooms
-        )
+            offsets, scratch, tuple(buffers), plan, steps, bases, guard, states=states, io=rooms,
+            on_host=swapped.offsets, host_size=swapped.size,
+        )  # fmt: skip
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
@@ -184,8 +167,8 @@ def _uses(
 
 
 def _with_overlaps(
-    program: Program, placed: Sequence[tuple[Buffer, _Lane | None]], place: Callable[[str], str]
-) -> list[tuple[Buffer, _Lane | None]]:
+    program: Program, placed: Sequence[tuple[Buffer, Lane | None]], place: Callable[[str], str]
+) -> list[tuple[Buffer, Lane | None]]:
     """Return the buffers, those of cascades' results allowed to overlap operands that die there."""
     known = {b.name: b for b, lane in placed if lane is None}
 
@@ -243,6 +226,22 @@ def _io_buffers(
     return found
 
 
+def _plan_on_host(program: Program, events: Sequence[Event], tries: int) -> MemoryPlan:
+    """Return the places of swapped values: from the copy there until the last copy back."""
+    uses: dict[str, list[Event]] = {value: [] for value in program.on_host}
+    for event in events:
+        for value in (*event.reads, *event.writes):
+            if value in uses:
+                uses[value].append(event)
+    buffers = [
+        Buffer(v, max_value(program.types[v].nbytes), own[0].step, own[-1].step, ALIGNMENT)
+        for v, own in uses.items()
+    ]
+    plan = _packed(buffers, tries)
+    check_plan(buffers, plan)
+    return plan
+
+
 def _with_states(
     program: Program, plan: MemoryPlan, guard: int
 ) -> tuple[dict[str, int], MemoryPlan]:
@@ -265,7 +264,7 @@ def _whole_lines(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _life(events: Sequence[Event]) -> tuple[int, int, _Lane | None]:
+def _life(events: Sequence[Event]) -> tuple[int, int, Lane | None]:
     """Return the live range of a buffer that is used at these events: in one branch of a fork, or
     else during the whole of each fork.
     """
@@ -282,10 +281,10 @@ def _packed(buffers: Sequence[Buffer], tries: int) -> MemoryPlan:
     return plan_arena(buffers, orders=tries, iterations=max(tries - ORDERS, 0))
 
 
-def _plan_lanes(placed: Iterable[tuple[Buffer, _Lane | None]], tries: int) -> MemoryPlan:
+def _plan_lanes(placed: Iterable[tuple[Buffer, Lane | None]], tries: int) -> MemoryPlan:
     """Return a plan in which each branch of a fork has an area of its own for its buffers."""
     outside: list[Buffer] = []
-    inside: dict[_Lane, list[Buffer]] = {}
+    inside: dict[Lane, list[Buffer]] = {}
     for buffer, lane in placed:
         (outside if lane is None else inside.setdefault(lane, [])).append(buffer)
     if not inside:
@@ -343,59 +342,6 @@ def _step(top: tuple[int, int]) -> int:
 
 def _scratch_key(call: Call) -> str:
     return f"{call.node.outputs[0]}#scratch"  # fresh names hold a number after the last #
-
-
-def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator[Event]:
-    """Yield the values that each step reads and writes, one branch after another."""
-    step = start
-    for item in steps:
-        match item:
-            case Call():
-                results = item.node.outputs
-                reads = tuple(a for a in item.arguments if a not in results)
-                inner = [Event(step, item, reads, results)]
-            case Branch():
-                inner = [Event(step, None, (item.condition,), ())]
-                for branch in (item.then, item.otherwise):
-                    inner += _events(program, branch, inner[-1].step + 1)
-            case Repeat():
-                inner = _loop_events(program, item, step)
-            case CascadeLoop() | Parallel():
-                inner = [e for call in item.calls for e in _events(program, [call], step)]
-            case Fork():
-                inner = _fork_events(program, item, step)
-        yield from inner
-        step = inner[-1].step + 1
-
-
-def _fork_events(program: Program, fork: Fork, start: int) -> list[Event]:
-    """Return a fork's events; no branch may overwrite what several of them use."""
-    found: list[list[Event]] = []
-    step = start
-    for branch in fork.branches:
-        found.append(list(_events(program, branch, step)))
-        step = found[-1][-1].step + 1
-    lanes = [_Lane(start, step, k) for k in range(len(found))]
-    users: dict[str, set[int]] = {}
-    for k, branch_events in enumerate(found):
-        for e in branch_events:
-            for value in (*e.reads, *e.writes):
-                users.setdefault(program.base(value), set()).add(k)
-    common = tuple(base for base, branches in users.items() if len(branches) > 1)
-    inside = [replace(e, lane=n) for n, own in zip(lanes, found, strict=True) for e in own]
-    return [*inside, Event(step, None, common, ())]
-
-
-def _loop_events(program: Program, loop: Repeat, start: int) -> list[Event]:
-    """Return a loop's events; values that an iteration reads before writing live until its end."""
-    events = [Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
-    events += _events(program, loop.body, start + 1)
-    fresh, lasting = {loop.iteration}, [*loop.conditions, *loop.collected]
-    for event in events[1:]:
-        lasting += (v for v in event.reads if v not in fresh)
-        fresh.update(event.writes)
-    lasting += [loop.going] if loop.going else []
-    return [*events, Event(events[-1].step + 1, None, tuple(dict.fromkeys(lasting)), ())]
 
 
 def _merge_in_place(

@@ -21,11 +21,13 @@ from atc.program.steps import (
     Branch,
     Call,
     CascadeLoop,
+    Copy,
     Fork,
     Parallel,
     Program,
     Repeat,
     Step,
+    Wait,
     calls,
 )
 
@@ -114,8 +116,10 @@ def audit_memory(
 
     Executes the schedule on byte ranges: a write makes its value intact and spoils every other
     value it touches; scratch spoils what it touches; both branches of an If start from the same
-    state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
-    meets an operand only exactly (in place) and where its kernel allows it.
+    state. A copy beside other steps has its source and the place of its result to itself until it
+    is waited for, and before that its result is nothing to read. Also checks that nothing lies
+    outside the arena's `size` bytes, and that a call's result meets an operand only exactly (in
+    place) and where its kernel allows it.
     """
     auditor = _Auditor(program, offsets, scratch, size)
     end = auditor.run(program.steps, auditor.begin())
@@ -123,6 +127,10 @@ def audit_memory(
         auditor.read(state.next, end, "the next run")
     for value in program.outputs:
         auditor.read(value, end, "the caller")
+
+
+def _on_its_way(copy: Copy) -> str:
+    return f"{copy.result}#copied"
 
 
 def _meeting(spans: Sequence[tuple[_Span, int, bool]]) -> int | None:
@@ -197,7 +205,34 @@ class _Auditor:
                     self._check_branches(step)
                     for branch in step.branches:
                         intact = self.run(branch, intact)
+                case Copy():
+                    self._begin_copy(step, intact)
+                case Wait():
+                    self._end_copy(step.copy, intact)
         return intact
+
+    def _begin_copy(self, copy: Copy, intact: Intact) -> None:
+        """Let the place of a copy's result hold something that is on its way."""
+        self.read(copy.source, intact, f"the copy to '{copy.result}'")
+        span = self._placed(copy.result)
+        intact.spoil(span)
+        intact.put(_on_its_way(copy), (span,))
+
+    def _end_copy(self, copy: Copy, intact: Intact) -> None:
+        """Raise unless both places of a copy are as they were when it began."""
+        self.read(copy.source, intact, f"the copy to '{copy.result}'")
+        span = self._placed(copy.result)
+        if not any(s.covers(span) for s in intact.spans.get(_on_its_way(copy), ())):
+            raise InternalError(f"memory plan: '{copy.result}' was overwritten on its way")
+        intact.put(_on_its_way(copy), ())
+        self._write(copy.result, span, intact)
+
+    def _placed(self, value: str) -> _Span:
+        """Return the bytes of a value that has to be in the arena, or beyond it on the host."""
+        span = self._span(value)
+        if span is None:
+            raise InternalError(f"memory plan: there is no place for '{value}'")
+        return span
 
     def _check_stripes(self, step: CascadeLoop) -> str:
         """Raise unless the storages of a cascade's calls are disjoint, and each has its rows.

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from atc.memory.arena import Arena, events_of
+from atc.memory.arena import Arena
+from atc.memory.events import events_of
 from atc.program.steps import Call, Program
 
 

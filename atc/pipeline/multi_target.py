@@ -18,7 +18,7 @@ from atc.backends.toolchain.linking import archive_static, extract_archive, link
 from atc.build.library import library_flags, work_folder
 from atc.build.output_folder import MANIFEST, Content, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts
-from atc.codegen.gpu import Gpu
+from atc.codegen.gpu_values import Gpu
 from atc.codegen.template_values import TemplateValues
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError

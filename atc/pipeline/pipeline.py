@@ -224,6 +224,8 @@ def _check(request: Request, diagnostics: Diagnostics, building: Diagnostics) ->
     for name in ("device_id", "gpu_pool", "gpu_kept_free"):
         if getattr(options, name) and "cuda" not in options.target.lower():
             diagnostics.warn(f"--{name} has no effect: {options.target} is not a GPU")
+    if options.gpu_swap and (idle := _idle_swaps(request)):
+        diagnostics.warn(f"{options.asked('gpu_swap')} has no effect{idle}")
     for text in _idle_threads(request):
         diagnostics.warn(text)
     _check_folders(request)
@@ -233,6 +235,14 @@ def _check(request: Request, diagnostics: Diagnostics, building: Diagnostics) ->
     check_wrappers(options.wrappers, request.target)
     if options.wheel:
         check_wheel(request.target, options.external_weight)
+
+
+def _idle_swaps(request: Request) -> str:
+    """Return why nothing can be swapped; '' where it can."""
+    if not request.target.device:
+        return f": {request.target.name} has no memory but the host's, where swaps would go"
+    limited = request.options.memory_budget or request.options.gpu_pool.isdigit()
+    return "" if limited else " without --memory_budget or bytes for --gpu_pool"
 
 
 def _kernels_at(path: str, plans: Plans) -> frozenset[tuple[Workload, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
@@ -11,16 +12,17 @@ from atc.diagnostics import Diagnostics
 from atc.dims import upper_bound
 from atc.fast_run.timings import counted
 from atc.ir.graph import Graph
-from atc.memory.arena import plan_memory
+from atc.memory.arena import Arena, plan_memory
 from atc.pipeline.caches import open_build_context
 from atc.pipeline.held import held_bytes
-from atc.pipeline.memory_budget import Planned, plan_within
+from atc.pipeline.memory_budget import Planned, Swapper, plan_within
 from atc.pipeline.pass_switches import CASCADES
 from atc.pipeline.request import Request
 from atc.pipeline.timing import Timed
 from atc.program.build import ThreadCounts, build_program
 from atc.program.forks import ALONE
-from atc.program.steps import most_branches
+from atc.program.steps import Program, most_branches
+from atc.program.swap import SwapModel
 from atc.select.select import Limits, Selection, Timings, packings, select, target_for
 
 
@@ -80,8 +82,10 @@ def _size(graph: Graph) -> int:
 def _within(
     graph: Graph, request: Request, planner: _Planner, diagnostics: Diagnostics
 ) -> Planned:
-    held = request.decisions.held
-    return plan_within(graph, request.options, planner.plan, diagnostics.stage, held)
+    return plan_within(
+        graph, request.options, planner.plan, diagnostics.stage, request.decisions.held,
+        planner.swapper(graph),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,13 @@ class _Planner:
             return self._planned(graph, forks=False)  # branches that overlap need more memory
         return planned
 
+    def swapper(self, graph: Graph) -> Swapper | None:
+        """Return what swaps values where that is allowed, and there is a GPU."""
+        target = target_for(graph, self.target)
+        if not target.device or not self.request.options.gpu_swap:
+            return None
+        return Swapper(SwapModel(target), partial(self._memory, target=target))
+
     def _planned(self, graph: Graph, forks: bool) -> Planned:
         options, target = self.request.options, target_for(graph, self.target)
         workers, worth = self.request.sharing
@@ -146,13 +157,16 @@ class _Planner:
             enough=self.request.decisions.enough_memory,
         )  # fmt: skip
         self.diagnostics.stage("planning memory")
-        arena = plan_memory(
+        return Planned(graph, selection, program, self._memory(program, target))
+
+    def _memory(self, program: Program, target: Target) -> Arena:
+        options = self.request.options
+        return plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
             tries=options.memory_tries, alignment=target.alignment,
             io=options.io == "arena" and not self.several,
         )  # fmt: skip
-        return Planned(graph, selection, program, arena)
 
     def _counts(self, selection: Selection) -> ThreadCounts:
         """Return how many threads share which calls, as far as that is known or measured."""

@@ -18,6 +18,7 @@ from atc.dims import max_value, plain
 from atc.ir.graph import is_own, original
 from atc.ir.text import node_text
 from atc.lower.context import node_name
+from atc.memory.events import step_ranges
 from atc.memory.planner import Buffer
 from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
@@ -25,7 +26,8 @@ from atc.pipeline.float_fallbacks import float_fallbacks
 from atc.pipeline.request import Request
 from atc.pipeline.writing import Project
 from atc.program.placement import place
-from atc.program.steps import Call, Program, call_sources, calls
+from atc.program.steps import Call, Copy, Program, Wait, call_sources, calls
+from atc.program.swap import SwapModel
 from atc.starter.sizes import Sizes
 
 
@@ -66,6 +68,7 @@ def report_json(done: Reported) -> str:
         "memory": _memory(done),
         **({} if done.sizes is None else {"sizes": asdict(done.sizes)}),
         **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
+        **({"swapped": _swapped(done)} if done.program.on_host else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
         "in_float": float_fallbacks(done.program, done.source),
@@ -160,6 +163,29 @@ def _moved(program: Program) -> dict[str, int]:
         "to_device": sum(n for to_device, n in sizes if to_device),
         "to_host": sum(n for to_device, n in sizes if not to_device),
     }
+
+
+def _swapped(done: Reported) -> dict[str, object]:
+    """Return the copies to the host's memory and back that spare memory of the device."""
+    program, times = done.program, SwapModel(done.target).times(done.program)
+    ranges = step_ranges(program)
+    waits = {
+        step.copy: last for step, (_, last) in zip(program.steps, ranges, strict=True)
+        if isinstance(step, Wait)
+    }  # fmt: skip
+    return {
+        "host_bytes": done.arena.host_size,
+        "run_ns": round(times.run),
+        "copies_ns": round(times.copies),
+        "waiting_ns": round(times.waiting),
+        "copies": [
+            {"value": original(step.source, program.aliases), "to_host": step.to_host,
+             "bytes": program.types[step.source].nbytes, "first_step": first,
+             "last_step": waits[step]}
+            for step, (first, _) in zip(program.steps, ranges, strict=True)
+            if isinstance(step, Copy)
+        ],
+    }  # fmt: skip
 
 
 def runs_on(call: Call) -> str:

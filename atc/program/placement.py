@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 
 from atc.dims import decided
-from atc.program.steps import Branch, Call, Fork, Program, Repeat, Step, calls
+from atc.program.steps import Branch, Call, Copy, Fork, Program, Repeat, Step, Wait, calls
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ def on_device(step: Step) -> bool:
     """Return whether a GPU runs a step. Control flow, with all that is in it, runs on the host."""
     if isinstance(step, Fork):
         return all(isinstance(s, Call) and on_device(s) for b in step.branches for s in b)
+    if isinstance(step, Copy | Wait):
+        return True
     return isinstance(step, Call) and step.source.launch is not None
 
 
@@ -69,6 +71,19 @@ def place(program: Program, *, resident: bool) -> Placement:
     return Placement(tuple(before), after)
 
 
+def segment_begins(program: Program) -> frozenset[int]:
+    """Return the numbers of the steps before which the host does something: graphs end there."""
+    found = set[int]()
+    for resident in (False, True):
+        for k, moves in enumerate(place(program, resident=resident).before):
+            if any(move.base not in program.inputs for move in moves):  # these come before all
+                found.add(k)
+    for k, step in enumerate(program.steps):
+        if not on_device(step):
+            found |= {k, k + 1}
+    return frozenset(found)
+
+
 def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
     """Return the values that a step reads and writes.
 
@@ -79,6 +94,10 @@ def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
         reads = (a for a in step.arguments if a not in results)
         # A part of a result leaves the rest as it was.
         return (*reads, *(results if step.slot else ())), results
+    if isinstance(step, Wait):
+        return (), ()
+    if isinstance(step, Copy):  # the page-locked copy is nobody's but the device's
+        return ((step.source,), ()) if step.to_host else ((), (step.result,))
     touched = tuple(dict.fromkeys(_touched((step,))))
     written = {o for call in calls((step,)) for o in call.node.outputs}
     written |= {step.iteration, *step.collected} if isinstance(step, Repeat) else set()

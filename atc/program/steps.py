@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from atc.backends.flops import operations, traffic, work
 from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
-from atc.ir.graph import Alias, Array, Composite, Node, TensorType
+from atc.ir.graph import Alias, Array, Composite, Node, TensorType, original
 from atc.program.axis_partition import AxisPartition
 from atc.program.cascade import Stripe
 from atc.select.select import Choice
@@ -161,7 +161,26 @@ class Fork:
         return tuple(call for branch in self.branches for call in calls(branch))
 
 
-Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork
+@dataclass(frozen=True)
+class Copy:
+    """A value's copy to page-locked memory of the host, or from there back to the device.
+
+    It begins here and runs beside the steps that follow, until its `Wait`.
+    """
+
+    source: str
+    result: str
+    to_host: bool
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The end of a copy: what follows may read its result, and write where its source was."""
+
+    copy: Copy
+
+
+Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork | Copy | Wait
 
 
 @dataclass(frozen=True)
@@ -212,6 +231,11 @@ class Program:
         return base_of(value, self.storage)
 
     @property
+    def on_host(self) -> tuple[str, ...]:
+        """The values that are in page-locked memory of the host, copied there from the device."""
+        return tuple(s.result for s in self.steps if isinstance(s, Copy) and s.to_host)
+
+    @property
     def output_bases(self) -> tuple[str, ...]:
         """The values whose memory the outputs live in, one each."""
         return tuple(self.base(output) for output in self.outputs)
@@ -223,6 +247,14 @@ class Program:
             value = self.storage[value]
             offset += self.byte_offsets.get(value, 0)
         return offset
+
+
+def swap_text(step: Copy | Wait, program: Program) -> str:
+    """Return what is copied, or waited for, in words."""
+    copy = step.copy if isinstance(step, Wait) else step
+    value = original(copy.source, program.aliases)
+    text = f"swap '{value[:200]}' {'out' if copy.to_host else 'in'}"
+    return f"{text}: its end" if isinstance(step, Wait) else text
 
 
 def forked_steps(parts: Sequence[Sequence[Step]]) -> list[Step]:
@@ -269,6 +301,10 @@ def touched(step: Step) -> tuple[str, ...]:
             return tuple(v for v in own if v)
         case CascadeLoop() | Parallel():
             return tuple(a for call in step.calls for a in call.arguments)
+        case Copy():
+            return step.source, step.result
+        case Wait():
+            return touched(step.copy)
         case Fork():
             return ()  # its own steps follow
 
@@ -296,6 +332,7 @@ def call_sources(program: Program) -> Iterator[list[int | str]]:
 
 def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
     for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
-        maker = makers.get(name, makers.get(program.base(name)))
+        base = program.base(name)
+        maker = makers.get(name, makers.get(base, makers.get(original(base, program.aliases))))
         if name not in program.constants and maker is not None:
             yield maker

@@ -18,12 +18,15 @@ def model_info(done: Compilation) -> str:
     """Return memory, kernels, target and versions, a line each."""
     plan = done.arena.plan
     gap = 100 * (plan.size / plan.lower_bound - 1) if plan.lower_bound else 0.0
+    swapped = done.program.on_host
     place = "in a file" if done.options.external_weight else "in the library"
     lines = [
         ("model", f"{done.options.model.name} -> {done.folder}"),
         *(("input", f"{name}: {done.program.types[name]}") for name in done.program.inputs),
         *(("output", f"{name}: {done.program.types[name]}") for name in done.program.outputs),
         ("arena", f"{plan.size} bytes, lower bound {plan.lower_bound}, gap {gap:.1f} %"),
+        *[("swapped", f"{len(swapped)} values, {done.arena.host_size} bytes of the host's memory")]
+        * bool(swapped),
         ("weights", f"{done.emission.blob.size} bytes {place}"),
         ("kernels", _kernels(done)),
         ("target", done.target.name),

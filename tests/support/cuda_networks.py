@@ -106,6 +106,43 @@ def attention_model() -> onnx.ModelProto:
     return made
 
 
+def lasting_model(rows: int = 64) -> onnx.ModelProto:
+    """Return a model with a value that is read again, whole and in parts, behind wide products.
+
+    Between two of these the host computes something with a text.
+    """
+    rng = np.random.default_rng(3)
+    shapes = {"w": (64, 256), "u": (256, 256), "v": (256, 64)}
+    weights = {k: (rng.normal(size=s) / 16).astype(np.float32) for k, s in shapes.items()}
+
+    def wide(x: str, y: str) -> list[onnx.NodeProto]:
+        names = [x, f"{y}1", f"{y}2", y]
+        return [
+            helper.make_node("MatMul", [a, w], [b])
+            for a, w, b in zip(names, "wuv", names[1:], strict=False)
+        ]
+
+    nodes = [
+        helper.make_node("Sin", ["x"], ["a"]),
+        *wide("a", "b"),
+        helper.make_node("Add", ["b", "a"], ["c"]),
+        helper.make_node("ReduceMax", ["c"], ["most"], keepdims=1),
+        helper.make_node("Cast", ["most"], ["text"], to=TensorProto.STRING),
+        helper.make_node("Cast", ["text"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["c", "number"], ["d"]),
+        *wide("d", "e"),
+        helper.make_node("Split", ["a"], ["s", "t"], axis=0, num_outputs=2),
+        helper.make_node("Softmax", ["s"], ["f"]),
+        helper.make_node("LogSoftmax", ["t"], ["g"]),
+        helper.make_node("Concat", ["f", "g"], ["h"], axis=0),
+        helper.make_node("Add", ["h", "e"], ["y"]),
+    ]
+    ports = ("x", TensorProto.FLOAT, (rows, 64)), ("y", TensorProto.FLOAT, (rows, 64))
+    made = make_model(nodes, [ports[0]], [ports[1]], weights)
+    made.opset_import[0].version = 18  # that num_outputs came with
+    return made
+
+
 def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
     onnx.save(model, folder / "model.onnx")
     given = {"target": "cuda-emulated", **options}

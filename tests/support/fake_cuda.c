@@ -1,7 +1,8 @@
 /* fake_cuda.c - a libcuda.so.1 for tests: it runs no kernel, but refuses what the driver refuses.
  *
  * It counts what is held, and says on the standard error output what it refuses, and counts that, too:
- * handles that are none, calls without a context, copies beyond an allocation, what may not be done while
+ * handles that are none, calls without a context, copies beyond an allocation (captured ones also of memory
+ * that isn't page-locked), what may not be done while
  * a stream is captured, tensor maps that the copy engine couldn't follow, launches that a device couldn't
  * begin. Of a kernel whose code is a cubin it reads what a launch must obey: arguments and their sizes,
  * threads, registers, shared memory, the architecture; of any other image it knows nothing.
@@ -46,7 +47,7 @@ static int refuse(int result, const char *call, const char *why)
 /* What is taken and given back: a list, so that nothing is mistaken for it. */
 typedef struct thing {
   struct thing *next;
-  enum { MODULE, MEMORY, STREAM, EVENT, GRAPH, EXEC } kind;
+  enum { MODULE, MEMORY, LOCKED, STREAM, EVENT, GRAPH, EXEC } kind;
   uint64_t begin;
   size_t size;
   unsigned capture;     /* its number: that a graph is, a stream takes part in, an event was recorded in */
@@ -54,6 +55,7 @@ typedef struct thing {
   struct thing *stream; /* of an event: that it was recorded on */
   pthread_t thread;     /* that a capture was begun by */
   int loose;            /* of a stream that is captured: nobody waits for what it did last */
+  unsigned count;       /* what was captured on a stream so far, or had been when an event was recorded */
   int spoiled, recorded, timed, mode;
   const unsigned char *image;
   struct function *functions;
@@ -139,16 +141,21 @@ static int is_bound(void)
 #define REFUSE_IF(CONDITION, CODE, WHY)                                                             \
   if (result == SUCCESS && (CONDITION)) result = refuse(CODE, call, WHY)
 
-/* The memory that holds all of some bytes; NULL: none does. */
-static thing *holding(uint64_t begin, size_t size)
+/* The memory of a kind that holds all of some bytes; NULL: none does. */
+static thing *within(int kind, uint64_t begin, size_t size)
 {
   thing *at = all;
-  while (at != NULL && !(at->kind == MEMORY && begin >= at->begin && size <= at->size
+  while (at != NULL && !((int)at->kind == kind && begin >= at->begin && size <= at->size
                          && begin - at->begin <= at->size - size)) {
     at = at->next;
   }
   return at;
 }
+
+static thing *holding(uint64_t begin, size_t size) { return within(MEMORY, begin, size); }
+
+/* Whether memory of the host's can't be paged out. */
+static int is_locked(const void *memory, size_t size) { return within(LOCKED, (uint64_t)(uintptr_t)memory, size) != NULL; }
 
 static int is_default(const void *stream) { return (uintptr_t)stream <= 2; }
 
@@ -410,12 +417,42 @@ int cuMemFree_v2(uint64_t memory)
   END;
 }
 
-/* What is queued on a stream: the host's copies aren't captured, nor can they be. */
+int cuMemHostAlloc(void **memory, size_t size, unsigned flags)
+{
+  BEGIN(cuMemHostAlloc);
+  thing *own = NULL;
+  REFUSE_IF(size == 0 || flags != 0, INVALID_VALUE, "no bytes, or flags");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
+  if (result == SUCCESS) result = take(LOCKED, &own);
+  if (result == SUCCESS) {
+    *memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    own->begin = (uint64_t)(uintptr_t)*memory;
+    own->size = size;
+  }
+  END;
+}
+int cuMemFreeHost(void *memory)
+{
+  BEGIN(cuMemFreeHost);
+  thing *const own = within(LOCKED, (uint64_t)(uintptr_t)memory, 1);
+  REFUSE_IF(own == NULL || own->begin != (uint64_t)(uintptr_t)memory, INVALID_VALUE, "nothing was allocated there");
+  REFUSE_IF(is_bound(), UNSUPPORTED, "a stream is being captured");
+  if (result == SUCCESS) {
+    free(memory);
+    give(own);
+  }
+  END;
+}
+
+/* What is queued on a stream: copies from and to memory that may be paged out can't be captured. */
 static int queued(const char *call, void *stream, int captured)
 {
   if (!is_stream(stream)) return refuse(INVALID_HANDLE, call, "no stream");
   thing *const graph = capture_of(stream);
-  if (graph != NULL) stream_of(stream)->loose = 1;
+  if (graph != NULL) {
+    stream_of(stream)->loose = 1;
+    stream_of(stream)->count++;
+  }
   if (graph == NULL || captured) return SUCCESS;
   graph->spoiled = 1;
   return refuse(UNSUPPORTED, call, "the stream is captured");
@@ -424,19 +461,19 @@ static int queued(const char *call, void *stream, int captured)
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream)
 {
   BEGIN(cuMemcpyHtoDAsync);
-  result = queued(call, stream, 0);
+  result = queued(call, stream, is_locked(from, size));
   REFUSE_IF(holding(to, size) == NULL, INVALID_VALUE, "beyond an allocation");
   REFUSE_IF(from == NULL, INVALID_VALUE, "from nowhere");
-  if (result == SUCCESS) memcpy((void *)(uintptr_t)to, from, size);
+  if (result == SUCCESS && capture_of(stream) == NULL) memcpy((void *)(uintptr_t)to, from, size);
   END;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream)
 {
   BEGIN(cuMemcpyDtoHAsync);
-  result = queued(call, stream, 0);
+  result = queued(call, stream, is_locked(to, size));
   REFUSE_IF(holding(from, size) == NULL, INVALID_VALUE, "beyond an allocation");
   REFUSE_IF(to == NULL, INVALID_VALUE, "to nowhere");
-  if (result == SUCCESS) memcpy(to, (const void *)(uintptr_t)from, size);
+  if (result == SUCCESS && capture_of(stream) == NULL) memcpy(to, (const void *)(uintptr_t)from, size);
   END;
 }
 int cuMemsetD8Async(uint64_t at, unsigned char value, size_t size, void *stream)
@@ -506,6 +543,7 @@ int cuEventRecord(void *event, void *stream)
     own->recorded = 1;
     own->stream = stream_of(stream);
     own->capture = own->stream != NULL ? own->stream->capture : 0;
+    own->count = own->stream != NULL ? own->stream->count : 0;
   }
   END;
 }
@@ -523,7 +561,7 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
   REFUSE_IF(recorded != 0 && now != 0 && now != recorded, ILLEGAL_STATE, "two captures");
   REFUSE_IF(recorded == 0 && now != 0 && own->recorded, UNSUPPORTED, "it waits for what isn't captured");
   if (result == SUCCESS && recorded != 0 && own->stream != waits) {
-    own->stream->loose = 0;
+    if (own->count == own->stream->count) own->stream->loose = 0; /* not where it went on since */
     waits->capture = recorded;
     waits->loose = 1;
   }

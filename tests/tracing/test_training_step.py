@@ -421,6 +421,35 @@ def test_a_budget_counts_weights_and_state(net: Path, tmp_path: Path) -> None:
     assert sizes(inplace_update=False) == (arena, 2 * saved_size)
 
 
+@pytest.mark.slow
+def test_a_step_for_a_gpu_swaps_values_within_a_budget(tmp_path: Path) -> None:
+    """The step's losses and weights have the same bits; its budget counts the state, too."""
+    layers, random = range(8), np.random.default_rng(3)
+    text = "".join(f"m{k} = MatMul(h{k}, w{k}) h{k + 1} = Tanh(m{k})\n" for k in layers)
+    model = '<ir_version: 8, opset_import: ["": 17]> net (float[64,64] h0) => (float[64,64] h8) {'
+    weights = {f"w{k}": random.normal(size=(64, 64)).astype(np.float32) / 8 for k in layers}
+    path = saved(tmp_path / "net.onnx", f"{model}{text}}}", weights)
+    x, y = random.normal(size=(2, 64, 64)).astype(np.float32)
+
+    def trained(folder: str, **keywords: Any) -> tuple[TrainingStep, list[Any], dict[str, Any]]:
+        step = atc.training_step(path, tmp_path / folder, loss="square_loss",
+                                 target="cuda-emulated", **keywords)  # fmt: skip
+        losses = [step(x, y) for _ in range(3)]
+        return step, losses, json.loads((tmp_path / folder / f"{folder}.report.json").read_text())
+
+    plain, losses, report = trained("plain")
+    arena = report["memory"]["arena_bytes"]
+    header = (tmp_path / "plain/include/plain_step.h").read_text()
+    state = int(re.findall(r"PLAIN_STATE_SIZE (\d+)u", header)[0])
+    budget = state + arena * 2 // 3
+    swapping, same, report = trained("swapping", gpu_swap=True, memory_budget=budget)
+    assert report["memory"]["arena_bytes"] <= arena * 2 // 3
+    assert report["swapped"]["copies"]
+    assert same == losses
+    for name in weights:
+        np.testing.assert_array_equal(swapping.get(name), plain.get(name))
+
+
 DROPPED = """<ir_version: 8, opset_import: ["": 17]> net (float[8,64] x) => (float[8,64] y)
     <float r = {0.25}, bool t = {1}> { h = Mul(x, w) y = Dropout(h, r, t) }"""
 

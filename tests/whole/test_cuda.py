@@ -15,7 +15,9 @@ import onnx
 import pytest
 import suite
 from branching_models import drawn
-from cuda_networks import X, compiled, mixed_model
+from cuda_networks import X, compiled, lasting_model, mixed_model
+from drawn_networks import unet
+from networks import training_net
 from onnx import TensorProto, helper
 from projects import make_model, reference
 
@@ -23,6 +25,7 @@ from atc.errors import AtcError
 from atc.load_and_run.context import Context
 from atc.load_and_run.engine import Step, open_engine
 from atc.runtime.load import load
+from atc.tools.report_page import report_page
 
 EXCEPTIONS = suite.read_exceptions()
 
@@ -332,6 +335,96 @@ def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
     for scale in (1, 2):
         x = Tensor(scale * X)  # elsewhere each time: captured again
         np.testing.assert_allclose(net(x).array, reference(model, scale * X)[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_values_are_swapped_to_the_hosts_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is away twice, around what the host computes, and read in parts when it is back."""
+    x = np.random.default_rng(4).normal(size=(64, 64)).astype(np.float32)
+    compiled(lasting_model(), tmp_path)
+    wanted = load(tmp_path / "net")(x)
+    np.testing.assert_allclose(wanted, reference(lasting_model(), x)[0], rtol=1e-3, atol=1e-4)
+    report = compiled(lasting_model(), tmp_path, gpu_swap=True, memory_budget=1 << 17).report
+    assert report["memory"]["arena_bytes"] <= 1 << 17
+    swapped = report["swapped"]
+    assert swapped["host_bytes"] == x.nbytes
+    assert [(c["value"], c["to_host"]) for c in swapped["copies"]] == [
+        ("a", True), ("a", False), ("a", False)
+    ]  # fmt: skip
+    steps = [step for c in swapped["copies"] for step in (c["first_step"], c["last_step"])]
+    assert steps == sorted(set(steps))
+    assert 0 < swapped["waiting_ns"] <= swapped["copies_ns"] < swapped["run_ns"]
+    assert ">3 copies; " in report_page(tmp_path / "net")
+    (softmax,) = (n for n in report["nodes"] if n["writes"] == ["f"])
+    assert [report["nodes"][k]["writes"] for k in softmax["reads"]] == [["a"]]
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        net = load(tmp_path / "net")
+        for _ in range(2):  # its graphs are captured, then replayed
+            np.testing.assert_array_equal(net(x), wanted)
+            np.testing.assert_array_equal(net(Tensor(x)).array, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "shape", "part"), [(unet(16, 16), (1, 3, 16, 16), 0.8), (drawn(5), (), 0.4),
+                                 (drawn(6), (), 0.7)], ids=["unet", "drawn 5", "drawn 6"]
+)  # fmt: skip
+def test_parts_of_joined_values_are_swapped(
+    model: onnx.ModelProto, shape: tuple[int, ...], part: float, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    given = {"input_shape": f"x:{','.join(map(str, shape))}"} if shape else {}
+    whole = compiled(model, tmp_path, **given).report["memory"]["arena_bytes"]
+    net, rng = load(tmp_path / "net"), np.random.default_rng(6)
+    feed = {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in net.inputs}
+    wanted = net.run(dict(feed))
+    budget = int(whole * part)
+    report = compiled(model, tmp_path, gpu_swap=True, memory_budget=budget, **given).report
+    assert report["memory"]["arena_bytes"] <= budget
+    assert report["swapped"]["copies"]
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        net = load(tmp_path / "net")
+        for _ in range(2):
+            for name, value in net.run(dict(feed)).items():
+                np.testing.assert_array_equal(value, wanted[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def gradients(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A model of gradients, what it is given and computes, and the arena that it needs."""
+    folder = tmp_path_factory.mktemp("gradients")
+    model = onnx.load(training_net(folder / "step.onnx", (64,) * 9))
+    arena = compiled(model, folder).report["memory"]["arena_bytes"]
+    net, rng = load(folder / "net"), np.random.default_rng(5)
+    feed = {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in net.inputs}
+    return SimpleNamespace(model=model, feed=feed, wanted=net.run(dict(feed)), arena=arena)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [
+    {}, {"profile": True, "runtime_log": True}, {"hooks": True}, {"recompute": "all"},
+    {"sanity_check": "memory,nan"},
+], ids=str)  # fmt: skip
+def test_gradients_within_a_budget_have_the_same_bits(
+    options: dict[str, Any], gradients: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = gradients.arena // 2
+    done = compiled(gradients.model, tmp_path, gpu_swap=True, memory_budget=budget, **options)
+    assert done.report["memory"]["arena_bytes"] <= budget
+    source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")
+    copies = done.report["swapped"]["copies"]
+    assert source.count("gpu_swapped(gpu,") == len(copies) > 0
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        net = load(tmp_path / "net")
+        for _ in range(2):
+            found = net.run(dict(gradients.feed))
+            for name, value in gradients.wanted.items():
+                np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def towers_model(depth: int = 4, size: int = 64) -> onnx.ModelProto:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from cuda_networks import (
     image_model,
     joined_model,
     large_model,
+    lasting_model,
     mixed_model,
 )
 from dynamic_models import floats
+from networks import training_net
 from own_process import in_own_process
 from product_cases import F32, needs_nvcc
 from strict_driver import build_driver, drive
@@ -44,6 +47,11 @@ class Case:
 def large(dtype: Any) -> Sequence[Feed]:
     shapes = {"x": (32, 64, 33, 33), "m": (1024, 512), "n": (1024, 1024)}
     return [{name: floats(*shape).astype(dtype) for name, shape in shapes.items()}]
+
+
+def gradients() -> onnx.ModelProto:
+    with TemporaryDirectory() as folder:
+        return onnx.load(training_net(Path(folder, "step.onnx"), (64,) * 9))
 
 
 IMAGES = [{"x": floats(32, 32, 16, 16)}]
@@ -76,6 +84,14 @@ CASES = {
         state_beside_a_text, [{"x": floats(2, 200)}], captured=False, options={"state": "s:t"}
     ),
     "timed": Case(image_model, IMAGES, captured=False, options={"profile": True}),
+    "swaps": Case(
+        lambda: lasting_model(), [{"x": floats(64, 64)}], captured=False,
+        options={"gpu_swap": True, "memory_budget": 1 << 17},
+    ),
+    "gradients": Case(
+        gradients, [{t: floats(64, 64) for t in ("x", *(f"w{k}" for k in range(8)))}],
+        options={"gpu_swap": True, "memory_budget": 9 << 13},
+    ),
     "turing": Case(image_model, IMAGES, arch=75),
 }  # fmt: skip
 
@@ -91,5 +107,6 @@ def test_the_driver_refuses_nothing(
     report = compiled(case.model(), tmp_path, target=f"cuda-sm{case.arch}", **case.options).report
     chosen = " ".join(node["kernel"] for node in report["nodes"])
     assert all(kernel in chosen for kernel in case.kernels), chosen
+    assert ("swapped" in report) == ("gpu_swap" in case.options)
     library = build_driver(tmp_path)
     in_own_process(120, drive, library, tmp_path / "net", case.feeds, case.captured)

@@ -338,6 +338,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
             "others: a context that would leave less isn't prepared", "PERCENT",
             integer(0, 100), 0),
+    Setting("gpu_swap", "Optimisation", "let values be swapped where a GPU's network needs more "
+            "than --memory_budget, or than --gpu_pool has: copied to page-locked memory of the "
+            "host, and back, beside the kernels", "0|1", switch, False,
+            documentation="With --recompute what is estimated to be faster counts."),
     Setting("host_compute", "Optimisation", "beside a GPU let the host compute what is small, "
             "up to 64 elements, and whose operands it has; 0: the GPU, wherever it has a kernel",
             "0|1", switch, True),

@@ -182,8 +182,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              default="0", meaning="inputs have one shape, memory is planned when compiling, as "
              "--static_shapes", documentation="Shapes without ranges are static in any case.",
              gives={"static_shapes": _same}),
-    _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
-          meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
+    _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", parse=switch, default="0",
+          aliases=("MGB_ENABLE_SWAP",), meaning="moves tensors from the GPU to the host where they "
+          "exceed the memory allowed, as --gpu_swap", gives={"gpu_swap": _same}),
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",
           meaning="tensors may be dropped and recomputed, as --recompute=all",
           gives={"recompute": lambda on: "all" if on else "none"}),

@@ -12,7 +12,7 @@ from atc.options.values import choice, integer, path, switch
 
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
-_STATIC = "all memory is planned when compiling, nothing is allocated"
+_POOL = "each context takes the same few sizes, once: none to round, and none to keep for others"
 
 _once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable", read="once")
 _dynamic = partial(_once, read="dynamic")
@@ -74,11 +74,11 @@ MXNET: tuple[Setting, ...] = (
           parse=integer(0, 100), meaning="percent of the GPU's memory left free, as "
           "--gpu_kept_free", gives={"gpu_kept_free": int}),
     _once("MXNET_GPU_MEM_POOL_TYPE", row="X-13", values="Naive|Round|Unpooled", default="Naive",
-          meaning="the kind of memory pool", accepted=_STATIC),
+          meaning="the kind of memory pool", accepted=_POOL),
     _once("MXNET_GPU_MEM_POOL_ROUND_LINEAR_CUTOFF", row="X-14", values="N", default="24",
-          meaning="where the memory pool rounds less", accepted=_STATIC),
+          meaning="where the memory pool rounds less", accepted=_POOL),
     _once("MXNET_GPU_MEM_LARGE_ALLOC_ROUND_SIZE", row="X-15", values="BYTES", default="2097152",
-          meaning="what the memory pool rounds to", accepted=_STATIC),
+          meaning="what the memory pool rounds to", accepted=_POOL),
     _once("MXNET_ENGINE_TYPE", row="X-16", default="ThreadedEnginePerDevice",
           values="NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice",
           parse=choice(("NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice")),

@@ -79,6 +79,10 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
          else f"{memory['gap_percent']:g} % above the bound"),
         ("weights", bytes_text(memory["weights_bytes"]), "packed for their kernels"),
     ]  # fmt: skip
+    if swapped := report.get("swapped"):
+        there = bytes_text(swapped["host_bytes"])
+        detail = f"{len(swapped['copies'])} copies; {time_text(swapped['waiting_ns'])} of waiting"
+        tiles.append(("on the host", there, f"{detail}, estimated"))
     if page.sizes:
         detail = f"{tuned} calls of tuned kernels" if tuned else "portable kernels"
         tiles.append(("code", bytes_text(page.sizes.code), detail))

@@ -51,6 +51,8 @@ typedef struct cuda_driver {
   int (CUDA_CALL *module_function)(CUfunction *function, CUmodule module, const char *name);
   int (CUDA_CALL *memory_alloc)(CUdeviceptr *memory, size_t size);
   int (CUDA_CALL *memory_free)(CUdeviceptr memory);
+  int (CUDA_CALL *host_alloc)(void **memory, size_t size, unsigned flags); /* page-locked, of the host */
+  int (CUDA_CALL *host_free)(void *memory);
   int (CUDA_CALL *copy_to_device)(CUdeviceptr to, const void *from, size_t size, CUstream stream);
   int (CUDA_CALL *copy_to_host)(void *to, CUdeviceptr from, size_t size, CUstream stream);
   int (CUDA_CALL *stream_create)(CUstream *stream, unsigned flags);

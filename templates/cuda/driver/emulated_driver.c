@@ -4,9 +4,10 @@
  * as of an illegal address. A warp runs as far as it can before another one does, so that what lacks a
  * barrier shows: the first warp of a block first, with ATC_EMULATED_ORDER=reverse in the environment the
  * last one, with a number there warps and lanes in an order that is drawn anew, by this seed, each time
- * that they have met. In the reverse order, too, boxes of tensors come when they are waited for, else
- * at once, and in a drawn one as it happens: nothing of this may matter. ATC_EMULATED_DEVICES says how
- * many devices there are, else one; ATC_EMULATED_MEMORY how many bytes of memory each has, else 4 GiB.
+ * that they have met. In the reverse order, too, boxes of tensors and what a graph copies beside kernels
+ * come when they are waited for, else at once, boxes in a drawn one as it happens: nothing of this may
+ * matter. ATC_EMULATED_DEVICES says how many devices there are, else one; ATC_EMULATED_MEMORY how many
+ * bytes of memory each has, else 4 GiB.
  *
  * Compiled with ATC_EMULATED_RACES, beside kernels that are with -fsanitize=thread, it tells
  * ThreadSanitizer of threads and of what orders them: that reports what else they share. */
@@ -498,11 +499,12 @@ static int run_grid(unsigned blocks, unsigned threads, unsigned shared)
 /* ---- streams, graphs and events ---- */
 
 /* A launch that was captured: the kernel, its blocks, threads and shared memory, and its arguments, a
- * word each, and maps. */
+ * word each, and maps; or a copy, as there is no kernel: to where, from where, how many bytes. */
 typedef struct work {
   struct work *next;
   const struct emulated_kernel *kernel;
   unsigned blocks, threads, shared;
+  size_t number; /* among those of its stream */
   unsigned long long values[];
 } work;
 
@@ -516,6 +518,8 @@ struct CUgraph_st {
 
 struct CUstream_st {
   CUgraph captured; /* NULL: launches run at once */
+  size_t count;     /* what was captured on it so far */
+  work *late;       /* copies among that that are yet to come, when they are waited for */
 };
 
 /* The default streams, of all threads and of each, have small numbers as handles. */
@@ -538,6 +542,8 @@ struct CUmod_st {
 struct CUevent_st {
   struct timespec at;
   CUstream stream; /* that it was recorded on */
+  CUgraph graph;   /* that this was captured to then, after so many things */
+  size_t count;
 };
 
 static void free_work(work *each)
@@ -557,13 +563,35 @@ static int run_kernel(const struct emulated_kernel *own, unsigned blocks, unsign
   return run_grid(blocks, threads, shared);
 }
 
-static int capture(CUgraph graph, const struct emulated_kernel *own, unsigned blocks,
+static work *made_work(unsigned words)
+{
+  work *const made = malloc(sizeof *made + words * sizeof *made->values);
+  if (made != NULL) *made = (work){0};
+  return made;
+}
+
+static void add_work(CUgraph graph, work *own)
+{
+  own->next = NULL;
+  *graph->end = own;
+  graph->end = &own->next;
+}
+
+/* Let a stream do what it is yet to do of the first things that were captured on it. */
+static void do_late(CUgraph graph, CUstream stream, size_t count)
+{
+  while (stream->late != NULL && stream->late->number < count) {
+    work *const first = stream->late;
+    stream->late = first->next;
+    add_work(graph, first);
+  }
+}
+
+static int capture(CUstream stream, const struct emulated_kernel *own, unsigned blocks,
                    unsigned threads, unsigned shared, void *const *given)
 {
-  const unsigned words = own->arguments + own->maps * MAP_WORDS;
-  work *const made = malloc(sizeof *made + words * sizeof *made->values);
+  work *const made = made_work(own->arguments + own->maps * MAP_WORDS);
   if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-  made->next = NULL;
   made->kernel = own;
   made->blocks = blocks;
   made->threads = threads;
@@ -574,8 +602,35 @@ static int capture(CUgraph graph, const struct emulated_kernel *own, unsigned bl
   for (unsigned k = 0; k < own->maps; k++) {
     memcpy(&made->values[own->arguments + k * MAP_WORDS], given[own->arguments + k], sizeof(CUtensorMap));
   }
-  *graph->end = made;
-  graph->end = &made->next;
+  do_late(stream->captured, stream, stream->count);
+  stream->count++;
+  add_work(stream->captured, made);
+  return CUDA_SUCCESS;
+}
+
+static void copy_now(const work *own)
+{
+  memcpy((void *)(uintptr_t)own->values[0], (const void *)(uintptr_t)own->values[1], own->values[2]);
+}
+
+/* In the reverse order it is done when another stream waits for it. */
+static int capture_copy(CUstream stream, uintptr_t to, uintptr_t from, size_t size)
+{
+  const char *const order = getenv("ATC_EMULATED_ORDER");
+  const int late = order != NULL && strcmp(order, "reverse") == 0;
+  work *const made = made_work(3);
+  if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  made->values[0] = to;
+  made->values[1] = from;
+  made->values[2] = size;
+  made->number = stream->count++;
+  if (late && stream != stream->captured->origin) {
+    work **at = &stream->late;
+    while (*at != NULL) at = &(*at)->next;
+    *at = made;
+  } else {
+    add_work(stream->captured, made);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -586,7 +641,8 @@ typedef struct block {
   size_t size;
 } block; /* then a band, the memory, and a band */
 
-static block *allocated;
+static block *allocated; /* of the device's memory */
+static block *locked;    /* of the host's, page-locked */
 static size_t taken;
 static char lock;
 
@@ -617,51 +673,112 @@ static int memory_info(size_t *unused, size_t *total)
   return CUDA_SUCCESS;
 }
 
-static int memory_alloc(CUdeviceptr *memory, size_t size)
+static int allocate(block **blocks, unsigned char **memory, size_t size)
 {
-  if (entered == 0) return INVALID_CONTEXT;
-  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
   void *place = NULL;
-  size_t unused, total;
-  memory_info(&unused, &total);
-  if (size > unused || size > SIZE_MAX - 4 * BAND) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (size > SIZE_MAX - 4 * BAND) return CUDA_ERROR_OUT_OF_MEMORY;
   if (posix_memalign(&place, BAND, size + 3 * BAND) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   block *const b = place;
   b->size = size;
   memset(band_of(b), POISON, size + 2 * BAND); /* nobody may count on what is in new memory */
   take_lock();
-  b->next = allocated;
-  allocated = b;
-  taken += size;
+  b->next = *blocks;
+  *blocks = b;
   leave_lock();
-  *memory = (CUdeviceptr)(uintptr_t)memory_of(b);
+  *memory = memory_of(b);
   return CUDA_SUCCESS;
+}
+
+/* Give memory back: its size in `size`. */
+static int give_back(block **at, const unsigned char *memory, size_t *size)
+{
+  take_lock();
+  while (*at != NULL && memory_of(*at) != memory) at = &(*at)->next;
+  block *const found = *at;
+  if (found != NULL) *at = found->next;
+  *size = found != NULL ? found->size : 0;
+  leave_lock();
+  free(found);
+  return found != NULL ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
+}
+
+static void count_taken(size_t more, size_t less)
+{
+  take_lock();
+  taken = taken + more - less;
+  leave_lock();
+}
+
+static int memory_alloc(CUdeviceptr *memory, size_t size)
+{
+  if (entered == 0) return INVALID_CONTEXT;
+  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
+  unsigned char *place = NULL;
+  size_t unused, total;
+  memory_info(&unused, &total);
+  if (size > unused) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int result = allocate(&allocated, &place, size);
+  if (result == CUDA_SUCCESS) count_taken(size, 0);
+  *memory = (CUdeviceptr)(uintptr_t)place;
+  return result;
 }
 
 static int memory_free(CUdeviceptr memory)
 {
   if (entered == 0) return INVALID_CONTEXT;
   if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
-  block **at = &allocated;
+  size_t size;
+  const int result = give_back(&allocated, (const unsigned char *)(uintptr_t)memory, &size);
+  count_taken(0, size);
+  return result;
+}
+
+static int host_alloc(void **memory, size_t size, unsigned flags)
+{
+  (void)flags;
+  if (entered == 0) return INVALID_CONTEXT;
+  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
+  unsigned char *place = NULL;
+  const int result = allocate(&locked, &place, size);
+  *memory = place;
+  return result;
+}
+
+static int host_free(void *memory)
+{
+  if (entered == 0) return INVALID_CONTEXT;
+  if (capturing > 0 && !relaxed) return CAPTURE_UNSUPPORTED;
+  size_t size;
+  return give_back(&locked, memory, &size);
+}
+
+/* Whether some bytes of the host's can't be paged out; others can't be copied in graphs of ours. */
+static int is_locked(const void *memory, size_t size)
+{
+  const uintptr_t begin = (uintptr_t)memory;
+  int found = 0;
   take_lock();
-  while (*at != NULL && (CUdeviceptr)(uintptr_t)memory_of(*at) != memory) at = &(*at)->next;
-  block *const found = *at;
-  if (found != NULL) *at = found->next;
-  if (found != NULL) taken -= found->size;
+  for (block *b = locked; b != NULL && !found; b = b->next) {
+    const uintptr_t own = (uintptr_t)memory_of(b);
+    found = begin >= own && size <= b->size && begin - own <= b->size - size;
+  }
   leave_lock();
-  free(found);
-  return found != NULL ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
+  return found;
+}
+
+/* Whether nobody wrote into the bands around memory. */
+static int are_whole(block *b)
+{
+  while (b != NULL && is_poisoned(band_of(b), BAND) && is_poisoned(memory_of(b) + b->size, BAND)) b = b->next;
+  return b == NULL;
 }
 
 static int stream_wait(CUstream stream)
 {
   if (entered == 0) return INVALID_CONTEXT;
-  int good = 1;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   take_lock();
-  for (block *b = allocated; b != NULL && good; b = b->next) {
-    good = is_poisoned(band_of(b), BAND) && is_poisoned(memory_of(b) + b->size, BAND);
-  }
+  const int good = are_whole(allocated) && are_whole(locked);
   leave_lock();
   return good ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
 }
@@ -669,7 +786,9 @@ static int stream_wait(CUstream stream)
 static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
   if (entered == 0) return INVALID_CONTEXT;
-  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
+  if (capture_of(stream) != NULL) {
+    return is_locked(from, size) ? capture_copy(stream, to, (uintptr_t)from, size) : CAPTURE_UNSUPPORTED;
+  }
   memcpy((void *)(uintptr_t)to, from, size);
   return CUDA_SUCCESS;
 }
@@ -677,7 +796,9 @@ static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstrea
 static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
   if (entered == 0) return INVALID_CONTEXT;
-  if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED; /* not in our graphs */
+  if (capture_of(stream) != NULL) {
+    return is_locked(to, size) ? capture_copy(stream, (uintptr_t)to, from, size) : CAPTURE_UNSUPPORTED;
+  }
   memcpy(to, (const void *)(uintptr_t)from, size);
   return CUDA_SUCCESS;
 }
@@ -853,6 +974,10 @@ static int graph_launch(CUgraphExec exec, CUstream stream)
   int status = CUDA_SUCCESS;
   if (capture_of(stream) != NULL) return CAPTURE_UNSUPPORTED;
   for (work *each = (void *)exec; each != NULL && status == CUDA_SUCCESS; each = each->next) {
+    if (each->kernel == NULL) {
+      copy_now(each);
+      continue;
+    }
     const unsigned count = each->kernel->arguments;
     void *at[count + each->kernel->maps + 1];
     for (unsigned k = 0; k < count; k++) at[k] = &each->values[k];
@@ -881,21 +1006,27 @@ static int event_record(CUevent event, CUstream stream)
 {
   if (entered == 0) return INVALID_CONTEXT;
   event->stream = stream;
+  event->graph = capture_of(stream);
+  event->count = event->graph != NULL ? stream->count : 0;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
   return CUDA_SUCCESS;
 }
 
 /* What is captured goes into one graph, in the order of the launches: a stream that waits for one
- * that is captured is, too, until that waits for it. */
+ * that is captured is, too, until that waits for the last that it did. */
 static int stream_wait_event(CUstream stream, CUevent event, unsigned flags)
 {
   if (entered == 0) return INVALID_CONTEXT;
   (void)flags;
-  const CUgraph graph = capture_of(event->stream);
-  if (graph == NULL || is_default(stream) || stream == event->stream) return CUDA_SUCCESS;
+  const CUgraph graph = event->graph;
+  const CUstream other = event->stream;
+  if (graph == NULL || is_default(stream) || stream == other) return CUDA_SUCCESS;
+  do_late(graph, other, event->count);
   if (stream == graph->origin) {
-    event->stream->captured = NULL;
-    graph->unjoined--;
+    if (event->count == other->count && other->captured == graph) {
+      other->captured = NULL;
+      graph->unjoined--;
+    }
   } else if (stream->captured == NULL) {
     stream->captured = graph;
     graph->unjoined++;
@@ -931,7 +1062,7 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
     return INVALID_VALUE;
   }
   if (capture_of(stream) != NULL) {
-    return capture(stream->captured, own, blocks_x, threads_x, shared_bytes, given);
+    return capture(stream, own, blocks_x, threads_x, shared_bytes, given);
   }
   return run_kernel(own, blocks_x, threads_x, shared_bytes, given);
 }
@@ -1025,10 +1156,10 @@ int cuda_driver_open(cuda_driver *driver)
 {
   static const cuda_driver own = {
     init, device_count, device_get, context_retain, context_release, context_push, context_pop,
-    module_load, module_unload, module_function, memory_alloc, memory_free, copy_to_device,
-    copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
-    capture_begin, capture_end, capture_mode, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
-    event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
+    module_load, module_unload, module_function, memory_alloc, memory_free, host_alloc,
+    host_free, copy_to_device, copy_to_host, stream_create, stream_destroy, stream_wait, launch,
+    stream_capturing, capture_begin, capture_end, capture_mode, graph_instantiate, graph_destroy,
+    graph_launch, exec_destroy, event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
     stream_wait_event, memory_set, function_set, map_encode, map_encode_windows,
   };
   *driver = own;

@@ -261,6 +261,24 @@ static int make_sides(gpu_state *state)
   return status;
 }
 
+/* Reserve the memory that values are swapped to, and make the events of their copies. */
+static int make_swaps(gpu_state *state)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  const size_t count = state->network->swap_count;
+  if (count == 0) return GPU_OK;
+  state->swapped = calloc(count, sizeof *state->swapped);
+  if (state->swapped == NULL) return GPU_NO_MEMORY;
+  void *memory = NULL;
+  int status = meaning(driver->host_alloc(&memory, state->network->swap_size, 0), GPU_FAILED);
+  if (status == GPU_OK) state->swap = memory;
+  for (size_t k = 0; k < count && status == GPU_OK; k++) {
+    status = meaning(driver->event_create(&state->swapped[k], NOT_TIMED), GPU_FAILED);
+    if (status != GPU_OK) state->swapped[k] = NULL;
+  }
+  return status;
+}
+
 static size_t graph_count(const gpu_network *network)
 {
   return 2 * network->segment_count * GPU_GRAPHS;
@@ -277,6 +295,7 @@ static int equip(gpu_state *state, const void *weights, CUdeviceptr arena)
     return status;
   }
   status = make_sides(state);
+  if (status == GPU_OK) status = make_swaps(state);
   if (status != GPU_OK) return status;
   if (arena == 0) status = reserve(state->shared, &state->own_arena, network->arena_size);
   state->arena = arena != 0 ? arena : state->own_arena;
@@ -348,6 +367,10 @@ void gpu_close(gpu_state *state)
       if (state->ends != NULL && state->ends[k] != NULL) driver->event_destroy(state->ends[k]);
       if (state->sides != NULL && state->sides[k] != NULL) driver->stream_destroy(state->sides[k]);
     }
+    for (size_t k = 0; state->swapped != NULL && k < state->network->swap_count; k++) {
+      if (state->swapped[k] != NULL) driver->event_destroy(state->swapped[k]);
+    }
+    if (state->swap != NULL) driver->host_free(state->swap);
     if (state->forked != NULL) driver->event_destroy(state->forked);
     if (state->marked != NULL) driver->event_destroy(state->marked);
     if (state->begin != NULL) driver->event_destroy(state->begin);
@@ -364,6 +387,7 @@ void gpu_close(gpu_state *state)
   }
   free(state->shown);
   free(state->mirror);
+  free(state->swapped);
   free(state->ends);
   free(state->sides);
   free(state->graphs);
@@ -424,14 +448,20 @@ int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdevicep
   return gpu_launch_blocks(state, stream, kernel, INT64_MAX, arguments);
 }
 
-int gpu_fork(gpu_state *state, CUstream stream, size_t sides)
+/* Let side streams from a first one on begin where a stream is. */
+static int begin_sides(gpu_state *state, CUstream stream, size_t first, size_t end)
 {
   const cuda_driver *const driver = &state->shared->driver;
   int done = driver->event_record(state->forked, stream) == CUDA_SUCCESS;
-  for (size_t k = 0; k < sides && done; k++) {
+  for (size_t k = first; k < end && done; k++) {
     done = driver->stream_wait_event(state->sides[k], state->forked, 0) == CUDA_SUCCESS;
   }
   return done;
+}
+
+int gpu_fork(gpu_state *state, CUstream stream, size_t sides)
+{
+  return begin_sides(state, stream, 0, sides);
 }
 
 int gpu_join(gpu_state *state, CUstream stream, size_t sides)
@@ -443,6 +473,27 @@ int gpu_join(gpu_state *state, CUstream stream, size_t sides)
            && driver->stream_wait_event(stream, state->ends[k], 0) == CUDA_SUCCESS;
   }
   return done;
+}
+
+int gpu_swap_out(gpu_state *state, CUstream stream, size_t number, size_t to, CUdeviceptr from, size_t size)
+{
+  const size_t side = state->network->side_count - 2;
+  return begin_sides(state, stream, side, side + 1)
+         && gpu_to_host(state, state->sides[side], state->swap + to, from, size)
+         && state->shared->driver.event_record(state->swapped[number], state->sides[side]) == CUDA_SUCCESS;
+}
+
+int gpu_swap_in(gpu_state *state, CUstream stream, size_t number, size_t from, CUdeviceptr to, size_t size)
+{
+  const size_t side = state->network->side_count - 1;
+  return begin_sides(state, stream, side, side + 1)
+         && gpu_to_device(state, state->sides[side], to, state->swap + from, size)
+         && state->shared->driver.event_record(state->swapped[number], state->sides[side]) == CUDA_SUCCESS;
+}
+
+int gpu_swapped(gpu_state *state, CUstream stream, size_t number)
+{
+  return state->shared->driver.stream_wait_event(stream, state->swapped[number], 0) == CUDA_SUCCESS;
 }
 
 /* Make the events that launches are timed with. */

@@ -25,6 +25,9 @@
 #define gpu_clear GPU_OWN(gpu_clear)
 #define gpu_follow GPU_OWN(gpu_follow)
 #define gpu_mark GPU_OWN(gpu_mark)
+#define gpu_swap_out GPU_OWN(gpu_swap_out)
+#define gpu_swap_in GPU_OWN(gpu_swap_in)
+#define gpu_swapped GPU_OWN(gpu_swapped)
 
 /* Statuses, the values of those in the network's header. */
 enum {
@@ -84,8 +87,10 @@ typedef struct gpu_network {
   size_t segment_count;
   size_t pool_size; /* bytes that are reserved first, and from which all else comes; 0: none */
   size_t kept_free; /* percent of the device's memory that others are left */
-  size_t side_count; /* streams that branches run on beside the run's own */
+  size_t side_count; /* streams that branches run on beside the run's own; the last two are for swaps */
   size_t dim_count;  /* extents that are known when it runs; 0: all are constants */
+  size_t swap_size;  /* bytes of the host's memory that values are swapped to */
+  size_t swap_count; /* copies there and back in a run; 0: nothing is swapped */
 } gpu_network;
 
 #define GPU_ALL ((size_t)-1) /* a pool of all that is free */
@@ -140,6 +145,8 @@ struct gpu_state {
   CUevent marked;     /* NULL: nothing is */
   CUstream *sides;    /* for branches, and for each the event that tells of its end */
   CUevent *ends, forked;
+  unsigned char *swap; /* page-locked memory of the host for values that are swapped out */
+  CUevent *swapped;    /* for each of their copies the event that tells of its end */
   void *shown;        /* copies for an observer */
   size_t shown_size;
   unsigned char *mirror; /* a copy of the arena for checks; NULL: not yet */
@@ -181,6 +188,12 @@ int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, s
 /* Let the first side streams begin where a stream is, and let that wait for them; 0 where it fails. */
 int gpu_fork(gpu_state *state, CUstream stream, size_t sides);
 int gpu_join(gpu_state *state, CUstream stream, size_t sides);
+
+/* Begin the copy of a number, to a place in the memory for swaps or from there: when a stream is where
+ * it is now, and beside what follows on it. Let a stream wait for its end. 0 where that fails. */
+int gpu_swap_out(gpu_state *state, CUstream stream, size_t number, size_t to, CUdeviceptr from, size_t size);
+int gpu_swap_in(gpu_state *state, CUstream stream, size_t number, size_t from, CUdeviceptr to, size_t size);
+int gpu_swapped(gpu_state *state, CUstream stream, size_t number);
 
 int gpu_wait(gpu_state *state, CUstream stream);
 

@@ -38,7 +38,8 @@ static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT, SIDES, 0
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT, SIDES, 0,
+  SWAPS, SWAPS
 };
 static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
@@ -70,9 +71,10 @@ int main(void)
 """
 
 
-def opening(pool: str = "0", kept: int = 0, sides: int = 0) -> str:
+def opening(pool: str = "0", kept: int = 0, sides: int = 0, swaps: int = 0) -> str:
     """Return the program, of a network with a pool that leaves others so many percent."""
-    return OPEN.replace("POOL", pool).replace("KEPT", str(kept)).replace("SIDES", str(sides))
+    text = OPEN.replace("POOL", pool).replace("KEPT", str(kept)).replace("SIDES", str(sides))
+    return text.replace("SWAPS", str(swaps))
 
 
 REPLAY = """
@@ -90,7 +92,7 @@ static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
 static const gpu_segment segments[] = {both};
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0, 0, DIMS
+  kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0, 0, DIMS, 0, 0
 };
 static gpu_shared shared[GPU_DEVICES];
 int main(void)
@@ -232,6 +234,19 @@ def test_streams_of_branches_are_given_back(tmp_path: Path) -> None:
         assert held == 0, f"call {number}"
 
 
+def test_what_swaps_need_is_given_back(tmp_path: Path) -> None:
+    """That no page-locked memory is left is a status, as for any other memory."""
+    (tmp_path / "main.c").write_text(opening(sides=2, swaps=3))
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    own = 1 + 2 * 2 + 1 + 1 + 3 + 1 + 2  # as for branches, and memory of the host, and events
+    assert said(program, env) == [0, 0, own, 1, 1, 0]
+    for number in range(6, 6 + 2 * own):
+        first, second, *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert (first, second).count(0) == 1, f"call {number}"
+        assert (min(first, second), held) == (-21, 0), f"call {number}"
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("pool", ["4096", "GPU_ALL"])
 def test_contexts_share_a_pool_that_is_reserved_first(pool: str, tmp_path: Path) -> None:
@@ -367,6 +382,61 @@ def test_the_emulation_shows_faults_of_kernels(
         found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
         assert (found == expected) == right
         assert (found[0] == 700) == bool(shift)
+
+
+SWAP = """
+#include <stdio.h>
+#include "gpu.h"
+static const gpu_port ports[] = {{16, 0}};
+static int swapping(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
+{
+  (void)at;
+  return gpu_swap_out(gpu, stream, 0, 8, gpu->arena, 8)
+    && gpu_swap_out(gpu, stream, 1, 0, gpu->arena + 8, 8) && FIRST
+    && gpu_swap_in(gpu, stream, 2, 8, gpu->arena + 8, 8)
+    && gpu_swap_in(gpu, stream, 3, 0, gpu->arena, 8)
+    && gpu_swapped(gpu, stream, 2) && gpu_swapped(gpu, stream, 3) && THEN;
+}
+static const gpu_segment segments[] = {swapping};
+static const gpu_network network = {
+  NULL, 0, NULL, NULL, 0, 16, ports, 1, segments, 1, 0, 0, 2, 0, 16, 4
+};
+static gpu_shared shared[GPU_DEVICES];
+int main(void)
+{
+  gpu_state *one;
+  long long x[2] = {1, 2};
+  if (gpu_open(&one, shared, 0, &network, NULL, 0) != GPU_OK || !gpu_enter(one)) return 1;
+  gpu_to_device(one, one->stream, one->arena, x, sizeof x);
+  const int done = gpu_replay(one, one->stream, 0, 0, one->ports);
+  gpu_to_host(one, one->stream, x, one->arena, sizeof x);
+  const int waited = gpu_wait(one, one->stream);
+  gpu_leave(one);
+  gpu_close(one);
+  printf("%d %d %d %d\\n", done, waited, (int)x[0], (int)x[1]);
+  return 0;
+}
+"""
+
+
+BOTH = "gpu_swapped(gpu, stream, 0) && gpu_swapped(gpu, stream, 1)"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "right"),
+    [(BOTH, "1", (True, True)), ("1", BOTH, (True, False)), ("1", "1", (False, False))],
+    ids=["as it should be", "too late", "never"],
+)
+def test_the_emulation_shows_copies_that_are_not_waited_for(
+    first: str, then: str, right: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """Two values are exchanged through the host's memory: both are there before one comes back."""
+    (tmp_path / "main.c").write_text(SWAP.replace("FIRST", first).replace("THEN", then))
+    program = compiled(tmp_path, "main.c", "gpu.c", "emulated_driver.c")
+    for order, is_right in zip(("forward", "reverse"), right, strict=True):
+        done, waited, *exchanged = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
+        assert (exchanged == [2, 1]) == is_right
+        assert (done, waited) == (first + then != "11", 1)  # a graph whose streams aren't joined
 
 
 LOAD = """

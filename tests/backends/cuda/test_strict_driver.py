@@ -115,6 +115,42 @@ def test_captures_take_what_can_be_captured(calls: Calls) -> None:
     assert calls.status("cuStreamBeginCapture_v2", None, 1) == UNSUPPORTED
 
 
+def test_captures_copy_what_cannot_be_paged_out(calls: Calls) -> None:
+    """A stream that goes on behind what its origin waits for isn't joined."""
+    origin, side = (calls.made("cuStreamCreate", 1) for _ in range(2))
+    fork, join = (calls.made("cuEventCreate", 2) for _ in range(2))
+    locked = calls.made("cuMemHostAlloc", ctypes.c_size_t(64), 0)
+    graph = ctypes.c_void_p()
+    ended = (origin, ctypes.byref(graph))
+    device, size = ctypes.c_uint64(calls.memory.value or 0), ctypes.c_size_t(64)
+
+    def copied(host: Any, size: ctypes.c_size_t = size) -> int:
+        return calls.status("cuMemcpyDtoHAsync_v2", host, device, size, side)
+
+    def begun() -> None:
+        assert calls.status("cuStreamBeginCapture_v2", origin, 1) == 0
+        assert calls.status("cuEventRecord", fork, origin) == 0
+        assert calls.status("cuStreamWaitEvent", side, fork, 0) == 0
+        assert copied(locked) == 0
+        assert calls.status("cuEventRecord", join, side) == 0
+
+    def joined() -> int:
+        assert calls.status("cuStreamWaitEvent", origin, join, 0) == 0
+        return calls.status("cuStreamEndCapture", *ended)
+
+    begun()
+    assert joined() == 0
+    begun()
+    assert copied(locked) == 0  # after what is waited for
+    assert joined() == UNJOINED
+    for host, room in ((ctypes.create_string_buffer(64), 64), (locked, 65)):
+        begun()
+        assert copied(host, ctypes.c_size_t(room)) == UNSUPPORTED
+        assert joined() == INVALIDATED
+    assert calls.status("cuMemFreeHost", locked) == 0
+    assert calls.status("cuMemFreeHost", locked) == INVALID_VALUE
+
+
 def test_handles_and_contexts_are_there(calls: Calls) -> None:
     stream = calls.made("cuStreamCreate", 1)
     assert calls.status("cuStreamDestroy_v2", stream) == 0

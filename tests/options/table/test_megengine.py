@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cuda_networks import mixed_model
+from cuda_networks import compiled, mixed_model
 from emulated_memory import runs_in_memory, square_of_floats
 from networks import conv_net, save, training_net
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -43,7 +43,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
     "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
-    "M-12": "1", "M-19": "1",
+    "M-12": "1",
     "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -403,6 +403,47 @@ def test_m_18_one_shape(tmp_path: Path) -> None:
         headers[value] = (bool(project.graph.dims), project.graph.types["x"].shape)
     assert headers["0"][0]
     assert headers["1"] == (False, (3, 4))
+
+
+@pytest.mark.parametrize("name", ["MEGENGINE_ENABLE_SWAP", "MGB_ENABLE_SWAP"])
+def test_m_19_values_are_swapped(name: str, step: Path) -> None:
+    def swapped(value: str, **given: object) -> tuple[int, bool]:
+        done = project_of(options({name: value}, step, target="cuda-emulated", **given))
+        return done.arena.plan.size, bool(done.program.on_host)
+
+    whole, _ = swapped("1")
+    budget = whole * 3 // 4
+    least, done = swapped("1", memory_budget=budget)
+    assert least <= budget
+    assert done
+    with pytest.raises(OptionError, match="allow --recompute=all or --gpu_swap=1"):
+        swapped("0", memory_budget=budget)
+
+
+@pytest.mark.slow
+def test_m_19_a_network_runs_in_the_memory_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose values, weights and tensors are more than that only where they are swapped."""
+    model = onnx.load(training_net(tmp_path / "step.onnx", (64,) * 9))
+    whole = compiled(model, tmp_path).report["memory"]["arena_bytes"]
+    net = load(tmp_path / "net")
+    pool = sum(np.dtype(t.dtype).itemsize * np.prod(t.shape) for t in (*net.inputs, *net.outputs))
+    pool = int(pool) + whole // 2
+    feed = {t.name: np.ones(t.shape, t.dtype) for t in net.inputs}
+    wanted = net.run(dict(feed))
+    monkeypatch.setenv("ATC_EMULATED_MEMORY", str(pool))
+    for value in ("0", "1"):
+        environ = {"MGB_CUDA_RESERVE_MEMORY": f"b:{pool}", "MEGENGINE_ENABLE_SWAP": value}
+        chosen = options(environ, tmp_path / "model.onnx", target="cuda-emulated")
+        compile_model(replace(chosen, output=tmp_path / value / "net"))
+        if value == "0":
+            with pytest.raises(RuntimeError, match="memory"):
+                load(tmp_path / value / "net").run(dict(feed))
+        else:
+            found = load(tmp_path / value / "net").run(dict(feed))
+            for key, array in wanted.items():
+                np.testing.assert_array_equal(found[key], array)
 
 
 AUTO = {"MEGENGINE_DTR_AUTO_DROP": "1", "MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE": "0"}
