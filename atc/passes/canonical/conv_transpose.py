@@ -55,17 +55,22 @@ class _Axis:
         return min(places), max(places)
 
 
-def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
-    """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too."""
+def conv_transpose_as_conv(state: Rewriting, node: Node, least: int = 1) -> Node:
+    """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too.
+
+    One of fewer channels, or filters of all phases, than `least` in a group stays as it is.
+    """
     op = node.op
     if not isinstance(op, ConvTranspose):
         return node
     x, weights = (state.types[name] for name in node.inputs[:2])
     y = state.types[node.outputs[0]]
-    floats = weights.dtype is y.dtype is DType.FLOAT and not is_dynamic(weights.shape)
-    if not floats or not y.size or not weights.size:
+    floats = weights.dtype is DType.FLOAT and (y.dtype is DType.FLOAT or y.dtype.is_half)
+    if not floats or is_dynamic(weights.shape) or not y.size or not weights.size:
         return node
     w = op.window
+    if min(weights.shape[0] // op.group, prod(w.strides) * weights.shape[1]) < least:
+        return node
     known = state.constant(node.inputs[1])
     dense_taps = op.group == 1 and max(w.dilations) == 1
     if not dense_taps:
@@ -147,11 +152,11 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
         conv = Conv(window, 1, op.epilogue)
         return replace(node, op=conv, inputs=(*inputs, *node.inputs[2:]))
     counts = tuple(-(-n // s) for n, s in zip(y.shape[2:], strides, strict=True))
-    conv = Conv(window, 1, identity_epilogue(y.dtype))
-    taps = state.emit(conv, inputs, TensorType(y.dtype, (*outer, *counts)), node, "taps")
+    conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
+    taps = state.emit(conv, inputs, TensorType(DType.FLOAT, (*outer, *counts)), node, "taps")
     framed = _spaced(state, node, taps, strides)
     whole = state.types[framed].shape
-    if whole == y.shape and op.epilogue == identity_epilogue(y.dtype):
+    if whole == y.shape and op.epilogue == identity_epilogue(DType.FLOAT):
         return replace(node, op=Reshape(), inputs=(framed,))
     kept = Map(y.shape, op.epilogue.expr, (View(dense(whole).strides), *op.epilogue.views))
     return replace(node, op=kept, inputs=(framed, *node.inputs[2:]))
@@ -226,8 +231,8 @@ def _shuffled(
     if whole == y.shape[2:]:
         views = [view, *(_refined(v, axes) for v in op.epilogue.views)]
         return replace(node, op=Map(loops, op.epilogue.expr, tuple(views)))
-    move = Map(loops, Input(y.dtype, 0), (view,))
-    type_ = TensorType(y.dtype, (*y.shape[:2], *whole))
+    move = Map(loops, Input(DType.FLOAT, 0), (view,))
+    type_ = TensorType(DType.FLOAT, (*y.shape[:2], *whole))
     larger = state.emit(move, node.inputs[:1], type_, node, "whole")
     crop = View(dense((*y.shape[:2], *whole)).strides)
     kept = Map(y.shape, op.epilogue.expr, (crop, *op.epilogue.views))
