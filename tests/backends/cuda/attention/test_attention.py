@@ -291,18 +291,17 @@ def test_results_are_those_of_operators_that_round(
             assert error <= (3 if "_" in label.removeprefix("cuda_") else 1) * step, (label, error)
 
 
-@pytest.mark.parametrize("keys", [2, 4])
-def test_operators_of_16_bits_are_one_kernel(keys: int) -> None:
+@pytest.mark.parametrize(
+    ("op", "attributes"), [
+        ("MultiHeadAttention", {"opset": 21, "num_heads": 4, "domain": "com.microsoft"}),
+        ("Attention", {"opset": 23, "q_num_heads": 4, "kv_num_heads": 4}),
+    ],
+)  # fmt: skip
+def test_operators_of_16_bits_are_one_kernel(op: str, attributes: dict[str, Any]) -> None:
     """Heads that are merged behind it, and rounded, are stored by it."""
     x = np.zeros((2, 40, 128), F16)
-    few = np.zeros((2, 40, 32 * keys), F16)
-    model = (
-        node_model("MultiHeadAttention", [x, x, x], opset=21, constant=(), num_heads=4,
-                   domain="com.microsoft") if keys == 4 else
-        node_model("Attention", [x, few, few], opset=23, constant=(), q_num_heads=4,
-                   kv_num_heads=keys)
-    )  # fmt: skip
-    feeds = {"x0": x, "x1": few, "x2": few}
+    model = node_model(op, [x, x, x], constant=(), **attributes)
+    feeds = {"x0": x, "x1": x, "x2": x}
     graph = run_passes(AtcBackendRep(model, TARGET.name).lower(feeds), width=1, device=True)
     (node,) = (n for n in graph.nodes if n.op.kind != "Reshape")
     assert {graph.types[n].dtype.label for n in (*node.inputs, *node.outputs)} == {"f16"}
