@@ -11,8 +11,10 @@ import onnx
 import pytest
 from cuda_cases import ORDERS, TARGET
 from joined_sources import compile_joined
+from onnx import TensorProto, helper
 from onnxruntime import InferenceSession
 from product_cases import BF16, F16, F32, LIMITS
+from projects import make_model
 
 from atc.backends.kernel import workload_of
 from atc.ir.graph import Graph
@@ -121,3 +123,24 @@ def test_slim_ones_gather_what_lands_on_a_result(shapes: tuple[tuple[int, ...], 
     graph = AtcBackendRep(model, TARGET.name).lower({"x0": arrays[0]})
     (node,) = run_passes(graph, width=1, device=True).nodes
     assert node.op.kind == "ConvTranspose"
+
+
+def test_what_is_rounded_is_moved_and_multiplied_in_16_bits() -> None:
+    rng = np.random.default_rng(1)
+    weights = {"w": (16, 8, 4, 4), "b": (8,), "v": (8, 8, 3, 3)}
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w", "b"], ["t"], **UPSAMPLING),
+        helper.make_node("Relu", ["t"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    model = make_model(
+        nodes, [("x", TensorProto.FLOAT16, (1, 16, 5, 6))],
+        [("y", TensorProto.FLOAT16, (1, 8, 10, 12))],
+        {n: rng.normal(size=s).astype(F16) for n, s in weights.items()},
+    )  # fmt: skip
+    graph = AtcBackendRep(model, TARGET.name).lower({"x": np.zeros((1, 16, 5, 6), F16)})
+    done = run_passes(graph, width=1, device=True)
+    kinds = [n.op.kind for n in done.nodes]
+    assert kinds == ["Conv", "Map", "Conv"]
+    for node in done.nodes:
+        assert {done.types[n].dtype.label for n in (node.inputs[0], *node.outputs)} == {"f16"}
