@@ -167,6 +167,7 @@ VECTOR_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where the processor has vectors."""
 
 DEVICE_PASSES: tuple[Pass, ...] = (
+    _again("conv_transpose_as_conv", partial(conv_transpose_as_conv, least=8, early=True)),
     _again("merge_padding", merge_padding),
     _again("fuse_attention", partial(fuse_attention, kernels=Kernels.DEVICE)),
     _rule("mask_positions", mask_positions),  # kernels of CPUs that round know none

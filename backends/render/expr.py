@@ -89,6 +89,11 @@ def store(dtype: DType, value: str) -> str:
     return bits if f"{opening}({bits})" == value else f"k_store_{dtype.label}({value})"
 
 
+def rounded(dtype: DType | None, value: str) -> str:
+    """Return the C of a float rounded to a type of 16 bits, or as it is."""
+    return value if dtype is None else load(dtype, store(dtype, value))
+
+
 def address(view: View, indices: Sequence[str]) -> str:
     """Return the C index expression of a view at loop variables."""
     terms = []

@@ -19,6 +19,10 @@ class Attention(Op):
     `keys` j, `depth` numbers p and `width` numbers e. Where all scores of a row are minus infinity
     the result is NaN, with `masked` 0.  Vaswani and others, "Attention is all you need", 2017.
 
+    The weights, what that softmax gives, are rounded to the type `weights`, if there is one. A
+    kernel may round them before it divides them by their sum. All is computed in float where the
+    operands are 16-bit floats.
+
     Views: q over (*batch, queries, depth), k over (*batch, depth, keys), v over (*batch, keys,
     width). The result goes to y through `y_view` over (*batch, queries, width), which fills it. The
     epilogues' views are over (*batch, queries, keys) and (*batch, queries, width); their operands
@@ -38,6 +42,7 @@ class Attention(Op):
     scores: Epilogue
     result: Epilogue
     masked: bool = False
+    weights: DType | None = None
 
     @property
     def loops(self) -> tuple[int, ...]:
@@ -60,7 +65,8 @@ class Attention(Op):
         rows = (*self.batch, self.queries, self.keys)
         require(inputs[0] is not None, "q is missing")
         assert inputs[0] is not None
-        computed = inputs[0].dtype
+        computed = inputs[0].dtype.computed
+        require(self.weights is None or self.weights.is_half, "weights are rounded to 16 bits")
         shown = [
             operand or TensorType(DType.INT64, (1 + own.bounds(rows)[1],))
             for own, operand in zip(self.scores.views, inputs[3:split], strict=True)

@@ -17,9 +17,9 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Input
+from atc.ir.expr import Call, Input, cast
 from atc.ir.graph import Array, DType, Node, Op, TensorType, row_major
-from atc.ir.ops import Conv, ConvTranspose, Map, Reshape, Window, identity_epilogue
+from atc.ir.ops import Conv, ConvTranspose, Epilogue, Map, Reshape, Window, identity_epilogue
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense, gather_view, split_loop
 from atc.passes.rewriting import Rewriting
@@ -55,17 +55,26 @@ class _Axis:
         return min(places), max(places)
 
 
-def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
-    """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too."""
+def conv_transpose_as_conv(
+    state: Rewriting, node: Node, least: int = 1, early: bool = False
+) -> Node:
+    """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too.
+
+    One of fewer channels, or filters of all phases, than `least` in a group stays as it is. If
+    `early` the Conv has the epilogue where that is the same for a whole filter: what it rounds to
+    16 bits is stored so before it is moved.
+    """
     op = node.op
     if not isinstance(op, ConvTranspose):
         return node
     x, weights = (state.types[name] for name in node.inputs[:2])
     y = state.types[node.outputs[0]]
-    floats = weights.dtype is y.dtype is DType.FLOAT and not is_dynamic(weights.shape)
-    if not floats or not y.size or not weights.size:
+    floats = weights.dtype is DType.FLOAT and (y.dtype is DType.FLOAT or y.dtype.is_half)
+    if not floats or is_dynamic(weights.shape) or not y.size or not weights.size:
         return node
     w = op.window
+    if min(weights.shape[0] // op.group, prod(w.strides) * weights.shape[1]) < least:
+        return node
     known = state.constant(node.inputs[1])
     dense_taps = op.group == 1 and max(w.dilations) == 1
     if not dense_taps:
@@ -86,10 +95,42 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
         conv = Conv(window, 1, op.epilogue)
         return replace(node, op=conv, inputs=(node.inputs[0], filters, *node.inputs[2:]))
     shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
-    conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
-    inputs = (node.inputs[0], filters)
-    z = state.emit(conv, inputs, TensorType(DType.FLOAT, shape), node, "phases")
-    return _shuffled(state, replace(node, inputs=(z, *node.inputs[2:])), op, axes, shape)
+    epilogue, rest, names = identity_epilogue(DType.FLOAT), op.epilogue, node.inputs[2:]
+    own = _of_all_phases(state, op, node.inputs[2:], y, prod(w.strides)) if early else None
+    if own is not None:
+        epilogue, rest, names = *_divided(own[0]), ()
+    conv, inputs = Conv(window, 1, epilogue), (node.inputs[0], filters, *(own[1] if own else ()))
+    z = state.emit(conv, inputs, TensorType(epilogue.expr.dtype, shape), node, "phases")
+    moved = replace(op, epilogue=rest)
+    return _shuffled(state, replace(node, inputs=(z, *names)), moved, axes, shape)
+
+
+def _of_all_phases(
+    state: Rewriting, op: ConvTranspose, names: Sequence[str], y: TensorType, phases: int
+) -> tuple[Epilogue, tuple[str, ...]] | None:
+    """Return the epilogue and its operands for the filters of all phases.
+
+    None if an operand varies within a filter's results, or isn't known.
+    """
+    views, found, filters = list[View](), list[str](), y.shape[1]
+    for name, view in zip(names, op.epilogue.views, strict=True):
+        constant = state.constant(name)
+        if constant is None or any(s for d, s in enumerate(view.strides) if d != 1):
+            return None
+        of_filters = gather_view(constant, (filters,), View(view.strides[1:2], view.offset))
+        found.append(state.add_constant(np.tile(of_filters, phases), f"{name}.phases"))
+        views.append(View(tuple(int(d == 1) for d in range(len(view.strides)))))
+    return replace(op.epilogue, views=tuple(views)), tuple(found)
+
+
+def _divided(epilogue: Epilogue) -> tuple[Epilogue, Epilogue]:
+    """Return an epilogue in two steps: up to the last rounding to 16 bits, and from there."""
+    match epilogue.expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(half,)) if half.dtype.is_half:
+            wide = cast(Input(half.dtype, 0), DType.FLOAT)
+            return replace(epilogue, expr=half), Epilogue(wide)
+        case expr:
+            return epilogue, identity_epilogue(expr.dtype)
 
 
 def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
@@ -147,11 +188,11 @@ def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
         conv = Conv(window, 1, op.epilogue)
         return replace(node, op=conv, inputs=(*inputs, *node.inputs[2:]))
     counts = tuple(-(-n // s) for n, s in zip(y.shape[2:], strides, strict=True))
-    conv = Conv(window, 1, identity_epilogue(y.dtype))
-    taps = state.emit(conv, inputs, TensorType(y.dtype, (*outer, *counts)), node, "taps")
+    conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
+    taps = state.emit(conv, inputs, TensorType(DType.FLOAT, (*outer, *counts)), node, "taps")
     framed = _spaced(state, node, taps, strides)
     whole = state.types[framed].shape
-    if whole == y.shape and op.epilogue == identity_epilogue(y.dtype):
+    if whole == y.shape and op.epilogue == identity_epilogue(DType.FLOAT):
         return replace(node, op=Reshape(), inputs=(framed,))
     kept = Map(y.shape, op.epilogue.expr, (View(dense(whole).strides), *op.epilogue.views))
     return replace(node, op=kept, inputs=(framed, *node.inputs[2:]))
@@ -226,8 +267,9 @@ def _shuffled(
     if whole == y.shape[2:]:
         views = [view, *(_refined(v, axes) for v in op.epilogue.views)]
         return replace(node, op=Map(loops, op.epilogue.expr, tuple(views)))
-    move = Map(loops, Input(y.dtype, 0), (view,))
-    type_ = TensorType(y.dtype, (*y.shape[:2], *whole))
+    stored = state.types[node.inputs[0]].dtype
+    move = Map(loops, Input(stored, 0), (view,))
+    type_ = TensorType(stored, (*y.shape[:2], *whole))
     larger = state.emit(move, node.inputs[:1], type_, node, "whole")
     crop = View(dense((*y.shape[:2], *whole)).strides)
     kept = Map(y.shape, op.epilogue.expr, (crop, *op.epilogue.views))

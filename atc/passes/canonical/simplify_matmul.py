@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
+from typing import TypeVar
 
 from atc.ir.expr import Call, Const, Expr, Input, call, substitute, walk
 from atc.ir.graph import DType, Node, TensorType
-from atc.ir.ops import Epilogue, Map, MatMul, Reshape
-from atc.ir.view import Split, View, compose, dense, simplify_loops, split_loop
+from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape
+from atc.ir.view import View, compose, dense, simplify_loops, split_loop
 from atc.passes.rewriting import Rewriting, merge_origin
 
 
@@ -86,34 +88,49 @@ def _scale_results(op: MatMul, scale: Call) -> MatMul:
     return replace(op, epilogue=Epilogue(expr, op.epilogue.views))
 
 
+ProductT = TypeVar("ProductT", bound=MatMul | Attention)
+
+
 def read_through(
-    op: MatMul, index: int, shape: tuple[int, ...], views: tuple[View, ...]
-) -> MatMul | None:
+    op: ProductT, index: int, shape: tuple[int, ...], views: tuple[View, ...]
+) -> ProductT | None:
     """Return the product with operand `index` read through the view that moves it.
 
     The movement's loops are `shape`; batches are split where that helps.
     """
     for _ in range(8):
-        view = op.a_view if index == 0 else op.b_view
-        tail = (op.m, op.k) if index == 0 else (op.k, op.n)
-        found = compose((*op.batch, *tail), view, shape, views)
+        name, tail = _operands(op)[index]
+        found = compose((*op.batch, *tail), getattr(op, name), shape, views)
         if isinstance(found, tuple):
-            return replace(op, a_view=found[0]) if index == 0 else replace(op, b_view=found[0])
+            return replace(op, **{name: found[0]})  # type: ignore[arg-type]
         if found is None or found.axis >= len(op.batch):
             return None
-        op = _split_batch(op, found)
+        op = split_batch(op, found.axis, found.inner)
     return None
 
 
-def _split_batch(op: MatMul, split: Split) -> MatMul:
-    axis, inner = split.axis, split.inner
-    outer = op.batch[axis] // inner
-    extra = tuple(split_loop(v, axis, inner) for v in op.epilogue.views)
-    return replace(
-        op, batch=(*op.batch[:axis], outer, inner, *op.batch[axis + 1 :]),
-        a_view=split_loop(op.a_view, axis, inner), b_view=split_loop(op.b_view, axis, inner),
-        epilogue=replace(op.epilogue, views=extra),
+def _operands(op: MatMul | Attention) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Return the field with the view of each operand, and its loops behind the batch's."""
+    if isinstance(op, MatMul):
+        return (("a_view", (op.m, op.k)), ("b_view", (op.k, op.n)))
+    return (
+        ("q_view", (op.queries, op.depth)), ("k_view", (op.depth, op.keys)),
+        ("v_view", (op.keys, op.width)),
     )  # fmt: skip
+
+
+def split_batch(op: ProductT, axis: int, inner: int) -> ProductT:
+    """Return the product over batch loops of which one is split in two."""
+
+    def over(own: View | Epilogue) -> View | Epilogue:
+        if isinstance(own, View):
+            return split_loop(own, axis, inner)
+        return replace(own, views=tuple(split_loop(v, axis, inner) for v in own.views))
+
+    fields = ((f.name, getattr(op, f.name)) for f in dataclass_fields(op))
+    split_fields = {n: over(own) for n, own in fields if isinstance(own, View | Epilogue)}
+    batch = (*op.batch[:axis], op.batch[axis] // inner, inner, *op.batch[axis + 1 :])
+    return replace(op, batch=batch, **split_fields)  # type: ignore[arg-type]
 
 
 def split_rows(op: MatMul, rows: int) -> MatMul:

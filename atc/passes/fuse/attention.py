@@ -9,12 +9,12 @@ from functools import partial
 from math import prod
 
 from atc.dims import decided, lower_bound, upper_bound
-from atc.ir.expr import Input, operands_of
+from atc.ir.expr import Call, Input, operands_of, substitute
 from atc.ir.graph import DType, Node
 from atc.ir.key_bounds import key_bounds
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
-from atc.ir.view import View, dense, split_loop
-from atc.passes.canonical.simplify_matmul import split_rows
+from atc.ir.view import View, dense
+from atc.passes.canonical.simplify_matmul import split_batch, split_rows
 from atc.passes.fuse.epilogue import fuse_positions
 from atc.passes.rewriting import Rewriting, merge_origin
 
@@ -30,7 +30,7 @@ class Kernels(Enum):
     """They know position masks that bound the keys that a query sees, and any number of queries
     where keys and values lie along their numbers."""
     DEVICE = "device"
-    """They know all position masks, and any number of queries."""
+    """They know all position masks, weights that are rounded, and any number of queries."""
 
 
 def fuse_attention(state: Rewriting, node: Node, kernels: Kernels = Kernels.PLAIN) -> Node:
@@ -41,7 +41,7 @@ def fuse_attention(state: Rewriting, node: Node, kernels: Kernels = Kernels.PLAI
     match node.op:
         case MatMul():
             return decided(partial(_attention, state, node, node.op, kernels)) or node
-        case Map() if node.op.is_movement:
+        case Map() if _only_moves(node.op, kernels):
             return _in_order(state, node, node.op) or node
         case _:
             return node
@@ -61,8 +61,11 @@ def _attention(state: Rewriting, node: Node, second: MatMul, kernels: Kernels) -
     weights = _source(state, node.inputs[0])
     if weights is None or not isinstance(weights.op, Softmax) or not _plain(weights.op):
         return None
+    rounded = _rounded(weights.op)
     scores = _source(state, weights.inputs[0])
     more = kernels is not Kernels.PLAIN
+    if rounded is not None and kernels is not Kernels.DEVICE:
+        return None
     if scores is not None and isinstance(scores.op, Map) and more:
         scores = fuse_positions(state, scores, scores.op)
     if scores is None or not isinstance(scores.op, MatMul):
@@ -86,13 +89,24 @@ def _attention(state: Rewriting, node: Node, second: MatMul, kernels: Kernels) -
     op = Attention(
         batch, first.m, keys, first.k, second.n, first.a_view, first.b_view, second.b_view,
         dense(second.loops), first.epilogue, second.epilogue, weights.op.masked,
+        rounded,
     )  # fmt: skip
     inputs = (*scores.inputs[:2], node.inputs[1], *scores.inputs[2:], *node.inputs[2:])
     return Node(op, inputs, node.outputs, merge_origin(scores, weights, node))
 
 
 def _plain(op: Softmax) -> bool:
-    return op.inner == 1 and not op.log and isinstance(op.epilogue.expr, Input)
+    own = isinstance(op.epilogue.expr, Input) or _rounded(op) is not None
+    return op.inner == 1 and not op.log and own
+
+
+def _rounded(op: Softmax) -> DType | None:
+    """Return the type that floats are rounded to, if that is all that happens to a softmax."""
+    match op.epilogue.expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(Input(),)) as half,)):
+            return half.dtype if half.dtype.is_half else None
+        case _:
+            return None
 
 
 def _worthwhile(
@@ -146,7 +160,7 @@ def _over(op: MatMul, batch: Sequence[int]) -> MatMul:
         if op.batch[axis] == inner:
             axis -= 1
         else:
-            op = _split_batch(op, axis, inner)
+            op = split_batch(op, axis, inner)
     return op
 
 
@@ -168,32 +182,53 @@ def _of_rows(op: MatMul, rows: int) -> MatMul:
     return split_rows(op, rows)
 
 
-def _split_batch(op: MatMul, axis: int, inner: int) -> MatMul:
-    extra = tuple(split_loop(v, axis, inner) for v in op.epilogue.views)
-    return replace(
-        op, batch=(*op.batch[:axis], op.batch[axis] // inner, inner, *op.batch[axis + 1 :]),
-        a_view=split_loop(op.a_view, axis, inner), b_view=split_loop(op.b_view, axis, inner),
-        epilogue=Epilogue(op.epilogue.expr, extra),
-    )  # fmt: skip
+def _only_moves(move: Map, kernels: Kernels) -> bool:
+    """Return whether a Map moves at most, and makes floats of 16-bit ones, for a GPU also these."""
+    match move.expr:
+        case Call(fn="Cast", args=(Input() as x,)) if x.dtype.is_half or kernels is Kernels.DEVICE:
+            cast = {x.dtype, move.expr.dtype}
+            floats = DType.FLOAT in cast and any(t.is_half for t in cast)
+            return floats and len(move.views) == 1 and not move.coordinates
+        case _:
+            return move.is_movement
 
 
 def _in_order(state: Rewriting, node: Node, move: Map) -> Node | None:
-    """Make an Attention write its result in the order of a Map that only moves elements."""
+    """Make an Attention write its result as a Map moves elements, or casts them."""
     source = _source(state, node.inputs[0])
     if source is None or not isinstance(source.op, Attention):
         return None
     op = source.op
     if op.y_view != dense(op.loops) or prod(move.shape) != prod(op.loops):
         return None
-    steps = [_step(n, s, move) for n, s in zip(op.loops, op.y_view.strides, strict=True)]
+    while None in (steps := _steps(op, move)):
+        axis = steps.index(None)
+        inner = _inner(op.y_view.strides[axis], move)
+        if axis >= len(op.batch) or inner is None or op.batch[axis] % inner != 0:
+            return None
+        op = split_batch(op, axis, inner)
     strides = tuple(s for s in steps if s is not None)
-    if move.views[0].offset or len(strides) < len(steps) or strides[-1] != 1:
+    if move.views[0].offset or strides[-1] != 1:
         return None
     view = View(strides)
     if view.bounds(op.loops) != (0, prod(op.loops) - 1):
         return None
     origin = merge_origin(source, node)
-    return Node(replace(op, y_view=view), source.inputs, node.outputs, origin)
+    result = replace(op.result, expr=substitute(move.expr, lambda _: op.result.expr))
+    return Node(replace(op, y_view=view, result=result), source.inputs, node.outputs, origin)
+
+
+def _steps(op: Attention, move: Map) -> list[int | None]:
+    """Return the strides of an Attention's loops in a Map's result, None where there is none."""
+    return [_step(n, s, move) for n, s in zip(op.loops, op.y_view.strides, strict=True)]
+
+
+def _inner(stride: int, move: Map) -> int | None:
+    """Return how many steps of this stride are within a loop of a Map, if that has several."""
+    for n, read in zip(move.shape, move.views[0].strides, strict=True):
+        if 0 < read <= stride and stride % read == 0 and stride < n * read:
+            return n * read // stride if n * read % stride == 0 else None
+    return None
 
 
 def _step(extent: int, stride: int, move: Map) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from atc.ir.expr import Call, Input
 from atc.ir.graph import DType, Node
-from atc.ir.ops import Conv, Map, MatMul
+from atc.ir.ops import Attention, Conv, Map, MatMul
 from atc.ir.view import dense
 from atc.passes.canonical.simplify_matmul import read_through
 from atc.passes.rewriting import Rewriting, merge_origin
@@ -17,15 +17,18 @@ from atc.passes.rewriting import Rewriting, merge_origin
 def read_halves(state: Rewriting, node: Node) -> Node:
     """Read what both operands of a product are cast from, or constants exact in that type."""
     op = node.op
-    if not isinstance(op, MatMul | Conv) or op.accumulator is not DType.FLOAT:
+    if not isinstance(op, MatMul | Conv | Attention):
         return node
-    casts = [_cast(state, name) for name in node.inputs[:2]]
+    if not isinstance(op, Attention) and op.accumulator is not DType.FLOAT:
+        return node
+    count = 3 if isinstance(op, Attention) else 2
+    casts = [_cast(state, name) for name in node.inputs[:count]]
     types = {state.types[each.inputs[0]].dtype for each in casts if each is not None}
     if len(types) != 1:
         return node
     (dtype,), names, origins = types, [], [node]
-    refined: MatMul | Conv | None
-    for index, (name, cast) in enumerate(zip(node.inputs[:2], casts, strict=True)):
+    refined: MatMul | Conv | Attention | None
+    for index, (name, cast) in enumerate(zip(node.inputs[:count], casts, strict=True)):
         if cast is None:
             constant = state.constant(name)
             if constant is None or constant.dtype != np.float32:
@@ -37,7 +40,7 @@ def read_halves(state: Rewriting, node: Node) -> Node:
             names.append(state.add_constant(stored, f"{name}.{dtype.label}"))
             continue
         assert isinstance(cast.op, Map)
-        if isinstance(op, MatMul):
+        if isinstance(op, MatMul | Attention):
             refined = read_through(op, index, cast.op.shape, cast.op.views)
         else:
             same = state.types[cast.inputs[0]].shape == state.types[name].shape
@@ -47,7 +50,7 @@ def read_halves(state: Rewriting, node: Node) -> Node:
         op = refined
         names.append(cast.inputs[0])
         origins.insert(0, cast)
-    inputs = (*names, *node.inputs[2:])
+    inputs = (*names, *node.inputs[count:])
     return replace(node, op=op, inputs=inputs, origin=merge_origin(*origins))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, captured, reads
-from atc.ir.ops import Conv, Map, MatMul, Reduce
+from atc.ir.ops import Attention, Conv, Epilogue, Map, MatMul, Reduce
 from atc.ir.view import dense
 from atc.passes.canonical.simplify_matmul import read_through
 from atc.passes.layout.store_bf16 import reading
@@ -81,6 +81,8 @@ def _result(op: Op) -> Expr | None:
     match op:
         case Map():
             return op.expr
+        case Attention():
+            return op.result.expr
         case _:
             epilogue = getattr(op, "epilogue", None)
             return None if epilogue is None else epilogue.expr
@@ -89,6 +91,8 @@ def _result(op: Op) -> Expr | None:
 def _multiplied(node: Node) -> Sequence[str]:
     """Return the operands of a product of floats."""
     op = node.op
+    if isinstance(op, Attention):
+        return node.inputs[:3]
     floats = isinstance(op, MatMul | Conv) and op.accumulator is DType.FLOAT
     return node.inputs[:2] if floats else ()
 
@@ -96,8 +100,8 @@ def _multiplied(node: Node) -> Sequence[str]:
 def _widened(node: Node) -> range:
     """Return the indices of the operands that a node's expressions read."""
     op = node.op
-    if isinstance(op, Map):
-        return range(len(node.inputs))
+    if isinstance(op, Map | Attention):
+        return range(3 if isinstance(op, Attention) else 0, len(node.inputs))
     first = len(node.inputs) - len(op.epilogue.views) if hasattr(op, "epilogue") else 0
     return range(0 if isinstance(op, Reduce) else first, len(node.inputs))
 
@@ -107,7 +111,7 @@ def _is_read_through(graph: Graph, node: Node, index: int, maker: Node, half: DT
     op = maker.op
     if not isinstance(op, Map) or op.expr != cast(Input(half, 0), DType.FLOAT) or op.coordinates:
         return False
-    if isinstance(node.op, MatMul):
+    if isinstance(node.op, MatMul | Attention):
         return read_through(node.op, index, op.shape, op.views) is not None
     same = graph.types[maker.inputs[0]].shape == graph.types[maker.outputs[0]].shape
     return same and op.views[0] == dense(op.shape)
@@ -129,7 +133,7 @@ def _stored(graph: Graph, kept: Mapping[str, Expr]) -> Graph:
         types[name] = TensorType(expr.dtype, types[name].shape)
     for node in graph.nodes:
         inputs = tuple(
-            f"{n}.wide" if n in kept and k < 2 and n in _multiplied(node) else n
+            f"{n}.wide" if n in kept and k < len(_multiplied(node)) else n
             for k, n in enumerate(node.inputs)
         )
         nodes.append(replace(node, op=_typed(node, kept), inputs=inputs))
@@ -147,14 +151,23 @@ def _typed(node: Node, kept: Mapping[str, Expr]) -> Op:
     if expr is None:
         return node.op
 
+    count = len(node.inputs)
+
     def narrowed(first: int, last: int) -> dict[int, DType]:
         listed = enumerate(node.inputs[first:last])
         return {k: kept[name].dtype for k, name in listed if name in kept}
 
+    def over(epilogue: Epilogue, expr: Expr, last: int) -> Epilogue:
+        behind = narrowed(last - len(epilogue.views), last)
+        read = reading(expr, {1 + k: half for k, half in behind.items()})
+        return replace(epilogue, expr=read)
+
     if isinstance(op, Map):
         return replace(op, expr=reading(expr, narrowed(0, len(node.inputs))))
+    if isinstance(op, Attention):
+        split = 3 + len(op.scores.views)
+        scores, result = over(op.scores, op.scores.expr, split), over(op.result, expr, count)
+        return replace(op, scores=scores, result=result)
     if isinstance(op, Reduce):
         op = replace(op, expr=reading(op.expr, narrowed(0, len(op.views))))
-    behind = narrowed(len(node.inputs) - len(op.epilogue.views), len(node.inputs))
-    expr = reading(expr, {1 + k: half for k, half in behind.items()})
-    return replace(op, epilogue=replace(op.epilogue, expr=expr))  # type: ignore[no-any-return]
+    return replace(op, epilogue=over(op.epilogue, expr, count))  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from math import prod
 from atc.backends.cpu.matmul.portable import COLUMNS, product_rate
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, load, rounded
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
@@ -24,9 +24,9 @@ class AttentionRows(Kernel[Attention]):
     dynamic = True
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Require one type, that of all three operands, to compute in."""
+        """Require one type of all three operands."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
-        return types in ({DType.FLOAT}, {DType.DOUBLE})
+        return len(types) == 1 and _computed(w) in (DType.FLOAT, DType.DOUBLE)
 
     def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Reserve the keys of a batch, the scores and the unfinished results of one query."""
@@ -44,14 +44,15 @@ class AttentionRows(Kernel[Attention]):
         lines, value = epilogue_lines(op.result, w, "total", [*outer, "i", "e"], split)
         return {
             "op": op, "batch": batch, "type": dtype.c, "nb": COLUMNS, "padded": _padded(op),
-            "q": address(op.q_view, [*outer, "i", "p"]),
-            "k": address(op.k_view, [*outer, "p", "(j0 + j)"]),
-            "v": address(op.v_view, [*outer, "j", "e"]),
+            "q": load(w.input(0).dtype, f"x0[{address(op.q_view, [*outer, 'i', 'p'])}]"),
+            "k": load(w.input(1).dtype, f"x1[{address(op.k_view, [*outer, 'p', '(j0 + j)'])}]"),
+            "v": load(w.input(2).dtype, f"x2[{address(op.v_view, [*outer, 'j', 'e'])}]"),
             "y": address(op.y_view, [*outer, "i", "e"]),
             "scored": scored, "score": score, "lines": lines, "value": value,
             "start": lowest(dtype) if op.masked else "-INFINITY",
             "exp": "exp" if dtype is DType.DOUBLE else "expf",
             "single": target.own_math and dtype is not DType.DOUBLE,
+            "rounded": rounded(op.weights, "scores[j] * scale"),
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
@@ -63,8 +64,7 @@ class AttentionRows(Kernel[Attention]):
 
 def _computed(w: Workload[Attention]) -> DType:
     """Return the type that is computed in; an epilogue may end in another one."""
-    q = w.input(0)
-    return q.dtype
+    return w.input(0).dtype.computed
 
 
 def _padded(op: Attention) -> int:

@@ -194,6 +194,7 @@ class AttentionKernel(Kernel[Attention, ParamsT]):
         """Floats, both epilogues in vectors, results that lie side by side."""
         op = w.op
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        floats &= op.weights is None
         some = prod((*op.loops, op.depth)) != 0 and lower_bound(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
         return floats and some and dense and all(

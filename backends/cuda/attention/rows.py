@@ -9,7 +9,7 @@ from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import RowKernel, grid, seconds, unravel
 from atc.backends.cuda.normalize.rows import lowest
 from atc.backends.kernel import Launch, Params, Workload
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, load, rounded
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
@@ -28,9 +28,8 @@ class AttentionRows(RowKernel[Attention]):
     dynamic = True
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
-        """Accept operands that are all floats, or all doubles."""
-        types = {t.dtype for t in w.inputs[:3] if t is not None}
-        return types in ({DType.FLOAT}, {DType.DOUBLE})
+        """Accept operands of one type of floats."""
+        return computed(w) is not None
 
     def rows(self, w: Workload[Attention]) -> int:
         """Return the number of queries."""
@@ -51,11 +50,12 @@ class AttentionRows(RowKernel[Attention]):
         """Return the bytes of a row of scores for each block."""
         op = w.op
         blocks = self.launch(w, params, target).blocks
-        return (blocks * op.keys or 1) * w.input(0).dtype.itemsize
+        return (blocks * op.keys or 1) * w.input(0).dtype.computed.itemsize
 
     def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands and both epilogues."""
-        op, dtype = w.op, w.input(0).dtype
+        op, stored = w.op, w.input(0).dtype
+        dtype = stored.computed
         rows = [*loop_names("b", op.batch), ("i", op.queries)]
         outer = [v for v, _ in rows]
         split = 3 + len(op.scores.views)
@@ -65,14 +65,22 @@ class AttentionRows(RowKernel[Attention]):
         wide = dtype is DType.DOUBLE
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": dtype.c,
-            "q": address(op.q_view, [*outer, "p"]),
-            "k": address(op.k_view, [*outer[:-1], "p", "j"]),
-            "v": address(op.v_view, [*outer[:-1], "j", "e"]),
+            "q": load(stored, f"x0[{address(op.q_view, [*outer, 'p'])}]"),
+            "k": load(stored, f"x1[{address(op.k_view, [*outer[:-1], 'p', 'j'])}]"),
+            "v": load(stored, f"x2[{address(op.v_view, [*outer[:-1], 'j', 'e'])}]"),
             "y": address(op.y_view, [*outer, "e"]),
             "scored": scored, "score": score, "after": after, "value": value,
             "start": lowest(dtype) if op.masked else "-INFINITY",
             "exp": "exp" if wide else "expf", "fma": "fma" if wide else "fmaf",
+            "rounded": rounded(op.weights, "scores[j] * scale"),
         }  # fmt: skip
+
+
+def computed(w: Workload[Attention]) -> DType | None:
+    """Return the type that is computed in, if the operands are of one type of floats."""
+    types = {t.dtype for t in w.inputs[:3] if t is not None}
+    wide = w.input(0).dtype.computed
+    return wide if len(types) == 1 and wide in (DType.FLOAT, DType.DOUBLE) else None
 
 
 KERNELS = (AttentionRows(),)

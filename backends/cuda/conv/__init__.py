@@ -3,7 +3,9 @@
 Kernels of Conv, ConvTranspose, Pool and ConvBlocked. May import `render`, `map` and `products`.
 """
 
-from atc.backends.cuda.conv import blocked, im2col, windows
+from atc.backends.cuda.conv import blocked, depthwise, im2col, windows
 from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[AnyKernel, ...] = (*im2col.KERNELS, *windows.KERNELS, *blocked.KERNELS)
+KERNELS: tuple[AnyKernel, ...] = (
+    *im2col.KERNELS, *depthwise.KERNELS, *windows.KERNELS, *blocked.KERNELS,
+)  # fmt: skip

@@ -52,11 +52,12 @@ class ConvElements(_OfWindows):
     template = "cuda/conv/conv.cu.j2"
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Return the seconds that a thread's loop takes: its loads do, of which few are shared."""
+        """Return the seconds that a thread takes: its loads do, of which few are shared."""
         gpu, weights = gpu_of(target.device), w.inputs[1]
         assert weights is not None
         depth, waves = prod(weights.shape[1:]), w.outputs[0].size / gpu.multiprocessors
-        return seconds(w, waves * depth * 8 / gpu.fmas / gpu.clock + depth * 4 / gpu.clock, gpu)
+        clocks = waves * (8 * depth + 60) / gpu.fmas + 4 * depth
+        return seconds(w, clocks / gpu.clock, gpu)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return indices, addresses of both operands and the epilogue."""

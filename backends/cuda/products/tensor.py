@@ -43,7 +43,9 @@ SHARED = 48 << 10
 """Bytes of shared memory that any block may use."""
 
 
-_STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
+STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
+"""Functions that multiply 16-bit floats."""
+
 _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
 
 
@@ -300,8 +302,8 @@ class _Stored(TensorProduct):
     def form(self, product: Product) -> Form | None:
         """Return the function for the operands' types."""
         a, b = product.a, product.b
-        if a.dtype is b.dtype and a.dtype in _STORED and product.accumulator is DType.FLOAT:
-            return Form(_STORED[a.dtype], 2)
+        if a.dtype is b.dtype and a.dtype in STORED and product.accumulator is DType.FLOAT:
+            return Form(STORED[a.dtype], 2)
         if product.accumulator is DType.INT32 and a.dtype in _BYTES and b.dtype in _BYTES:
             return Form(f"t_{_BYTES[a.dtype]}{_BYTES[b.dtype]}", 1)
         return None

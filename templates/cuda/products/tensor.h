@@ -43,6 +43,23 @@ K_INLINE uint32_t t_lowers(float a, float b)
   return t_uppers(isfinite(first) ? first : 0.0f, isfinite(second) ? second : 0.0f);
 }
 
+/* Likewise as float16, of what isn't larger than that holds. */
+K_INLINE uint32_t t_halves(float a, float b)
+{
+#ifdef K_STORES_BF16
+  uint32_t both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+  return both;
+#else
+  return (uint32_t)k_store_f16(a) | (uint32_t)k_store_f16(b) << 16;
+#endif
+}
+K_INLINE uint32_t t_rests(float a, float b)
+{
+  const uint32_t both = t_halves(a, b);
+  return t_halves(a - k_load_f16((uint16_t)both), b - k_load_f16((uint16_t)(both >> 16)));
+}
+
 /* A sum of products without what a zero point adds to it, given the sum of what that multiplies. */
 K_INLINE int32_t t_less(int32_t sum, int32_t zero, int32_t sums)
 {
