@@ -8,6 +8,7 @@ may turn out to be neutral. Comments, strings and lines of the preprocessor stay
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from atc.backends.render.single_loops import without_single_loops
 
@@ -43,15 +44,17 @@ def without_neutral_operands(text: str) -> str:
     if not _ANY.search(text):
         return text
     return "".join(
-        part if k % 2 else _simplified(part) for k, part in enumerate(_KEPT.split(text))
+        part if k % 2 else "".join(map(_simplified, part.splitlines(keepends=True)))
+        for k, part in enumerate(_KEPT.split(text))
     )
 
 
-def _simplified(code: str) -> str:
-    """Apply the rules until none applies: `m / 1 * 1` has two."""
+@lru_cache(1 << 14)  # kernels share most of their lines
+def _simplified(line: str) -> str:
+    """Apply the rules to a line until none applies: `m / 1 * 1` has two."""
     before = ""
-    while code != before:
-        before = code
+    while line != before and _ANY.search(line):
+        before = line
         for rule, to in _RULES:
-            code = rule.sub(to, code)
-    return code
+            line = rule.sub(to, line)
+    return line
