@@ -8,6 +8,7 @@ may turn out to be neutral.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from atc.backends.render.code import changed
 from atc.backends.render.single_loops import without_single_loops
@@ -41,10 +42,16 @@ def without_neutral_operands(text: str) -> str:
 
 
 def _simplified(code: str) -> str:
-    """Apply the rules until none applies: `m / 1 * 1` has two."""
+    """Apply the rules to the lines of a part."""
+    return "".join(map(_simplified_line, code.splitlines(keepends=True)))
+
+
+@lru_cache(1 << 14)  # kernels share most of their lines
+def _simplified_line(line: str) -> str:
+    """Apply the rules to a line until none applies: `m / 1 * 1` has two."""
     before = ""
-    while code != before:
-        before = code
+    while line != before and _ANY.search(line):
+        before = line
         for rule, to in _RULES:
-            code = rule.sub(to, code)
-    return code
+            line = rule.sub(to, line)
+    return line

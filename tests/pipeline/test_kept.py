@@ -39,6 +39,13 @@ SAME = {
 """Options that don't change what is written, and those whose contents are tested by themselves."""
 
 
+@pytest.fixture(autouse=True)
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this compiler's files be as they were: somebody may be changing them meanwhile."""
+    files, _ = kept._own()
+    monkeypatch.setattr(kept, "_own_files", lambda: files)
+
+
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
     """Return the options of a build as the command line has them."""

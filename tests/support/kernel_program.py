@@ -198,7 +198,8 @@ def _files(
     asks = any(s.tiles for s in sources) and own_tiles
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
     own = [s for s in distinct.values() if ONE_LANE in s.headers]
-    files["one_lane.c"] = _unit(own)
+    if own:
+        files["one_lane.c"] = _unit(own)
     unit = _unit(s for s in distinct.values() if s not in own)
     declared = "".join(f"{s.prototype};\n" for s in own)
     files["program.c"] = unit + declared + _MAIN.format(
@@ -228,4 +229,5 @@ def _unit(sources: Iterable[KernelSource]) -> str:
 def _build(target: Target, folder: Path, *flags: str) -> None:
     static = target.runner and target.arch != "wasm32"  # which knows nothing else
     command = [*compile_command(target), *flags, *(["-static"] if static else [])]
-    compile_in(folder, [*command, "-o", "program", "program.c", "one_lane.c", "-lm"], "program")
+    sources = [name for name in ("program.c", "one_lane.c") if (folder / name).exists()]
+    compile_in(folder, [*command, "-o", "program", *sources, "-lm"], "program")

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
-PATIENCE = 30.0
-"""Seconds that a server may take to begin."""
+PATIENCE = 120.0
+"""Seconds that a server may take to begin: the machine may be busy."""
 S3_NAMES = {
     "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
 }  # fmt: skip
