@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from atc.runtime import device, interface, library, network, profile, queue, shown, values
+from atc.runtime import device, interface, library, memory, network, profile, queue, shown, values
 
-_PARTS = (values, interface, library, device, queue, shown, network)
+_PARTS = (values, interface, memory, library, device, queue, shown, network)
 
 
 @cache

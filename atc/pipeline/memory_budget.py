@@ -55,7 +55,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Swapper:
-    """What swaps values of a GPU's programs; `plan` gives these an arena."""
+    """A way to swap values of a GPU's programs; `plan` gives these an arena."""
 
     model: SwapModel
     plan: Callable[[Program], Arena]

@@ -51,7 +51,7 @@ class SwapTimes:
 
 @dataclass(frozen=True)
 class SwapModel:
-    """How long calls and copies take on a target's device."""
+    """Times of calls and copies on a target's device."""
 
     target: Target
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from atc.runtime.library import Context, Library, dtype_of
-from atc.runtime.values import Tensor
+from atc.runtime.library import Context, Library
+from atc.runtime.values import Tensor, dtype_of
 
 _CUDA = (2, 13)
 """DLPack's kinds of devices that CUDA's pointers reach: its memory, and managed memory."""

@@ -1,11 +1,10 @@
 """A loaded library and what its calls need: contexts, arenas, tables of pointers, weights.
 
-A part of `atc/runtime/network.py`; generated projects carry both in one module.
+A part of `atc/runtime/network.py`; generated projects carry all in one module.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import weakref
@@ -20,62 +19,17 @@ from typing import Any
 import numpy as np
 
 from atc.runtime.interface import open_interface
-from atc.runtime.values import Array, Tensor, Value, listed_outputs, number_of
+from atc.runtime.memory import new_memory, read_weights
+from atc.runtime.values import STRING, Array, Tensor, Value, dtype_of, listed_outputs, number_of
 
 ABI_VERSION = 1
 
 PLANS = 64
 """Shapes for which a context keeps what it found out of them, where no variable says how many."""
 
-_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
-    21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
-}  # fmt: skip
-"""Element types by their codes in ONNX."""
-
-_STRING = 8
-
 SMALL = 4096
 """Bytes of inputs and outputs up to which copying them takes less than lending their memory to C.
 """
-
-
-def read_weights(path: str | PathLike[str]) -> Array:
-    """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
-    folder = os.path.splitext(path)[0]
-    if os.path.exists(path) or not os.path.isdir(folder):
-        return _mapped(path)
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin"))
-    parts = [os.path.join(folder, name) for name in names]
-    sizes = [os.path.getsize(part) for part in parts]
-    memory = np.empty(sum(sizes) + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    joined = at = memory[start : start + sum(sizes)]
-    for part, size in zip(parts, sizes, strict=True):
-        at[:size] = np.fromfile(part, np.uint8, size)
-        at = at[size:]
-    return joined
-
-
-def _mapped(path: str | PathLike[str]) -> Array:
-    """Map a file; what isn't in memory yet is read into large pages where the system can."""
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with suppress(AttributeError, OSError):  # systems without such pages
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapped, np.uint8)
-
-
-def _new_memory(size: int, huge_pages: bool) -> Array:
-    """Return bytes for an arena, in large pages if that is asked for and possible."""
-    with suppress(AttributeError, OSError):  # systems without such pages
-        if huge_pages:
-            mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-            return np.frombuffer(mapped, np.uint8)
-    return np.empty(size, np.uint8)
 
 
 class Library:
@@ -212,7 +166,7 @@ class Library:
     def _tensor(self, info: Any) -> Tensor:
         name = self.ffi.string(info.name).decode()
         shape = tuple(int(info.shape[axis]) for axis in range(info.rank))
-        if info.dtype == _STRING:
+        if info.dtype == STRING:
             count = int(np.prod(shape, dtype=np.int64))
             return Tensor(name, shape, np.dtype(object), int(info.size) // count if count else 1)
         return Tensor(name, shape, dtype_of(info.dtype))
@@ -348,7 +302,7 @@ class Context:
         library.contexts.add(self)
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
-        self._memory = _new_memory(size + alignment, library.huge_pages)
+        self._memory = new_memory(size + alignment, library.huge_pages)
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs, self._outputs = self._tables()
@@ -492,16 +446,3 @@ class Context:
             return self.buffer(array)
         except ValueError:  # numpy doesn't lend arrays of types that aren't its own: bfloat16
             return self.buffer(array.view(f"u{array.itemsize}"))
-
-
-def dtype_of(code: int) -> np.dtype[Any]:
-    """Return the numpy type of an ONNX code; those of ml_dtypes are bits where it is absent."""
-    name = _DTYPES[code]
-    if code < 16:
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        return np.dtype(np.uint16 if code == 16 else np.uint8)
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return dtype

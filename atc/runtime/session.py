@@ -9,8 +9,8 @@ import numpy as np
 
 from atc.errors import OptionError
 from atc.ir.graph import Array
-from atc.runtime.library import dtype_of
 from atc.runtime.network import Bound, Network
+from atc.runtime.values import dtype_of
 
 
 class Session:

@@ -1,6 +1,6 @@
 """Inputs and outputs of networks: tensors of one or several shapes, sequences, optionals, strings.
 
-A part of `atc/runtime/network.py`; generated projects carry both in one module.
+A part of `atc/runtime/network.py`; generated projects carry all in one module.
 """
 
 from __future__ import annotations
@@ -14,6 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
+    21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+}  # fmt: skip
+"""Element types by their codes in ONNX."""
+
+STRING = 8
+"""That of strings."""
+
+
+def dtype_of(code: int) -> np.dtype[Any]:
+    """Return the numpy type of an ONNX code; those of ml_dtypes are bits where it is absent."""
+    name = _DTYPES[code]
+    if code < 16:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16 if code == 16 else np.uint8)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class AttentionTiles(KernelParams):
 
 @dataclass(frozen=True)
 class Weights:
-    """How weights are multiplied: the functions of a pair of them that give a word of each part.
+    """Weights as they are multiplied: functions of a pair of them that give a word of each part.
 
     `rounded` is the C of `weight` as a float of fewer bits, where these functions don't round it
     so. They are 2^`shift` times as large: small ones are rounded less then.
@@ -126,7 +126,7 @@ class TensorAttention(DeviceKernel[Attention, AttentionTiles]):
         return self._form(w).planes * ROW * (depth * (params.m + keys) + width * keys)
 
     def _is_copied(self, w: Workload[Attention]) -> bool:
-        """Whether keys and values are copied to shared memory, through no thread's registers."""
+        """Return whether keys and values are copied to shared memory without registers."""
         return self._form(w).stored and _is_whole(w.op)
 
     def launch(self, w: Workload[Attention], params: AttentionTiles, target: Target) -> Launch:
