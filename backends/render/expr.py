@@ -119,11 +119,13 @@ def times(factor: str, number: int) -> str:
     return factor if number == 1 else f"{factor} * {number}"
 
 
-def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tuple[list[str], str]:
+def render_expr(
+    expr: Expr, read: Callable[[int], str], prefix: str = "v", rounding: str = "rintf"
+) -> tuple[list[str], str]:
     """Return C declarations of shared subexpressions, then the C expression of the value.
 
     `read(k)` is the C expression of Input(k)'s value. Subexpressions used more than once and long
-    ones get a `const` variable named by `prefix`.
+    ones get a `const` variable named by `prefix`. `rounding` is the function that rounds floats.
     """
     uses: dict[Expr, int] = {}
     tables = {e.args[0] for e in walk(expr) if isinstance(e, Call) and e.fn == "Lookup"}
@@ -135,7 +137,8 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
     lines: list[str] = []
     done: dict[Expr, str] = {}
     for e in walk(expr):
-        text = _text(e, [done[a] for a in e.args] if isinstance(e, Call) else [], read)
+        args = [done[a] for a in e.args] if isinstance(e, Call) else []
+        text = _text(e, args, read, rounding)
         shared = uses.get(e, 0) > 1 and e not in tables
         if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
@@ -193,7 +196,7 @@ def _bare(text: str) -> str:
     return text[1:-1] if not text.startswith("(-") else text
 
 
-def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
+def _text(e: Expr, args: list[str], read: Callable[[int], str], rounding: str) -> str:
     match e:
         case Input():
             return read(e.index)
@@ -202,12 +205,12 @@ def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
         case Extent():
             return f"({value_type(e.dtype)})({e.extent})"
         case Call():
-            return _call(e, args)
+            return _call(e, args, rounding)
         case _:
             raise InternalError(f"unknown expression {e!r}")
 
 
-def _call(e: Call, args: list[str]) -> str:
+def _call(e: Call, args: list[str], rounding: str) -> str:
     if e.fn in _MIRRORED:
         x, y = e.args
         known = _decided(e.fn, x, y, args[0]) or _decided(_MIRRORED[e.fn], y, x, args[1])
@@ -248,6 +251,8 @@ def _call(e: Call, args: list[str]) -> str:
         case "Max" | "Min" if isinstance(e.args[1], Const) and not isnan(float(e.args[1].value)):
             order = "<" if e.fn == "Max" else ">"  # a NaN operand fails the comparison and stays
             return f"({args[0]} {order} {args[1]} ? {args[1]} : {args[0]})"
+    if work is DType.FLOAT and e.fn == "Round":
+        return f"{rounding}({args[0]})"
     if work.is_float and e.fn in FLOAT_FUNCTIONS:
         suffix = "" if work is DType.DOUBLE else "f"
         return f"{FLOAT_FUNCTIONS[e.fn]}{suffix}({', '.join(args)})"

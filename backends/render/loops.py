@@ -35,13 +35,16 @@ def loop_names(prefix: str, extents: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def epilogue_lines(
-    epilogue: Epilogue, w: Workload, result: str, indices: Sequence[str], first: int
-) -> tuple[list[str], str]:
+    epilogue: Epilogue, w: Workload, result: str, indices: Sequence[str], first: int,
+    rounding: str = "rintf",
+) -> tuple[list[str], str]:  # fmt: skip
     """Return the lines and the stored value of an epilogue applied to the C value `result`.
 
-    The epilogue's operands start at input `first`; `indices` run over the output.
+    The epilogue's operands start at input `first`; `indices` run over the output. `rounding` is the
+    function that rounds floats.
     """
     dtypes = [t.dtype if t else None for t in w.inputs[first:]]
-    read = reader(epilogue.views, dtypes, indices, first)
-    lines, value = render_expr(epilogue.expr, lambda k: result if k == 0 else read(k - 1), "e")
+    operand = reader(epilogue.views, dtypes, indices, first)
+    read = lambda k: result if k == 0 else operand(k - 1)  # noqa: E731
+    lines, value = render_expr(epilogue.expr, read, "e", rounding)
     return lines, store(w.outputs[0].dtype, value)

@@ -19,7 +19,7 @@ from itertools import product
 from math import ceil, floor
 
 from atc.backends.cpu.small.exact_weights import exact_steps
-from atc.backends.cpu.small.rounded import Rounded, rounded_byte
+from atc.backends.cpu.small.rounded import ROUNDING, Rounded, rounded_byte
 from atc.backends.cpu.small.steps import FACTOR, Steps, plus
 from atc.backends.render.expr import render_expr
 from atc.ir.expr import Call, Const, Expr, Input, cast, walk
@@ -83,15 +83,14 @@ class FixedPoint:
         if not steps.guard:
             return steps.lines(names, prefix)
         fine, whole = f"{prefix}_fine", f"{prefix}_whole"
-        own, text = render_expr(self.value, lambda k: f"(float){names[k]}", f"{prefix}_f")
-        text = f"q_round({text}){plus(self.rounded.zero)}"
-        rounding = [line.replace("rintf(", "q_rounded(") for line in (*own, text)]
+        read = lambda k: f"(float){names[k]}"  # noqa: E731
+        own, text = render_expr(self.value, read, f"{prefix}_f", ROUNDING)
         lines = [
             f"const int32_t {fine} = {steps.total(names)};",
             f"int32_t {whole} = q_down({fine}, {self.bits}){plus(steps.zero)};",
             f"if (((uint32_t){fine} & {steps.guard}u) == 0) {{",
-            *(f"  {line}" for line in rounding[:-1]),
-            f"  {whole} = {rounding[-1]};",
+            *(f"  {line}" for line in own),
+            f"  {whole} = q_round({text}){plus(self.rounded.zero)};",
             "}",
         ]
         return lines, steps.byte(whole)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from atc.backends.cpu.map.lookup_table import MapCopy, MapLookupTable
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.small.fixed_point import FixedPoint, byte_bounds, fixed_point
-from atc.backends.cpu.small.rounded import quantized_value
+from atc.backends.cpu.small.rounded import ROUNDING, quantized_value
 from atc.backends.cpu.small.runs import instructions
 from atc.backends.cpu.small.words import word_steps
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
@@ -78,9 +78,8 @@ class MapQuantize(Kernel[Map]):
         assert found is not None
 
         def element(read: Callable[[int], str]) -> tuple[list[str], str]:
-            lines, value = render_expr(found.value, read)
-            rounding = [line.replace("rintf(", "q_rounded(") for line in (*lines, value)]
-            return rounding[:-1], found.byte(rounding[-1])
+            lines, value = render_expr(found.value, read, rounding=ROUNDING)
+            return lines, found.byte(value)
 
         return _loops(w, element, at_once=True) | {"guard": 0}
 

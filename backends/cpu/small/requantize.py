@@ -12,6 +12,7 @@ import numpy as np
 from atc.backends.cpu.small.fixed_point import Interval, byte_bounds, fixed_point
 from atc.backends.cpu.small.rounded import (
     MOST,
+    ROUNDING,
     Rounded,
     kept_byte,
     quantized_value,
@@ -242,11 +243,10 @@ def _any_result(
     """
     last = quantized_value(epilogue.expr)
     inner = epilogue if last is None else replace(epilogue, expr=last.value)
-    lines, text = epilogue_lines(inner, w, total, indices, first)
-    text = text if last is None else last.byte(text)
-    fn = "q_near(" if last is not None and _all_clamped(last.value) else "q_rounded("
-    rounding = [line.replace("rintf(", fn) for line in (*lines, text)]
-    return rounding[:-1], rounding[-1]
+    near = last is not None and _all_clamped(last.value)
+    rounding = "q_near" if near else ROUNDING
+    lines, text = epilogue_lines(inner, w, total, indices, first, rounding)
+    return lines, text if last is None else last.byte(text)
 
 
 def _all_clamped(value: Expr) -> bool:

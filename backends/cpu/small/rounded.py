@@ -8,6 +8,9 @@ from atc.ir.expr import Call, Const, Expr
 from atc.ir.graph import DType
 from atc.ir.ops.blocked import BYTES
 
+ROUNDING = "q_rounded"
+"""The function of small.h that rounds floats without a call of the library."""
+
 MOST = 512
 """A result may have a zero point and bounds up to it."""
 
