@@ -8,7 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from atc.backends.render.expr import literal
+from atc.backends.render.expr import literal, render_expr
+from atc.ir.expr import Input, call
 from atc.ir.graph import DType
 from support import compile_models
 
@@ -47,3 +48,15 @@ def test_zeros_keep_their_signs_whichever_is_asked_for_first() -> None:
         for value in (0.0, -0.0, 0.0):
             plain = f"0.0{end}"
             assert literal(value, dtype) == (f"(-{plain})" if np.signbit(value) else plain)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT, DType.FLOAT16, DType.BFLOAT16])
+def test_the_function_that_rounds_floats_is_a_choice(dtype: DType) -> None:
+    twice = call("Round", call("Exp", call("Round", Input(dtype, 0))))
+    assert render_expr(twice, lambda k: "x") == ([], "rintf(expf(rintf(x)))")
+    assert render_expr(twice, lambda k: "x", rounding="f") == ([], "f(expf(f(x)))")
+
+
+def test_doubles_are_rounded_as_doubles() -> None:
+    rounded = call("Round", Input(DType.DOUBLE, 0))
+    assert render_expr(rounded, lambda k: "x", rounding="f") == ([], "rint(x)")
