@@ -30,6 +30,12 @@ class Argument:
 
     type: str
     name: str
+    qualifier: str = ""
+    """`restrict` of a pointer whose memory no other one reaches."""
+
+    def __str__(self) -> str:
+        space = "" if self.type.endswith("*") and not self.qualifier else " "
+        return f"{self.type}{self.qualifier}{space}{self.name}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class KernelSource:
     @property
     def prototype(self) -> str:
         """The C declaration without the semicolon."""
-        parameters = ", ".join(f"{a.type}{a.name}" for a in self.arguments)
+        parameters = ", ".join(map(str, self.arguments))
         return f"{'int' if self.fallible else 'void'} {self.symbol}({parameters})"
 
 
@@ -93,13 +99,13 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         candidate, w, scratch, work_split, "__restrict__" if launch else "restrict"
     )
     if launch and launch.later:
-        arguments += (Argument("ptrdiff_t ", "phase"),)
+        arguments += (Argument("ptrdiff_t", "phase"),)
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     headers = candidate.headers
     if dims and launch:
-        arguments += tuple(Argument("ptrdiff_t ", f"dim{k}") for k in range(len(dims)))
+        arguments += tuple(Argument("ptrdiff_t", f"dim{k}") for k in range(len(dims)))
     elif dims:
-        arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
+        arguments = (*arguments, Argument("const int64_t *", "dims", "restrict"))
     if dims:
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     text = simplified(text)  # before extents are read, lest one be read for nothing
@@ -131,7 +137,7 @@ def _with_dims(head: str, body: str) -> str:
 
 
 def _parameters(arguments: Sequence[Argument]) -> str:
-    return ",\n    ".join(f"{a.type}{a.name}" for a in arguments)
+    return ",\n    ".join(map(str, arguments))
 
 
 def _text(
@@ -169,15 +175,15 @@ def _arguments(
     arguments = []
     for i, type_ in enumerate(w.inputs):
         if type_ is not None:
-            qualifier = "" if i in shared else f"{restrict} "
-            arguments.append(Argument(f"const {type_.dtype.c} *{qualifier}", f"x{i}"))
+            qualifier = "" if i in shared else restrict
+            arguments.append(Argument(f"const {type_.dtype.c} *", f"x{i}", qualifier))
     for i, out in enumerate(w.outputs):
-        qualifier = "" if shared and i == 0 else f"{restrict} "
-        arguments.append(Argument(f"{out.dtype.c} *{qualifier}", f"y{i}"))
+        qualifier = "" if shared and i == 0 else restrict
+        arguments.append(Argument(f"{out.dtype.c} *", f"y{i}", qualifier))
     if scratch:
-        arguments.append(Argument(f"void *{restrict} ", "scratch"))
+        arguments.append(Argument("void *", "scratch", restrict))
     for k in range(len(w.op.written)):
-        arguments.append(Argument("int64_t *restrict ", f"count{k}"))
-    arguments += (Argument("ptrdiff_t ", name) for name in stripe_names(candidate.params))
-    arguments += (Argument("int ", name) for name in work_split.names)
+        arguments.append(Argument("int64_t *", f"count{k}", "restrict"))
+    arguments += (Argument("ptrdiff_t", name) for name in stripe_names(candidate.params))
+    arguments += (Argument("int", name) for name in work_split.names)
     return tuple(arguments)

@@ -174,8 +174,7 @@ class StepWriter:
         operands = [(a.type, f"at[{k}]") for k, a in enumerate(source.arguments[: len(arguments)])]
         steps = zip(operands, cut.steps, strict=False)
         places = [
-            f"({kind.replace('restrict', '').strip()}){place} + begin * {self._factor(step)}"
-            if step != 0 else place
+            f"({kind}){place} + begin * {self._factor(step)}" if step != 0 else place
             for (kind, place), step in steps
         ]  # fmt: skip
         if source.scratch:
