@@ -14,10 +14,12 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
+    STREAM_AHEAD,
     Panel,
     PhasedParams,
     Tile,
     column_panels,
+    row_blocks,
     row_tiles,
     streamed,
     tile_count,
@@ -39,8 +41,6 @@ from atc.ir.view import dense
 
 WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
-AHEAD = 1 << 14
-"""Bytes that a single row tile, which streams B once, asks for in advance."""
 CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 """Cycles to turn 16 numbers into pairs, by how they lie."""
 
@@ -187,13 +187,12 @@ def _shape(w: Workload[MatMul], params: PhasedParams, target: Target) -> _Shape:
     whole = -(-pairs // lanes(target)) * lanes(target)
     stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
     most = target.machine.l2.size * 3 // 8  # of rows that meet all of B before the next ones
-    blocks = -(-op.m * stride * 4 // most)
-    rows = min(op.m, -(-op.m // blocks // mr) * mr)
-    cut = [(0, op.m // rows, rows), (op.m // rows * rows, 1, op.m % rows)]
-    found = tuple(_Block(f, n, r, tuple(row_tiles(r, mr))) for f, n, r in cut if r)
-    return _Shape(
-        pairs, width, stride, rows, found, 0 if read_mode(w) == "packed" else whole * width
+    blocks = tuple(
+        _Block(first, count, rows, tuple(row_tiles(rows, mr)))
+        for first, count, rows in row_blocks(op.m, stride * 4, most, mr)
     )
+    room = 0 if read_mode(w) == "packed" else whole * width
+    return _Shape(pairs, width, stride, blocks[0].rows, blocks, room)
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch
     tiles = tile_count(shape.blocks[0].tiles)
     lines = shape.width // 16
     if tiles == 1:
-        return _Prefetch(1, lines, max(1, AHEAD // (4 * shape.width)) * shape.width, 0)
+        return _Prefetch(1, lines, max(1, STREAM_AHEAD // (4 * shape.width)) * shape.width, 0)
     every = max(1, min(16, tiles // lines))
     count = -(-every * lines // tiles)
     return _Prefetch(every, count, 0, shape.pairs // every * count * 16)
