@@ -29,9 +29,14 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
-from atc.backends.cpu.matmul.bf16 import is_float_product
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD, largest_divisor, row_blocks
-from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    gathered_b,
+    is_float_product,
+    packed_base,
+    read_mode,
+)
 from atc.backends.cpu.matmul.text import EpilogueFunctions, Finish, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts

@@ -26,7 +26,13 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    gathered_b,
+    is_float_product,
+    packed_base,
+    read_mode,
+)
 from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
@@ -35,7 +41,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.ir.graph import Array, DType
+from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
 
@@ -43,13 +49,6 @@ WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 """Cycles to turn 16 numbers into pairs, by how they lie."""
-
-
-def is_float_product(w: Workload[MatMul]) -> bool:
-    """Return whether a workload multiplies matrices of floats that aren't empty."""
-    op = w.op
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-    return floats and op.k > 0 and prod(op.loops) > 0
 
 
 def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
