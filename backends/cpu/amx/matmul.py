@@ -37,7 +37,7 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
-from atc.backends.cpu.matmul.text import EpilogueFunctions, Finish, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
@@ -189,7 +189,7 @@ class MatMulAmx(TiledMatMul):
         """Functions know both operands where rows may be recomputed."""
         operands = (("const float *", "all_a"), ("const float *", "all_b"))
         own = operands if self.elements.planes == 2 else ()
-        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, "float", own)
+        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, own)
 
     def placing(self, op: MatMul) -> float:
         """Round or split numbers, which may have to be gathered."""
@@ -354,14 +354,13 @@ def _of_second(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Text:
-    """The C of the functions' heads, calls and stores, of results of type `y`.
+    """The C of the functions' heads, calls and stores.
 
     Functions hand on `own` variables, (type, name), to those that finish rows.
     """
 
-    finish: Finish
+    finish: EpilogueFunctions
     e: Elements
-    y: str
     own: tuple[tuple[str, str], ...] = ()
     started: bool = False
     """Whether sums start with numbers of their columns."""
@@ -382,7 +381,7 @@ class Text:
         own = [f"{type_}{name}" for type_, name in self.own]
         own += [f"ptrdiff_t {v}" for v in self._outer]
         _, (_, *operands) = self.finish.parameters
-        return wrapped(start, [*parameters, *own, f"{self.y} *all_y", *operands])
+        return wrapped(start, [*parameters, *own, f"{self.finish.result.c} *all_y", *operands])
 
     def multiply(self, tiles: int, shared: bool, blocked: bool) -> str:
         """Return the head of the function that multiplies a block of so many row tiles."""
