@@ -34,6 +34,14 @@ def better(op: ArgReduce, dtype: DType) -> str:
     return f"{wins} || isnan(value)" if op.last else f"{wins} || (isnan(value) && !isnan(best))"
 
 
+def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
+    """Return the C statement `total += a * b`; integers wrap instead of overflowing."""
+    if dtype.is_float:
+        return f"{total} += {a} * {b};"
+    wide = f"uint{max(32, 8 * dtype.itemsize)}_t"
+    return f"{total} = ({dtype.c})(({wide}){total} + ({wide}){a} * ({wide}){b});"
+
+
 def accumulate(how: str, dtype: DType, value: str) -> str:
     """Return the C statement that adds a value to `total`."""
     if how in ("Max", "Min"):

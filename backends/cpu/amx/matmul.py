@@ -29,10 +29,15 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
-from atc.backends.cpu.matmul.bf16 import is_float_product
-from atc.backends.cpu.matmul.cost import largest_divisor
-from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
-from atc.backends.cpu.matmul.text import EpilogueFunctions, Finish, wrapped
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD, largest_divisor, row_blocks
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    gathered_b,
+    is_float_product,
+    packed_base,
+    read_mode,
+)
+from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
@@ -48,8 +53,6 @@ DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked in bf16x3, and the largest block."""
 LINE = 64
 """Bytes of a cache line, and of a row of a tile."""
-NEAR = 1 << 14
-"""Bytes that a single block of rows, which streams B once, asks for in advance."""
 TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 ROW_END, BLOCK_END = 12.0, 90.0
@@ -133,7 +136,7 @@ class TiledMatMul(Kernel[MatMul]):
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
             "orders": step_orders(e.planes, lines), "lines": lines,
-            "ahead": NEAR // e.size if shape.largest == 1 else 0,
+            "ahead": STREAM_AHEAD // e.size if shape.largest == 1 else 0,
             "each": -(-SIDE // shape.deep),
             "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),
             "a_type": w.input(0).dtype.c, "y_type": w.outputs[0].dtype.c,
@@ -186,7 +189,7 @@ class MatMulAmx(TiledMatMul):
         """Functions know both operands where rows may be recomputed."""
         operands = (("const float *", "all_a"), ("const float *", "all_b"))
         own = operands if self.elements.planes == 2 else ()
-        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, "float", own)
+        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, own)
 
     def placing(self, op: MatMul) -> float:
         """Round or split numbers, which may have to be gathered."""
@@ -230,17 +233,6 @@ class RowBlock:
     def single(self) -> int:
         """Whether the last block is one tile."""
         return int(0 < self.rows % SIDE <= 16)
-
-
-def row_blocks(m: int, row: int, target: Target) -> tuple[RowBlock, ...]:
-    """Cut m rows of so many bytes in scratch into equal blocks and one of what is left.
-
-    A block is multiplied by all of B before the next rows are split: a cache holds it meanwhile.
-    """
-    count = -(-m * row // l2_share(target.machine))
-    rows = min(m, -(-m // count // SIDE) * SIDE)
-    cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
-    return tuple(RowBlock(first, times, n) for first, times, n in cut if n)
 
 
 @dataclass(frozen=True)
@@ -304,8 +296,10 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
     if e.planes == 2 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
-    blocks = row_blocks(op.m, steps * e.planes * LINE, target)
-    return Shape(e, steps, deep, panels, blocks, not w.constant[1], starts)
+    # a block is multiplied by all of B before the next rows are split: a cache holds it meanwhile
+    blocks = row_blocks(op.m, steps * e.planes * LINE, l2_share(target.machine), SIDE)
+    cut = tuple(RowBlock(first, count, rows) for first, count, rows in blocks)
+    return Shape(e, steps, deep, panels, cut, not w.constant[1], starts)
 
 
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
@@ -360,14 +354,13 @@ def _of_second(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Text:
-    """The C of the functions' heads, calls and stores, of results of type `y`.
+    """The C of the functions' heads, calls and stores.
 
     Functions hand on `own` variables, (type, name), to those that finish rows.
     """
 
-    finish: Finish
+    finish: EpilogueFunctions
     e: Elements
-    y: str
     own: tuple[tuple[str, str], ...] = ()
     started: bool = False
     """Whether sums start with numbers of their columns."""
@@ -388,7 +381,7 @@ class Text:
         own = [f"{type_}{name}" for type_, name in self.own]
         own += [f"ptrdiff_t {v}" for v in self._outer]
         _, (_, *operands) = self.finish.parameters
-        return wrapped(start, [*parameters, *own, f"{self.y} *all_y", *operands])
+        return wrapped(start, [*parameters, *own, f"{self.finish.result.c} *all_y", *operands])
 
     def multiply(self, tiles: int, shared: bool, blocked: bool) -> str:
         """Return the head of the function that multiplies a block of so many row tiles."""

@@ -55,9 +55,9 @@ class MatMulAmxBytes(TiledMatMul):
 
     def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
         """Functions know what sums start with."""
-        finish, started = BytesEpilogueFunctions(w.op.epilogue, w, outer, 2), _started(w)
+        finish, started = BytesEpilogueFunctions(w.op.epilogue, outer, 2, w=w), _started(w)
         own = (("const int32_t *", "starts"),) * started
-        return Text(finish, BYTE_WORDS, finish.result.c, own, started)
+        return Text(finish, BYTE_WORDS, own, started)
 
     def placing(self, op: MatMul) -> float:
         """Copy a row."""

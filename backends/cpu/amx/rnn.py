@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, l2_share, splitting
-from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP
+from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD
 from atc.backends.cpu.rnn.batch import (
     GROUPS,
     BatchedRecurrent,
@@ -129,7 +130,7 @@ class RecurrentAmx(BatchedRecurrent[GroupParams]):
                 for tall in heights for n, p in enumerate(phases)
             },
             "lines": [-(-p.width * self.planes * 16 // blocks) * far for p in phases],
-            "ahead": NEAR // 4 if blocks == 1 else 0,
+            "ahead": STREAM_AHEAD // 4 if blocks == 1 else 0,
             "each_of": [-(-min(rows, SIDE) // (steps * p.passes)) for p in phases],
             "room": min(rows, SIDE) * 16 * self._widest(w, params, target),
             "sums_at": steps * rows * self.planes * 16,

@@ -11,7 +11,7 @@ from atc.backends.kernel import Kernel, OpT, Params, StripedParams, Workload
 from atc.backends.render.axis import loop_axes
 from atc.backends.render.expr import address, load, store, value_type
 from atc.backends.render.loops import epilogue_lines
-from atc.backends.render.reduction import neutral
+from atc.backends.render.reduction import multiply_add, neutral
 from atc.backends.render.stripes import InStripes, stripes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum
@@ -123,11 +123,8 @@ def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
 
 
 def _step(op: Conv, w: Workload, value: str) -> str:
-    if op.accumulator.is_float:
-        return f"row[q] += weight * {value};"
-    value = _minus_zero_point(op, w, 2, value)
-    wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
-    return f"row[q] = ({op.accumulator.c})(({wide})row[q] + ({wide})weight * ({wide})({value}));"
+    exact = value if op.accumulator.is_float else f"({_minus_zero_point(op, w, 2, value)})"
+    return multiply_add(op.accumulator, "row[q]", "weight", exact)
 
 
 class ConvTransposeScatter(Kernel[ConvTranspose]):

@@ -8,7 +8,7 @@ output channels, Winograd's inner products (`render/inner_product.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -52,7 +52,7 @@ from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
-from atc.ir.ops import ConvBlocked
+from atc.ir.ops import ConvBlocked, Window
 
 SIZES = (6, 4, 2)
 """The extents of a tile of outputs."""
@@ -165,13 +165,11 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""
         op, x = w.op, w.input(0)
-        window = op.window
-        if is_dynamic(window):
+        if is_dynamic(op.window):
             return False
-        square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
         wide = wide and sums_floats(w, (DType.FLOAT, DType.FLOAT16))
-        return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
+        return is_3x3(op.window) and wide and op.group == 1 and w.constant[1]
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
         """Return the best sets of each size, with filters as they are and transformed."""
@@ -265,7 +263,6 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         cuts = {n: cut_columns(Axis(n, n), p) for n in counts if n}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
         sizes = [p, *rests(p)] if tiles.counted else sizes
-        products = [Product(t, n) for t in sizes for n in sorted({n for n, _, _ in groups})]
         bodies = input_blocks(g, u)
         passes, line = sum(c.count for c in cuts[tiles.block]), stored_weights(w).line
         lines = -(-u * nv * g.block // (line * passes)) if params.pf and passes <= 16 else 0
@@ -280,8 +277,8 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             lines = pairs.product.lines(pairs.tiles(tiles.block)) if streams else 0
             share = pairs.product.share(pairs.tiles(tiles.block)) if streams else 0
         return {
-            "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
-            "pairs": pairs, "groups": groups,
+            "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "pairs": pairs,
+            "products": products_of(sizes, groups), "groups": groups,
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
             "into": input_lines(m), "back": output_lines(m),
@@ -301,6 +298,17 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
     def cost(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> float:
         """Estimated cycles."""
         return winograd_cycles(target.machine, w, params, read_at_once(w, target))
+
+
+def is_3x3(window: Window) -> bool:
+    """Return whether windows are of 3 x 3 neighbours, moved by one, with padding they may have."""
+    dense = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
+    return dense and max(window.pads) <= 2
+
+
+def products_of(sizes: Iterable[int], groups: Iterable[tuple[int, int, int]]) -> list[Product]:
+    """Return the functions for so many tiles, and the vectors of panels."""
+    return [Product(t, n) for t in sizes for n in sorted({n for n, _, _ in groups})]
 
 
 def grid(g: Geometry, params: WinogradParams) -> Grid:
@@ -325,12 +333,16 @@ def is_open(g: Geometry) -> bool:
 
 
 def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
-    """Return the floats from component to component of transformed inputs and of products.
+    """Return the floats from component to component of transformed inputs and of products."""
+    return component_stride(g.icb, tiles, g), component_stride(g.mb, tiles, g)
+
+
+def component_stride(blocks: int, tiles: Grid, g: Geometry) -> int:
+    """Return the numbers from component to component of so many blocks of channels.
 
     One line more than needed, so that the components of a tile don't meet in the same cache set.
     """
-    size = tiles.block * g.block
-    return g.icb * size + LINE, g.mb * size + LINE
+    return blocks * tiles.block * g.block + LINE
 
 
 def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:

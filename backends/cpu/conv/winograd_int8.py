@@ -20,10 +20,17 @@ from math import lcm
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import LINE, PanelParams, cheapest, is_depthwise
+from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.cpu.conv.int8 import in_whole_words, splits
-from atc.backends.cpu.conv.winograd import Grid, Product, cut_tiles, row_counts
+from atc.backends.cpu.conv.winograd import (
+    Grid,
+    component_stride,
+    cut_tiles,
+    is_3x3,
+    products_of,
+    row_counts,
+)
 from atc.backends.cpu.conv.winograd_matrices import (
     INTEGERS,
     Row,
@@ -125,16 +132,13 @@ class Plan:
 
     @property
     def v_stride(self) -> int:
-        """Words from component to component of transformed inputs.
-
-        A line more than needed, so that those of a tile don't meet in the same cache set.
-        """
-        return self.pairs * self.grid.block * self.g.block + LINE
+        """Words from component to component of transformed inputs."""
+        return component_stride(self.pairs, self.grid, self.g)
 
     @property
     def p_stride(self) -> int:
         """Words from component to component of products."""
-        return self.g.mb * self.grid.block * self.g.block + LINE
+        return component_stride(self.g.mb, self.grid, self.g)
 
     @property
     def starts(self) -> int:
@@ -156,9 +160,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         able = target.simd in ("avx2", "avx512")
         if not able or not in_whole_words(w, target) or is_depthwise(w) or w.op.group > 1:
             return False
-        window = w.op.window
-        square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
-        return square and max(window.pads) <= 2 and len(w.input(0).shape) > w.op.plain
+        return is_3x3(w.op.window) and len(w.input(0).shape) > w.op.plain
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[ExactWinogradParams]:
         """Return the best sets of each size."""
@@ -217,8 +219,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         start = "v_i32_load(starts)"
         return {
             "g": g, "plan": plan, "m": plan.m, "n": plan.n, "cuts": cuts, "epilogue": epilogue,
-            "products": [Product(t, n) for t in sizes for n in sorted({n for n, _, _ in groups})],
-            "panels": groups,
+            "products": products_of(sizes, groups), "panels": groups,
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "inverse": of.inverse, "shift": of.shift,

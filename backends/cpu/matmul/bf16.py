@@ -14,17 +14,25 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
+    STREAM_AHEAD,
     Panel,
     PhasedParams,
     Tile,
     column_panels,
+    row_blocks,
     row_tiles,
     streamed,
     tile_count,
     tile_cycles,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    gathered_b,
+    is_float_product,
+    packed_base,
+    read_mode,
+)
 from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
@@ -33,23 +41,14 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
-from atc.ir.graph import Array, DType
+from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
 
 WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
-AHEAD = 1 << 14
-"""Bytes that a single row tile, which streams B once, asks for in advance."""
 CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 """Cycles to turn 16 numbers into pairs, by how they lie."""
-
-
-def is_float_product(w: Workload[MatMul]) -> bool:
-    """Return whether a workload multiplies matrices of floats that aren't empty."""
-    op = w.op
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-    return floats and op.k > 0 and prod(op.loops) > 0
 
 
 def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
@@ -187,13 +186,12 @@ def _shape(w: Workload[MatMul], params: PhasedParams, target: Target) -> _Shape:
     whole = -(-pairs // lanes(target)) * lanes(target)
     stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
     most = target.machine.l2.size * 3 // 8  # of rows that meet all of B before the next ones
-    blocks = -(-op.m * stride * 4 // most)
-    rows = min(op.m, -(-op.m // blocks // mr) * mr)
-    cut = [(0, op.m // rows, rows), (op.m // rows * rows, 1, op.m % rows)]
-    found = tuple(_Block(f, n, r, tuple(row_tiles(r, mr))) for f, n, r in cut if r)
-    return _Shape(
-        pairs, width, stride, rows, found, 0 if read_mode(w) == "packed" else whole * width
+    blocks = tuple(
+        _Block(first, count, rows, tuple(row_tiles(rows, mr)))
+        for first, count, rows in row_blocks(op.m, stride * 4, most, mr)
     )
+    room = 0 if read_mode(w) == "packed" else whole * width
+    return _Shape(pairs, width, stride, blocks[0].rows, blocks, room)
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch
     tiles = tile_count(shape.blocks[0].tiles)
     lines = shape.width // 16
     if tiles == 1:
-        return _Prefetch(1, lines, max(1, AHEAD // (4 * shape.width)) * shape.width, 0)
+        return _Prefetch(1, lines, max(1, STREAM_AHEAD // (4 * shape.width)) * shape.width, 0)
     every = max(1, min(16, tiles // lines))
     count = -(-every * lines // tiles)
     return _Prefetch(every, count, 0, shape.pairs // every * count * 16)

@@ -39,6 +39,8 @@ class Ahead:
     step: int
 
 
+STREAM_AHEAD = 1 << 14
+"""Bytes that a single row tile, which streams B once, asks for in advance."""
 AHEAD = Ahead(distance=8192, step=1024)
 """What one row, which waits for memory, asks for; its other requests would wait behind more."""
 
@@ -128,6 +130,16 @@ def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
     panels = [Panel("full", 0, full, width, nv, 0)]
     panels.append(Panel("last", full, 1, rest, -(-rest // lanes), rest % lanes))
     return [p for p in panels if p.count and p.columns]
+
+
+def row_blocks(m: int, row: int, room: int, unit: int) -> list[tuple[int, int, int]]:
+    """Cut m rows of so many bytes into equal blocks that `room` holds, and one of what is left.
+
+    Their rows are a multiple of `unit`. Returns (first row, blocks, rows) of both kinds.
+    """
+    rows = min(m, -(-m // -(-m * row // room) // unit) * unit)
+    cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
+    return [block for block in cut if block[2]]
 
 
 def largest_divisor(n: int, most: float) -> int:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
-from atc.backends.cpu.matmul.text import Result, plus, results, tile_function, wrapped
+from atc.backends.cpu.matmul.text import (
+    EpilogueFunctions,
+    Result,
+    plus,
+    results,
+    tile_function,
+)
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
     integral,
-    read_at,
-    read_views,
     readable_typed,
     render_vector,
-    store_vector,
     stored,
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.ir.expr import Expr, Input
+from atc.ir.expr import Expr
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, MatMul
 
@@ -32,26 +35,15 @@ def has_typed_epilogue(epilogue: Epilogue, w: Workload[MatMul], first: int) -> b
 
 
 @dataclass(frozen=True)
-class BytesEpilogueFunctions:
-    """The epilogue of each vector of sums, at row i and column j: a function `finish`, and
-    `finish_part` for part of a vector."""
+class BytesEpilogueFunctions(EpilogueFunctions):
+    """The epilogue of INT32 sums, of operands and to a result of any type."""
 
-    epilogue: Epilogue
-    w: Workload[MatMul]
-    outer: tuple[str, ...]
-    """Variables of the batch loops."""
-    first: int
-    """The number of the epilogue's first operand, x<first>."""
+    w: Workload[MatMul] = field(kw_only=True)
 
     @property
     def expr(self) -> Expr:
         """The stored value: floats, bytes as whole floats, or INT32."""
         return stored(self.epilogue.expr) or self.epilogue.expr
-
-    @property
-    def plain(self) -> bool:
-        """Whether sums are stored as they are."""
-        return isinstance(self.expr, Input) and self.expr.index == 0
 
     @property
     def result(self) -> DType:
@@ -63,54 +55,17 @@ class BytesEpilogueFunctions:
         """The types of the epilogue's operands."""
         return [t.dtype for t in self.w.inputs[self.first :] if t is not None]
 
-    @cached_property
-    def places(self) -> list[str]:
-        """The loop variables that the epilogue's operands are read at."""
-        return read_at(self.expr, self.epilogue.views, [*self.outer, "i", "j"])
-
-    @cached_property
-    def extras(self) -> list[str]:
-        """The epilogue's operands."""
-        return [f"x{self.first + k}" for k in read_views(self.expr, self.epilogue.views)]
-
     @property
-    def operands(self) -> list[str]:
+    def declared(self) -> list[str]:
         """The C parameters of the operands."""
-        return [f"const {self.types[int(x[1:]) - self.first].c} *{x}" for x in self.extras]
+        return [f"const {self.types[int(x[1:]) - self.first].c} *{x}" for x in self.operands]
 
-    @property
-    def parameters(self) -> tuple[list[str], list[str]]:
-        """The C parameters of a tile for the places, and for y and the operands."""
-        places = [f"ptrdiff_t {v}" for v in self.places]
-        return places, [f"{self.result.c} *y", *self.operands]
-
-    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
-        """Return head, lines and value of the functions that the epilogue needs."""
-        wanted = [("finish", "")] * whole + [("finish_part", "count")] * partial
-        return [] if self.plain else [self._function(name, count) for name, count in wanted]
-
-    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
-        """Return the statement that stores sums at row i + row and column j + column."""
-        value, count = sums, str(part) if part else ""
-        if not self.plain:
-            places = [plus(v, {"i": row, "j": column}.get(v, 0)) for v in self.places]
-            arguments = ", ".join([sums, *places, *([count] if part else []), *self.extras])
-            value = f"finish{'_part' if part else ''}({arguments})"
-        return store_vector(self.result, place, value, count)
-
-    def _function(self, name: str, count: str) -> dict[str, object]:
-        lines, value = self._body(count)
-        parameters = ["vi32 sums", *(f"ptrdiff_t {v}" for v in self.places)]
-        parameters += [*(["size_t count"] if count else []), *self.operands]
-        unused = count and "j" not in self.places
+    def _body(self, count: str) -> tuple[str, str, list[str], str]:
         kind = "vi32" if self.expr.dtype is DType.INT32 else "vf32"
-        head = wrapped(f"static inline {kind} {name}(", parameters)
-        return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
-
-    def _body(self, count: str) -> tuple[list[str], str]:
         indices = [*self.outer, "i", "j"]
         read = vector_reader(self.epilogue.views, indices, self.first, count, self.types)
-        return render_vector(self.expr, lambda k: "sums" if k == 0 else read(k - 1), "e")
+        lines, value = render_vector(self.expr, lambda k: "sums" if k == 0 else read(k - 1), "e")
+        return kind, "vi32 sums", lines, value
 
 
 @dataclass(frozen=True)

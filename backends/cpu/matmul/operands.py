@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import address
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
 
@@ -18,6 +19,13 @@ def read_mode(w: Workload[MatMul]) -> str:
     if w.constant[1]:
         return "packed"
     return "rows" if column == 1 else "columns" if row == 1 else "any"
+
+
+def is_float_product(w: Workload[MatMul]) -> bool:
+    """Return whether a workload multiplies matrices of floats that aren't empty."""
+    op = w.op
+    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+    return floats and op.k > 0 and prod(op.loops) > 0
 
 
 def batch_base(view: View, outer: Sequence[str]) -> str:

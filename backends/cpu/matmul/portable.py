@@ -11,6 +11,7 @@ from atc.backends.cpu.matmul.operands import gathered_b, kept_batch, packed_base
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import epilogue_lines, loop_names
+from atc.backends.render.reduction import multiply_add
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -25,17 +26,6 @@ WIDE, NARROW = 6.0, 1.5
 four wait for each other's stores."""
 SMALL = 0.15
 """The former on a small core, which takes one instruction after the other."""
-
-
-def multiply_add(w: Workload[MatMul], accumulator: str, a: str, b: str) -> str:
-    """Return the C statement `accumulator += a * b`; integers wrap instead of overflowing."""
-    op = w.op
-    if op.accumulator.is_float:
-        return f"{accumulator} += {a} * {b};"
-    wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
-    return (
-        f"{accumulator} = ({op.accumulator.c})(({wide}){accumulator} + ({wide}){a} * ({wide}){b});"
-    )
 
 
 def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
@@ -88,7 +78,7 @@ class MatMulRows(Kernel[MatMul]):
         return {
             "batch": batch, "op": op, "nb": COLUMNS, "acc": op.accumulator.c, "packed": packed,
             "a": _centred(load(x0.dtype, f"x0[{a_place}]"), op.a_zero),
-            "step": multiply_add(w, "acc[j]", "a", b_value),
+            "step": multiply_add(op.accumulator, "acc[j]", "a", b_value),
             "after": after, "value": value,
             "target": address(dense(op.loops), [*outer, "i", "(j0 + j)"]),
         }  # fmt: skip

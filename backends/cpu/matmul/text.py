@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.render.expr import address
@@ -17,7 +17,7 @@ from atc.backends.render.vector_expr import (
     vector_epilogue_lines,
 )
 from atc.dims import Dim, is_dynamic
-from atc.ir.expr import Input
+from atc.ir.expr import Expr, Input
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 
@@ -64,7 +64,9 @@ def accumulators(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
             for r in range(tile.rows) for v in range(panel.vectors)]  # fmt: skip
 
 
-def results(finish: Finish, panel: Panel, tile: Tile, n: int, lanes: int) -> list[Result]:
+def results(
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
+) -> list[Result]:
     """Return the accumulators c<row>_<vector> of a tile, whose results lie in rows of n."""
     found = []
     for r, v, part in accumulators(panel, tile):
@@ -74,35 +76,10 @@ def results(finish: Finish, panel: Panel, tile: Tile, n: int, lanes: int) -> lis
     return found
 
 
-class Finish(Protocol):
-    """An epilogue that finishes vectors of sums, of any type, and stores them."""
-
-    @property
-    def outer(self) -> tuple[str, ...]:
-        """Variables of the batch loops."""
-
-    @property
-    def places(self) -> list[str]:
-        """The loop variables that the epilogue's operands are read at."""
-
-    @property
-    def extras(self) -> list[str]:
-        """The arguments of a tile beside places and y."""
-
-    @property
-    def parameters(self) -> tuple[list[str], list[str]]:
-        """The C parameters of a tile for the places, and for y and the extras."""
-
-    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
-        """Return head, lines and value of the functions that the epilogue needs."""
-
-    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
-        """Return the statement that stores sums at row i + row and column j + column."""
-
-
 def tile_function(
-    finish: Finish, panel: Panel, tile: Tile, operands: Sequence[str], flags: Sequence[str] = ()
-) -> dict[str, object]:
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, operands: Sequence[str],
+    flags: Sequence[str] = (),
+) -> dict[str, object]:  # fmt: skip
     """Return the name and the head of a tile's function.
 
     Its parameters are the product's operands, places of the epilogue's, flags, and memory.
@@ -128,20 +105,34 @@ class EpilogueFunctions:
     """Whether the tile itself reads extents known only at run time."""
 
     @property
+    def expr(self) -> Expr:
+        """The stored value."""
+        return self.epilogue.expr
+
+    @property
+    def result(self) -> DType:
+        """The type of y."""
+        return DType.FLOAT
+
+    @property
     def plain(self) -> bool:
         """Whether results are stored as they are."""
-        return isinstance(self.epilogue.expr, Input) and self.epilogue.expr.index == 0
+        return isinstance(self.expr, Input) and self.expr.index == 0
 
-    @property
+    @cached_property
     def places(self) -> list[str]:
         """The loop variables that the epilogue's operands are read at."""
-        return read_at(self.epilogue.expr, self.epilogue.views, [*self.outer, "i", "j"])
+        return read_at(self.expr, self.epilogue.views, [*self.outer, "i", "j"])
 
-    @property
+    @cached_property
     def operands(self) -> list[str]:
         """The epilogue's operands."""
-        read = read_views(self.epilogue.expr, self.epilogue.views)
-        return [f"x{self.first + k}" for k in read]
+        return [f"x{self.first + k}" for k in read_views(self.expr, self.epilogue.views)]
+
+    @property
+    def declared(self) -> list[str]:
+        """The C parameters of the operands."""
+        return [f"const float *{x}" for x in self.operands]
 
     @property
     def extras(self) -> list[str]:
@@ -151,8 +142,7 @@ class EpilogueFunctions:
     @property
     def reads_extents(self) -> bool:
         """Whether the epilogue depends on extents known only at run time."""
-        read = read_views(self.epilogue.expr, self.epilogue.views)
-        return is_dynamic((self.epilogue.expr, *read.values()))
+        return is_dynamic((self.expr, *read_views(self.expr, self.epilogue.views).values()))
 
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
@@ -172,7 +162,7 @@ class EpilogueFunctions:
     def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
         """Return the statement that stores sums at row i + row and column j + column."""
         value = self.value(sums, row, column, part)
-        return store_vector(DType.FLOAT, place, value, str(part) if part else "")
+        return store_vector(self.result, place, value, str(part) if part else "")
 
     def awaited(
         self, sizes: Sequence[int], nearby: int, rows: int, columns: Sequence[int]
@@ -193,15 +183,19 @@ class EpilogueFunctions:
         """The C parameters of a tile for the places, and for y and the operands."""
         places = [f"ptrdiff_t {v}" for v in self.places]
         extents = ["const int64_t *dims"] * (self.open or self.reads_extents)
-        return places, ["float *y", *(f"const float *{x}" for x in self.operands), *extents]
+        return places, [f"{self.result.c} *y", *self.declared, *extents]
 
     def _function(self, name: str, count: str) -> dict[str, object]:
-        indices = [*self.outer, "i", "j"]
-        lines, value = vector_epilogue_lines(self.epilogue, "result", indices, self.first, count)
-        parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
-        parameters += ["size_t count"] if count else []
-        parameters += [f"const float *{x}" for x in self.operands]
+        kind, sums, lines, value = self._body(count)
+        parameters = [sums, *(f"ptrdiff_t {v}" for v in self.places)]
+        parameters += [*(["size_t count"] if count else []), *self.declared]
         parameters += ["const int64_t *dims"] * self.reads_extents
         unused = count and "j" not in self.places
-        head = wrapped(f"static inline vf32 {name}(", parameters)
+        head = wrapped(f"static inline {kind} {name}(", parameters)
         return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
+
+    def _body(self, count: str) -> tuple[str, str, list[str], str]:
+        """Return the type of a function, the parameter of what it finishes, lines and value."""
+        indices = [*self.outer, "i", "j"]
+        lines, value = vector_epilogue_lines(self.epilogue, "result", indices, self.first, count)
+        return "vf32", "vf32 result", lines, value

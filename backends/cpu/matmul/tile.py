@@ -15,6 +15,7 @@ from math import prod
 
 from atc.backends.cpu.matmul.cost import (
     NEAR_STEP,
+    STREAM_AHEAD,
     Panel,
     PhasedParams,
     Tile,
@@ -50,8 +51,6 @@ STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 INTERLEAVED = 1.0
 """Cycles to interleave a number of A."""
-AHEAD = 16384
-"""Bytes that a single row tile, which streams B once, asks for in advance."""
 LINE = 16
 """Floats of a cache line."""
 GROUP = 8
@@ -292,7 +291,7 @@ def _prefetch(
         return None
     count = max_value(tile_count(tiles))
     if count == 1:
-        ahead = max(1, AHEAD // (size * width)) * width
+        ahead = max(1, STREAM_AHEAD // (size * width)) * width
         return _Prefetch(False, 1, -(-width // line), ahead, line)
     lines = max(1.0, width / line)  # of a step
     every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))

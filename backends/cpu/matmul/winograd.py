@@ -17,7 +17,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_count,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import batch_base, kept_batch, packed_base
+from atc.backends.cpu.matmul.operands import batch_base, is_float_product, kept_batch, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_function
 from atc.backends.kernel import Kernel, KernelParams, Pack, ParamsT, Workload, weight_type
@@ -35,7 +35,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import Array, DType
+from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense, gather_view
 
@@ -65,9 +65,8 @@ class InnerProducts(Kernel[MatMul, ParamsT]):
         op = w.op
         if not pairs_pay(target) or is_dynamic(w):
             return False
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        fits = inner_product(op.k, target) is not None and prod(op.loops) > 0
-        return floats and fits and vector_epilogue(op.epilogue, w, target, 2)
+        fits = is_float_product(w) and inner_product(op.k, target) is not None
+        return fits and vector_epilogue(op.epilogue, w, target, 2)
 
     def exact(self, params: ParamsT) -> bool:
         """Numbers far below the root mean square of their row or column lose digits."""

@@ -43,70 +43,61 @@ def _finished(
     return parts
 
 
-def _start(op: Softmax) -> str:
-    """Return what the maximum starts with."""
-    return lowest(DType.FLOAT) if op.masked else "-INFINITY"
+class SoftmaxVectors(Kernel[Softmax]):
+    """Softmax and LogSoftmax in vectors, in the passes of SoftmaxRows."""
+
+    op = Softmax
+    approximate = True
+    portable = False
+    dynamic = True
+    by_column = False
+    """Whether vectors are of columns, each of which keeps its statistics."""
+
+    def extent(self, op: Softmax) -> int:
+        """Return the elements of the loop that is made vectors of."""
+        return op.inner if self.by_column else op.axis
+
+    def epilogue(self, op: Softmax) -> Epilogue:
+        """Return the epilogue over loops of which that is the last."""
+        return op.epilogue if self.by_column else _without_last_loop(op.epilogue)
+
+    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
+        """Floats, half a vector or more."""
+        op = w.op
+        if (op.inner != 1) is not self.by_column or w.input(0).dtype is not DType.FLOAT:
+            return False
+        wide = 2 * max_value(self.extent(op)) >= lanes(target)
+        return wide and vector_epilogue(self.epilogue(op), w, target, 1)
+
+    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
+        """Whole vectors and the rest."""
+        op = w.op
+        outer, at = (["o", "k"], "i") if self.by_column else (["o"], "k")
+        stretches = loop_slices(self.extent(op), lanes(target), 1)
+        last = "value" if op.log else "v_mul(value, scale)"
+        return {
+            "op": op, "parts": _finished(self.epilogue(op), last, outer, stretches, at),
+            "start": lowest(DType.FLOAT) if op.masked else "-INFINITY", "store": not op.log,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
+        """x, which each pass reads where it then writes."""
+        return overwrites_operand(w)
 
 
-class SoftmaxRowVectors(Kernel[Softmax]):
-    """Softmax and LogSoftmax of contiguous rows, in the passes of SoftmaxRows."""
+class SoftmaxRowVectors(SoftmaxVectors):
+    """That of contiguous rows."""
 
     name = "softmax_rows_simd"
-    op = Softmax
     template = "cpu/normalize/softmax_rows_vectors.c.j2"
-    approximate = True
-    portable = False
-    dynamic = True
-
-    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
-        """Floats, rows of half a vector or more."""
-        op = w.op
-        wide = op.inner == 1 and 2 * max_value(op.axis) >= lanes(target)
-        if not wide or w.input(0).dtype is not DType.FLOAT:
-            return False
-        return vector_epilogue(_without_last_loop(op.epilogue), w, target, 1)
-
-    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
-        """Whole vectors and the rest of a row."""
-        op = w.op
-        stretches = loop_slices(op.axis, lanes(target), 1)
-        last = "value" if op.log else "v_mul(value, scale)"
-        parts = _finished(_without_last_loop(op.epilogue), last, ["o"], stretches, "k")
-        return {"op": op, "parts": parts, "start": _start(op), "store": not op.log}
-
-    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
-        """x, which each pass reads where it then writes."""
-        return overwrites_operand(w)
 
 
-class SoftmaxColumnVectors(Kernel[Softmax]):
-    """Softmax and LogSoftmax down columns: each vector of columns keeps its statistics."""
+class SoftmaxColumnVectors(SoftmaxVectors):
+    """That down columns."""
 
     name = "softmax_columns_simd"
-    op = Softmax
     template = "cpu/normalize/softmax_columns_vectors.c.j2"
-    approximate = True
-    portable = False
-    dynamic = True
-
-    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
-        """Floats, half a vector of columns or more."""
-        op = w.op
-        wide = op.inner != 1 and 2 * max_value(op.inner) >= lanes(target)
-        floats = w.input(0).dtype is DType.FLOAT
-        return wide and floats and vector_epilogue(op.epilogue, w, target, 1)
-
-    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
-        """Whole vectors of columns and the rest."""
-        op = w.op
-        stretches = loop_slices(op.inner, lanes(target), 1)
-        last = "value" if op.log else "v_mul(value, scale)"
-        parts = _finished(op.epilogue, last, ["o", "k"], stretches, "i")
-        return {"op": op, "parts": parts, "start": _start(op), "store": not op.log}
-
-    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
-        """x, which each pass reads where it then writes."""
-        return overwrites_operand(w)
+    by_column = True
 
 
 class NormalizeRowVectors(Kernel[Normalize]):
