@@ -97,7 +97,7 @@ def plan_within(
     best = plain = plan(graph)
     budget = Budget(options, held, _left_in_pool(options, plain.program) if swapper else 0)
     if budget.bytes(best) > budget.enough and budget.wanted and not graph.dims:
-        found = _Found(plain, _plans(free_early(plain.graph), options), plan, budget)
+        found = _Frontier(plain, _plans(free_early(plain.graph), options), plan, budget)
         best = found.fastest(swapper) if swapper and budget.enough else found.smaller()
     if options.memory_budget and budget.bytes(best) > options.memory_budget:
         raise OptionError(
@@ -192,7 +192,7 @@ def _work(graph: Graph, node: Node) -> float:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Frontier:
     """The plans of a network that recompute values, least work first."""
 
     plain: Planned

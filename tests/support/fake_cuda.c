@@ -1,11 +1,11 @@
 /* fake_cuda.c - a libcuda.so.1 for tests: it runs no kernel, but refuses what the driver refuses.
  *
  * It counts what is held, and says on the standard error output what it refuses, and counts that, too:
- * handles that are none, calls without a context, copies beyond an allocation (captured ones also of memory
- * that isn't page-locked), what may not be done while
- * a stream is captured, tensor maps that the copy engine couldn't follow, launches that a device couldn't
- * begin. Of a kernel whose code is a cubin it reads what a launch must obey: arguments and their sizes,
- * threads, registers, shared memory, the architecture; of any other image it knows nothing.
+ * handles that are none, calls without a context, copies beyond an allocation, what may not be done while
+ * a stream is captured (such as to copy memory of the host that may be paged out), tensor maps that the
+ * copy engine couldn't follow, launches that a device couldn't begin. Of a kernel whose code is a cubin it
+ * reads what a launch must obey: arguments and their sizes, threads, registers, shared memory, the
+ * architecture; of any other image it knows nothing.
  *
  * FAKE_FAIL_AT=n: the n-th call that takes something fails, as for want of memory.
  * FAKE_ARCH=n: the device's compute capability, else 90. FAKE_NO_DEVICE: there is no device. */
@@ -155,7 +155,10 @@ static thing *within(int kind, uint64_t begin, size_t size)
 static thing *holding(uint64_t begin, size_t size) { return within(MEMORY, begin, size); }
 
 /* Whether memory of the host's can't be paged out. */
-static int is_locked(const void *memory, size_t size) { return within(LOCKED, (uint64_t)(uintptr_t)memory, size) != NULL; }
+static int is_locked(const void *memory, size_t size)
+{
+  return within(LOCKED, (uint64_t)(uintptr_t)memory, size) != NULL;
+}
 
 static int is_default(const void *stream) { return (uintptr_t)stream <= 2; }
 
