@@ -91,17 +91,33 @@ def joined_model(first: int) -> onnx.ModelProto:
     )  # fmt: skip
 
 
-def attention_model() -> onnx.ModelProto:
+def depthwise_model() -> onnx.ModelProto:
+    """Return a model of a depthwise convolution between pointwise ones."""
+    rng = np.random.default_rng(0)
+    shapes = {"f": (64, 32, 1, 1), "g": (64, 1, 3, 3), "h": (32, 64, 1, 1)}
+    weights = {k: (rng.normal(size=s) / 8).astype(np.float32) for k, s in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "g"], ["c"], pads=[1, 1, 1, 1], group=64),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("Conv", ["d", "h"], ["y"]),
+    ]
+    ports = ("x", TensorProto.FLOAT, (4, 32, 28, 28)), ("y", TensorProto.FLOAT, (4, 32, 28, 28))
+    return make_model(nodes, [ports[0]], [ports[1]], weights)
+
+
+def attention_model(dtype: Any = np.float32) -> onnx.ModelProto:
     """Return a model of self-attention behind a normalisation."""
-    width = 64
+    width, element = 64, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [
         helper.make_node("LayerNormalization", ["x", "scale"], ["n"]),
         helper.make_node("Attention", ["n", "n", "n"], ["a"], q_num_heads=2, kv_num_heads=2,
                          is_causal=1),
         helper.make_node("Add", ["a", "x"], ["y"]),
     ]  # fmt: skip
-    ports = ("x", TensorProto.FLOAT, (2, 100, width)), ("y", TensorProto.FLOAT, (2, 100, width))
-    made = make_model(nodes, [ports[0]], [ports[1]], {"scale": np.ones(width, np.float32)})
+    ports = ("x", element, (2, 100, width)), ("y", element, (2, 100, width))
+    made = make_model(nodes, [ports[0]], [ports[1]], {"scale": np.ones(width, dtype)})
     made.opset_import[0].version = 23  # that Attention came with
     return made
 

@@ -15,6 +15,7 @@ from cuda_networks import (
     X,
     attention_model,
     compiled,
+    depthwise_model,
     image_model,
     joined_model,
     large_model,
@@ -64,6 +65,11 @@ CASES = {
     ),
     "older tiles": Case(image_model, IMAGES, ("cuda_conv_bf16x3",), arch=80),
     "attention": Case(attention_model, [{"x": floats(2, 100, 64)}], ("cuda_attention_bf16x3",)),
+    "attention in float16": Case(
+        lambda: attention_model(np.float16), [{"x": floats(2, 100, 64).astype(np.float16)}],
+        ("cuda_attention_tensor",),
+    ),
+    "depthwise": Case(depthwise_model, [{"x": floats(4, 32, 28, 28)}], ("cuda_conv_depthwise",)),
     "branches": Case(
         towers_model, [{"x": floats(16, 64)}], arch=80, options={"gpu_streams": 2}
     ),

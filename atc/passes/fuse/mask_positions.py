@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Const, Expr, Input, call, const
+from atc.ir.expr import Call, Const, Expr, Input, call, cast, const
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import Attention, Epilogue
 from atc.ir.view import View, gather_view
@@ -20,6 +20,9 @@ from atc.passes.rewriting import Rewriting, distinct_operands
 
 HIDDEN = -1e30
 """Scores up to this have no weight beside any other, see `_masked`."""
+
+HIDDEN_F16 = -6e4
+"""Likewise of float16, whose lowest number exporters hide with."""
 
 Visible = NDArray[np.bool_]
 
@@ -62,18 +65,19 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
     Beside a visible score, those of HIDDEN and less have the weight 0, as minus infinity has. The
     mask must add 0 to visible scores.
     """
-    match op.scores.expr:
-        case Call(fn="Where", args=(Input() as mask, shown, Const(value=low))) if low <= HIDDEN:
+    expr, half = _unrounded(op.scores.expr)
+    hidden = HIDDEN_F16 if half is DType.FLOAT16 else HIDDEN
+    match expr:
+        case Call(fn="Where", args=(Input() as mask, shown, Const(value=low))) if low <= hidden:
             table, seen = _table(state, node, op, mask), True
-        case Call(fn="Where", args=(Input() as mask, Const(value=low), shown)) if low <= HIDDEN:
+        case Call(fn="Where", args=(Input() as mask, Const(value=low), shown)) if low <= hidden:
             table, seen = _table(state, node, op, mask), False
-        case Call(fn="Add", dtype=DType.FLOAT, args=(shown, Input() as mask)) | Call(
-            fn="Add", dtype=DType.FLOAT, args=(Input() as mask, shown)
-        ) if mask.index > 0:
+        case Call(fn="Add", dtype=DType.FLOAT, args=(a, b)):
+            shown, mask = (a, _operand(b)) if _operand(b).index > 0 else (b, _operand(a))
             table, seen = _table(state, node, op, mask), True
             if table is not None:
                 added = table.astype(np.float64)
-                table = added > HIDDEN
+                table = added > hidden
                 none = (added[table] == 0).all() and not np.isnan(added).any()
                 table = table if none else None
         case _:
@@ -81,7 +85,31 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
     if table is None:
         return None
     visible = table.astype(bool) == seen
+    if half is not None and _unrounded(shown)[1] is not half:
+        shown = cast(cast(shown, half), DType.FLOAT)
     return (visible, shown) if visible.any(axis=1).all() else None
+
+
+def _unrounded(expr: Expr) -> tuple[Expr, DType | None]:
+    """Return floats that are rounded to 16 bits, and to which type; None if they aren't."""
+    match expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(x,)) as half,)) if (
+            half.dtype.is_half
+        ):
+            return x, half.dtype
+        case _:
+            return expr, None
+
+
+def _operand(expr: Expr) -> Input:
+    """Return the operand that an expression is, but for a cast to floats; Input 0 if it isn't."""
+    match expr:
+        case Input() | Call(dtype=DType.FLOAT, fn="Cast", args=(Input(),)):
+            (own,) = (expr,) if isinstance(expr, Input) else expr.args
+            assert isinstance(own, Input)
+            return own
+        case _:
+            return Input(DType.FLOAT, 0)
 
 
 def _table(

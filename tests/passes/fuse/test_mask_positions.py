@@ -22,7 +22,7 @@ from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
 
 QUERIES, KEYS, DEPTH = 40, 48, 16
-LOWEST = float(np.finfo(np.float32).min)
+DTYPES = (np.float32, np.float16)
 ROWS, COLUMNS = np.arange(QUERIES)[:, None], np.arange(KEYS)[None]
 CAUSAL = COLUMNS <= ROWS
 READ = {
@@ -42,17 +42,18 @@ KEPT = {
 FORMS = ("where", "fill", "add", "add -inf")
 
 
-def model(mask: NDArray[Any], form: str) -> onnx.ModelProto:
+def model(mask: NDArray[Any], form: str, dtype: Any = np.float32) -> onnx.ModelProto:
     """Return attention as exporters write it, with a table that hides keys."""
+    lowest, element = dtype(np.finfo(dtype).min), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     scores, nodes = "scaled", [
         helper.make_node("MatMul", ["q", "k"], ["scores"]),
         helper.make_node("Mul", ["scores", "quarter"], ["scaled"]),
     ]  # fmt: skip
     table = mask[None, None]
-    constants: dict[str, Any] = {"quarter": np.float32(0.25), "low": np.float32(LOWEST)}
+    constants: dict[str, Any] = {"quarter": dtype(0.25), "low": lowest}
     if form.startswith("add"):
-        low = np.float32(-np.inf if form.endswith("inf") else LOWEST)
-        constants["table"] = np.where(table, np.float32(0), low)
+        low = dtype(-np.inf) if form.endswith("inf") else lowest
+        constants["table"] = np.where(table, dtype(0), low)
         nodes.append(helper.make_node("Add", [scores, "table"], ["masked"]))
     elif form == "where":
         constants["table"] = table
@@ -66,21 +67,22 @@ def model(mask: NDArray[Any], form: str) -> onnx.ModelProto:
     ]
     shapes = {"q": (1, 2, QUERIES, DEPTH), "k": (1, 2, DEPTH, KEYS), "v": (1, 2, KEYS, DEPTH)}
     graph = helper.make_graph(
-        nodes, "attention", [helper.make_tensor_value_info(n, 1, s) for n, s in shapes.items()],
-        [helper.make_tensor_value_info("y", 1, (1, 2, QUERIES, DEPTH))],
+        nodes, "attention",
+        [helper.make_tensor_value_info(n, element, s) for n, s in shapes.items()],
+        [helper.make_tensor_value_info("y", element, (1, 2, QUERIES, DEPTH))],
         [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def feeds() -> dict[str, NDArray[np.float32]]:
+def feeds(dtype: Any = np.float32) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(5)
     shapes = {"q": (QUERIES, DEPTH), "k": (DEPTH, KEYS), "v": (KEYS, DEPTH)}
-    return {n: rng.normal(size=(1, 2, *s)).astype(np.float32) for n, s in shapes.items()}
+    return {n: rng.normal(size=(1, 2, *s)).astype(dtype) for n, s in shapes.items()}
 
 
-def lowered(mask: NDArray[Any], form: str) -> Graph:
-    return AtcBackendRep(model(mask, form), "cuda-emulated").lower(feeds())
+def lowered(mask: NDArray[Any], form: str, dtype: Any = np.float32) -> Graph:
+    return AtcBackendRep(model(mask, form, dtype), "cuda-emulated").lower(feeds(dtype))
 
 
 def attention(graph: Graph) -> Node:
@@ -94,18 +96,20 @@ def bounded(graph: Graph) -> tuple[str, ...]:
     return key_range(w, [f"b{d}" for d in range(len(w.op.batch))], "first", "last").lines
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", READ)
-def test_tables_of_positions_are_read(name: str, form: str) -> None:
-    graph = run_passes(lowered(READ[name], form), device=True)
+def test_tables_of_positions_are_read(name: str, form: str, dtype: Any) -> None:
+    graph = run_passes(lowered(READ[name], form, dtype), device=True)
     assert not any(name in graph.constants for name in attention(graph).inputs[3:])
     assert bool(bounded(graph)) == (name != "all")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", KEPT)
-def test_other_tables_stay(name: str, form: str) -> None:
-    graph = run_passes(lowered(KEPT[name], form), device=True)
+def test_other_tables_stay(name: str, form: str, dtype: Any) -> None:
+    graph = run_passes(lowered(KEPT[name], form, dtype), device=True)
     assert any(name in graph.constants for name in attention(graph).inputs[3:])
     assert not bounded(graph)
 
@@ -127,20 +131,25 @@ def test_kernels_of_a_cpu_keep_the_table() -> None:
 
 
 @cache
-def results() -> dict[tuple[str, str], NDArray[np.float32]]:
+def results() -> dict[tuple[str, str, Any], NDArray[Any]]:
     """Return what an imitated GPU computes with each mask, all in one library."""
-    asked = [(n, FORMS[k % len(FORMS)]) for k, n in enumerate(READ)]
+    asked = [
+        (n, FORMS[(k + d) % len(FORMS)], dtype)
+        for d, dtype in enumerate(DTYPES) for k, n in enumerate(READ)
+    ]  # fmt: skip
     target = get_target("cuda-emulated")
-    graphs = [lowered(READ[name], form) for name, form in asked]
+    graphs = [lowered(READ[name], form, dtype) for name, form, dtype in asked]
     networks = compile_networks(graphs, target, "O0", compile_all=compile_joined)
     return {
-        key: next(iter(net.run(feeds()).values()))
+        key: next(iter(net.run(feeds(key[2])).values()))
         for key, net in zip(asked, networks, strict=True)
     }
 
 
 @pytest.mark.slow
 def test_results_are_those_of_the_table() -> None:
-    for (name, form), found in results().items():
-        (right,) = ReferenceEvaluator(model(READ[name], form)).run(None, feeds())
-        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5, err_msg=name)
+    for (name, form, dtype), found in results().items():
+        given = {n: a.astype(np.float32) for n, a in feeds(dtype).items()}
+        (right,) = ReferenceEvaluator(model(READ[name], form)).run(None, given)
+        rounding = 4e-3 if dtype is np.float16 else 1e-5
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=rounding, err_msg=name)

@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from cuda_cases import TARGET, cubin_of
+from cuda_networks import compiled as compiled_network
+from cuda_networks import depthwise_model
 from joined_sources import compile_joined
 from onnx import TensorProto, helper
 from product_cases import (
@@ -38,6 +40,7 @@ from atc.backends.targets import get_target
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep, compile_networks
 from atc.passes import run_passes
+from atc.runtime.load import load
 from atc.runtime.network import Network
 from atc.select.select import consider, select
 
@@ -205,3 +208,18 @@ def test_quantized_networks_sum_integers_and_store_bytes() -> None:
     assert np.abs(found - right).max() <= 1
     assert (found != right).mean() < 0.01
     assert len(np.unique(right)) > 20
+
+
+@pytest.mark.slow
+def test_any_number_of_images_is_convolved(tmp_path: Path) -> None:
+    model, rng = depthwise_model(), np.random.default_rng(3)
+    for port in (*model.graph.input, *model.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_param = "images"
+    done = compiled_network(model, tmp_path, input_shape="x:1~4,32,28,28")
+    assert any(n["kernel"].startswith(KERNEL) for n in done.report["nodes"])
+    network = load(tmp_path / "net")
+    for images in (4, 1, 3):
+        x = rng.normal(size=(images, 32, 28, 28)).astype(F32)
+        (right,) = reference(model, x)
+        (found,) = network.run({"x": x}).values()
+        np.testing.assert_allclose(found, right, atol=1e-4 * np.abs(right).max())
