@@ -278,8 +278,7 @@ class _OwnArrays:
         self._error = library.error
 
     def run(self, inputs: Sequence[Any]) -> list[Array] | None:
-        """Run once on copies of the inputs; None, and nothing is run, if they aren't such arrays.
-        """
+        """Run once on copies of the inputs; None, and nothing is run, for other arrays."""
         for k, own, dtype, shape in self._inputs:
             given = inputs[k]
             if type(given) is not np.ndarray or given.dtype != dtype or given.shape != shape:

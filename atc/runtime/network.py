@@ -90,8 +90,9 @@ class Network:
     ) -> Any:
         """Compute the outputs: an array, or a tuple where the network has several.
 
-        Arrays of the right type and shape are read where they lie, if contiguous. The outputs are
-        new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
+        Arrays of the right type and shape are read where they lie, if contiguous; small ones are
+        copied, which takes less. The outputs are new arrays, or those of `out`. Raises TypeError or
+        ValueError naming the tensor.
 
         A network for a GPU takes tensors that lie there, with `__dlpack__` or
         `__cuda_array_interface__`, and returns the same kind: nothing is copied. The call is then

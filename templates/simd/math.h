@@ -44,13 +44,6 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
   const vi32 half = v_i32_shr(k, 1);
   return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
 }
-/* The same for -190 <= n <= 63 and |a| < 2^63, by one power of two that depends on n. */
-static inline vf32 v_ldexp_bounded(vf32 a, vf32 n) {
-  const vf32 power = v_cast_f32(v_i32_shl(v_i32_add(v_cvt_i32(n), v_i32_set1(127 + 64)), 23));
-  return v_mul(v_mul(a, power), v_set1(5.42101086e-20f)); /* 2^-64 */
-}
-#else
-static inline vf32 v_ldexp_bounded(vf32 a, vf32 n) { return v_ldexp(a, n); }
 #endif
 #ifndef v_cvt_nibble
 /* The signed numbers of 4 bits number k, from the low bits up, of the words w. */
@@ -59,12 +52,37 @@ static inline vf32 v_ldexp_bounded(vf32 a, vf32 n) { return v_ldexp(a, n); }
 
 /* --- Exponentials --- */
 
-/* n = x / ln 2 to the nearest, which adding 1.5 * 2^23 rounds to, and x - n ln 2 in two steps, the
- * first of them exact (Cody and Waite 1980); |x| <= 128. */
-static inline vf32 v_exp_reduce(vf32 x, vf32 *n) {
-  const vf32 magic = v_set1(12582912.0f);
-  *n = v_sub(v_fma(x, v_set1(1.44269504f), magic), magic);
-  return v_fnma(*n, v_set1(1.42860677e-6f), v_fnma(*n, v_set1(0.693145752f), x));
+/* Adding it rounds to whole numbers n, and leaves n + 254 in the low bits: 1.5 * 2^23 + 254. */
+#define V_WHOLE 12583166.0f
+
+/* x - n ln 2 in two steps, the first of them exact (Cody and Waite 1980); |x| <= 128. */
+static inline vf32 v_exp_rest(vf32 x, vf32 n) {
+  return v_fnma(n, v_set1(1.42860677e-6f), v_fnma(n, v_set1(0.693145752f), x));
+}
+
+/* 2^n as v_times_power takes it, of n and of the sum of n and V_WHOLE. */
+static inline vf32 v_power(vf32 n, vf32 sum) { return V_SCALES ? n : sum; }
+
+/* a * 2^n as v_ldexp has it: what is left of n + 254 and what half of it takes away are exponents,
+ * 127 more than those of 2^n's factors, as floats have them. */
+static inline vf32 v_times_power(vf32 a, vf32 power) {
+#if V_SCALES
+  return v_ldexp(a, power);
+#else
+  const vi32 bits = v_cast_i32(power), half = v_i32_shr(bits, 1);
+  const vf32 first = v_cast_f32(v_i32_shl(half, 23));
+  return v_mul(v_mul(a, first), v_cast_f32(v_i32_shl(v_i32_sub(bits, half), 23)));
+#endif
+}
+
+/* The same for -190 <= n <= 63 and |a| < 2^63, by one power of two that depends on n. */
+static inline vf32 v_times_bounded(vf32 a, vf32 power) {
+#if V_SCALES
+  return v_ldexp(a, power);
+#else
+  const vi32 bits = v_i32_sub(v_cast_i32(power), v_i32_set1(63));
+  return v_mul(v_mul(a, v_cast_f32(v_i32_shl(bits, 23))), v_set1(5.42101086e-20f)); /* 2^-64 */
+#endif
 }
 
 /* e^r - 1 for |r| <= ln(2) / 2: r + r^2 P(r), degree 6. */
@@ -77,23 +95,35 @@ static inline vf32 v_expm1_reduced(vf32 r) {
   return v_fma(v_mul(r, r), p, r);
 }
 
-/* q with e^x = (1 + q) 2^n; for callers that multiply by 1 + q before they scale, so that nothing
- * is lost where e^x itself underflows. |x| <= 128. */
-static inline vf32 v_exp_parts(vf32 x, vf32 *n) { return v_expm1_reduced(v_exp_reduce(x, n)); }
+/* q with e^x = (1 + q) 2^n, for n = x / ln 2 to the nearest; |x| <= 128. */
+static inline vf32 v_exp_parts(vf32 x, vf32 *n) {
+  const vf32 whole = v_set1(V_WHOLE);
+  *n = v_sub(v_fma(x, v_set1(1.44269504f), whole), whole);
+  return v_expm1_reduced(v_exp_rest(x, *n));
+}
+
+/* The same with 2^n; for callers that multiply by 1 + q before they scale, so that nothing is lost
+ * where e^x itself underflows. */
+static inline vf32 v_exp_scaled(vf32 x, vf32 *power) {
+  const vf32 whole = v_set1(V_WHOLE), sum = v_fma(x, v_set1(1.44269504f), whole);
+  const vf32 n = v_sub(sum, whole);
+  *power = v_power(n, sum);
+  return v_expm1_reduced(v_exp_rest(x, n));
+}
 
 /* e^x. Max 1.02 ulp. */
 static inline vf32 v_exp(vf32 x) {
-  vf32 n;
+  vf32 power;
   const vf32 held = v_min_const(v_set1(89.0f), v_max_const(v_set1(-104.0f), x));
-  const vf32 q = v_exp_parts(held, &n);
-  return v_ldexp(v_add(v_set1(1.0f), q), n);
+  const vf32 q = v_exp_scaled(held, &power);
+  return v_times_power(v_add(v_set1(1.0f), q), power);
 }
 
 /* e^a for a <= 43, as exact as v_exp. */
 static inline vf32 v_exp_bounded(vf32 a) {
-  vf32 n;
-  const vf32 q = v_exp_parts(v_max_const(v_set1(-104.0f), a), &n);
-  return v_ldexp_bounded(v_add(v_set1(1.0f), q), n);
+  vf32 power;
+  const vf32 q = v_exp_scaled(v_max_const(v_set1(-104.0f), a), &power);
+  return v_times_bounded(v_add(v_set1(1.0f), q), power);
 }
 
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1), in halves so that 2^n does not overflow before the
@@ -180,13 +210,13 @@ static inline vf32 v_sigmoid(vf32 x) {
 
 /* x e^x / (1 + e^x), scaled last. Max 2.80 ulp. */
 static inline vf32 v_silu(vf32 x) {
-  vf32 n;
+  vf32 power;
   const vf32 one = v_set1(1.0f);
   const vf32 y = v_max_const(v_set1(-120.0f), x); /* -0 below, x above 80 */
-  const vf32 q = v_exp_parts(v_min_const(v_set1(80.0f), y), &n);
-  const vf32 denominator = v_add(one, v_ldexp(v_add(one, q), n));
+  const vf32 q = v_exp_scaled(v_min_const(v_set1(80.0f), y), &power);
+  const vf32 denominator = v_add(one, v_times_power(v_add(one, q), power));
   const vf32 ratio = v_div(y, denominator);
-  return v_ldexp(v_fma(ratio, q, ratio), n);
+  return v_times_power(v_fma(ratio, q, ratio), power);
 }
 
 /* log(1 + e^x) as max(x, 0) + log(1 + e) for e = e^-|x|, which is 2 artanh(s) = 2 s + s^3 P(s^2),
@@ -205,16 +235,16 @@ static inline vf32 v_softplus(vf32 x) {
 /* x tanh(log(1 + e^x)) = x e (e + 2) / (e (e + 2) + 2) for e = e^x; below zero scaled last.
  * Max 3.93 ulp. */
 static inline vf32 v_mish(vf32 x) {
-  vf32 n;
+  vf32 power;
   const vf32 one = v_set1(1.0f), two = v_set1(2.0f);
   const vf32 y = v_max_const(v_set1(-120.0f), x); /* -0 below, x above 20 */
-  const vf32 q = v_exp_parts(v_min_const(v_set1(20.0f), y), &n);
-  const vf32 e = v_ldexp_bounded(v_add(one, q), n);
+  const vf32 q = v_exp_scaled(v_min_const(v_set1(20.0f), y), &power);
+  const vf32 e = v_times_bounded(v_add(one, q), power);
   const vmask below = v_lt(x, v_zero());
   const vf32 sum = v_add(e, two);
   const vf32 ratio = v_div(v_mul(v_select(below, one, e), sum), v_fma(e, sum, two));
   const vf32 product = v_mul(v_select(below, v_fma(y, q, y), y), ratio);
-  return v_select(below, v_ldexp_bounded(product, n), product);
+  return v_select(below, v_times_bounded(product, power), product);
 }
 
 /* x min(max(x + 3, 0), 6) / 6. Max 2.59 ulp. */
@@ -239,7 +269,7 @@ static inline vf32 v_tanh(vf32 x) {
 /* erf(x): x + x P(x^2), degree 13, below 0.92; from there on 1 - e^R(x), where R fits
  * log(1 - erf(x)) up to 4, beyond which erf rounds to 1. Max 1.30 ulp. */
 static inline vf32 v_erf(vf32 x) {
-  vf32 n;
+  vf32 power;
   const vf32 t = v_mul(x, x);
   vf32 p = v_set1(7.99280388e-05f);
   p = v_fma(p, t, v_set1(-0.000804917479f));
@@ -258,8 +288,8 @@ static inline vf32 v_erf(vf32 x) {
   r = v_fma(r, a, v_set1(-1.12779725f));
   r = v_fma(r, a, v_set1(-0.000166442944f));
   const vf32 one = v_set1(1.0f);
-  const vf32 q = v_exp_parts(r, &n);
-  const vf32 rest = v_sub(one, v_ldexp_bounded(v_add(one, q), n));
+  const vf32 q = v_exp_scaled(r, &power);
+  const vf32 rest = v_sub(one, v_times_bounded(v_add(one, q), power));
   return v_copysign(v_select(v_lt(a, v_set1(0.92f)), near_zero, rest), x);
 }
 
@@ -279,8 +309,8 @@ static inline vf32 v_gelu(vf32 x) {
   q = v_fma(q, square, v_fma(v_set1(0.690784335f), a, v_set1(1.72083342f)));
   q = v_fma(q, square, v_fma(v_set1(2.34558129f), a, v_set1(1.375f)));
   const vf32 half = v_mul(v_set1(-0.5f), a);
-  const vf32 magic = v_set1(12582912.0f);
-  const vf32 n = v_sub(v_fma(square, v_set1(-0.72134752f), magic), magic);
+  const vf32 whole = v_set1(V_WHOLE), sum = v_fma(square, v_set1(-0.72134752f), whole);
+  const vf32 n = v_sub(sum, whole);
   const vf32 head = v_cast_f32(v_i32_and(v_cast_i32(a), v_i32_set1(-4096)));
   const vf32 rest = v_mul(v_sub(a, head), v_fma(v_set1(-0.5f), head, half));
   vf32 r = v_fnma(n, v_set1(0.693145752f), v_mul(v_mul(v_set1(-0.5f), head), head));
@@ -288,7 +318,8 @@ static inline vf32 v_gelu(vf32 x) {
   /* (1 + e) (q + p) as q + (p + e (q + p)), which rounds less. */
   const vf32 e = v_expm1_reduced(r);
   const vf32 product = v_add(q, v_fma(e, v_add(q, p), p));
-  const vf32 tail = v_ldexp_bounded(v_div(v_mul(half, product), v_fma(q, a, q)), n);
+  const vf32 ratio = v_div(v_mul(half, product), v_fma(q, a, q));
+  const vf32 tail = v_times_bounded(ratio, v_power(n, sum));
   return v_select(v_lt(x, v_zero()), tail, v_add(x, tail));
 }
 
