@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         keep_headers_in(Path(folder.name))
         os.environ["XDG_CONFIG_HOME"] = folder.name
         os.environ["ATC_CONFIG"] = os.devnull
-        version = compiler_version("cc") if shutil.which("cc") else b""
+        version = b"".join(compiler_version(name) for name in ("cc", "tcc") if shutil.which(name))
         if default:
             if cache is not None:
                 keep_results_in(cache.mkdir("compiled"))

@@ -507,7 +507,7 @@ def test_a_failed_build_leaves_nothing_and_caches_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cache = Memory()
     with pytest.raises(ToolchainError, match=r"net\.c:1:1: error") as caught:
-        build(cache, {**TREE, "src/net.c": b"nonsense;\n"})
+        build(cache, {**TREE, "src/net.c": b"nonsense here;\n"})
     assert caught.value.where == "src/net.c"
     assert cache.objects == {}
     assert os.listdir(tmp_path) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import cffi
 import numpy as np
 import pytest
+from default_run import unoptimised
 from networks import check_contexts_with_threads, conv_net
 from projects import cmake, require, run_example
 
@@ -84,7 +85,7 @@ def test_a_context_is_not_prepared_again_while_its_threads_run(tmp_path: Path) -
     names = TARGETS[host_arch()]
     compile_network(conv_net(tmp_path / "net.onnx"), tmp_path / "net", num_threads=2,
                     thread_tuning=False, target=f"{names[0]},{first(names)}",
-                    build_config="cc -O0")  # fmt: skip
+                    build_config=unoptimised())  # fmt: skip
     check_contexts_with_threads(tmp_path / "net" / "libnet.so", 2)
 
 

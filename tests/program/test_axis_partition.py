@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from builds import Build, Builds, bits
+from default_run import unoptimised
 from dynamic_models import CASES
 from onnx import TensorProto, helper, numpy_helper
 from setting_rows import options
@@ -163,7 +164,7 @@ def test_models_of_many_shapes_give_the_same_bits(name: str, tmp_path: Path) -> 
         atc.compile(
             tmp_path / "model.onnx", tmp_path / str(threads) / "net", num_threads=threads,
             thread_tuning=False, input_shape=case.shapes, value_range=case.values,
-            build_config="cc -O0",
+            build_config=unoptimised(),
         )  # fmt: skip
     folders = [tmp_path / str(threads) / "net" for threads in (1, 3)]
     with atc.load(folders[0]) as one, atc.load(folders[1]) as many:
@@ -189,7 +190,7 @@ def test_listed_shapes_have_threads_beside_ranges_and_without(batch: str, tmp_pa
     atc.compile(
         tmp_path / "net.onnx", tmp_path / "net", target="c99", num_threads=2,
         thread_tuning=False, input_shape=f"x:{batch},8,9,7", dynamic_dims="1;4",
-        build_config="cc -O0",
+        build_config=unoptimised(),
     )  # fmt: skip
     for profile in (0, 1):
         text = (tmp_path / "net" / "src" / f"net_shape{profile}.c").read_text()

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 import pytest
+from default_run import unoptimised
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -137,7 +138,7 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
     calm.write_text(machine_json(large))
     folders = root / "whole" / "net", root / "cascades" / "net"
     common: dict[str, Any] = {
-        "build_config": "cc -O0", "num_threads": threads,
+        "build_config": unoptimised(), "num_threads": threads,
         "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no stripes
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from branching_models import Sketch, drawn
 from caller_threads import run_at_once, run_with
+from default_run import unoptimised
 from networks import save
 from onnx import TensorProto, helper, numpy_helper
 from projects import compile_c, sources, write_project
@@ -290,7 +291,7 @@ class Built(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         self[name] = folder = self.root / name.replace(", ", "-") / "net"
-        given = {"build_config": "cc -O0", **BUILDS[name]}
+        given = {"build_config": unoptimised(), **BUILDS[name]}
         atc.compile(self.root / "model.onnx", folder, **given)
         return folder
 
@@ -364,7 +365,7 @@ def test_forks_inside_a_loop_run_again_and_again(tmp_path: Path) -> None:
     results = []
     for name, given in {"one": {}, "two": {"parallel_branches": 2}}.items():
         folder = tmp_path / name / "net"
-        atc.compile(tmp_path / "m.onnx", folder, build_config="cc -O0", **given)
+        atc.compile(tmp_path / "m.onnx", folder, build_config=unoptimised(), **given)
         forks = (folder / "src/net.c").read_text().count("run_partitions(ctx, branches_")
         assert (forks > 0) == (name == "two")
         with atc.load(folder) as net:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from blocked_convs import Case, build
+from default_run import unoptimised
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from matmul_workloads import operands, workload
 from onnx import TensorProto, helper, numpy_helper
@@ -141,7 +142,7 @@ def test_a_mode_of_16_bits_and_a_model_of_them_store_weights_so(
     sizes, results = [], []
     for name in (target, "c99"):
         given: dict[str, Any] = {"precision_mode": mode, "workspace_limit": 0}  # no Winograd
-        atc.compile(model, tmp_path / name, target=name, build_config="cc -O0", **given)
+        atc.compile(model, tmp_path / name, target=name, build_config=unoptimised(), **given)
         sizes.append(_weights(tmp_path / name))
         if name == "c99" or runnable(name):
             results.append(atc.load(tmp_path / name)(x.astype(dtype)).astype(np.float32))

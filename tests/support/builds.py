@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from default_run import unoptimised
 
 import atc
 
@@ -27,7 +28,7 @@ class Builds(dict[Build, Path]):
         folder = self.root / "-".join(map(str, build)) / "net"
         atc.compile(
             self.root / "model.onnx", folder, target=target, num_threads=threads,
-            thread_tuning=tuned, build_config="cc -O0", **self.options,
+            thread_tuning=tuned, build_config=unoptimised(), **self.options,
         )  # fmt: skip
         self[build] = folder
         return folder

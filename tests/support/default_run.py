@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from atc.cache.proved import ERRORS
 from atc.cache.secret import KEY_FILE, find_secret
 from atc.templates import verbatim
 
-_VARIABLE, _OFFERED = "ATC_TESTS_LEVEL", "ATC_TESTS_QUICK"
+_VARIABLE, _OFFERED, _TCC = "ATC_TESTS_LEVEL", "ATC_TESTS_QUICK", "ATC_TESTS_TCC"
 
 SHARE = 8
 """One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
@@ -56,8 +57,21 @@ _QUICK = """\
 #!/bin/sh
 # Compiles at -O0, as the last of several levels counts. What kernels include first is parsed once
 # for all that have the same flags: that takes longer than most kernels themselves.
+# Portable C goes to tcc, if there is one, in a fifth of the time; what tcc has anything to say of,
+# and an eighth of the kernels, by their names' digests, go to cc, whose warnings are errors.
 # Objects of the ONNX backend, which meet no cache of atc's, are kept for equal words, sources and
 # headers; this file's last line names the compiler.
+if [ -n "$ATC_TESTS_TCC" ]; then
+  case " $* " in
+    *" -m"* | *" -x "* | *" -g "* | *" -fs"* | *" -pthread "*) ;;
+    *" src/kernels/"*[08].c" "*) ;;
+    *" -std=c99 "*" -c src/"*".c "*)
+      for object; do :; done
+      said=$("$ATC_TESTS_TCC" "$@" 2>&1) && [ -z "$said" ] &&
+        ! grep -q '__fix\\|__float' "$object" && exit  # functions of its own library
+      ;;
+  esac
+fi
 here=${0%/*} source= header=kernel unit= kept=
 case $PWD in
   */atc-tmp-backend-*)
@@ -139,9 +153,20 @@ def level() -> str:
     return os.environ.get(_VARIABLE, "-O1")
 
 
+def find_tcc() -> str:
+    """Return the path of the compiler that default runs try first for portable C, or ''."""
+    return os.environ.get(_TCC, "")
+
+
+def unoptimised() -> str:
+    """Return the build configuration that compiles at -O0, as default runs do anyway."""
+    return f"{os.environ.get('CC') or 'cc'} -O0"
+
+
 def compile_quickly(folder: Path, kept: Path | None, version: bytes) -> None:
     """Let this process and its children compile models without optimisation, each kernel once."""
     settings = _quick_settings(folder, kept, version)
+    os.environ.setdefault(_TCC, (shutil.which("tcc") if sys.platform == "linux" else None) or "")
     os.environ.setdefault(_VARIABLE, settings.pop(_VARIABLE))
     os.environ.update(settings)
 

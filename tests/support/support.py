@@ -432,9 +432,7 @@ def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
         statics = static_names(files[path].decode())
         lines += [f"#define {n} {n}_{k}" for n in statics]
         lines += [f'#include "{path}"', *(f"#undef {n}" for n in statics)]
-    for e in emissions:
-        (root / f"{e.name}.bin").write_bytes(e.weights)
-        lines.append(f'__asm__("{_WEIGHTS.format(e.name)}");')
+    lines += (_weights(root, e.name, e.weights) for e in emissions)
     (root / "unit.c").write_text("\n".join(lines) + "\n")
 
 
@@ -450,6 +448,18 @@ def _is_c(path: str) -> bool:
     return path.startswith(("include/", "src/"))
 
 
+def _weights(root: Path, name: str, data: bytes) -> str:
+    """Return the C that defines a model's weights: numbers, which every compiler reads, if few."""
+    if len(data) > _FEW:
+        (root / f"{name}.bin").write_bytes(data)
+        return f'__asm__("{_WEIGHTS.format(name)}");'
+    words = np.frombuffer(data + bytes(8 - len(data) % 8), np.uint64)
+    numbers = ",\n".join(f"{word:#x}u" for word in words.tolist())
+    return f"const uint64_t {name}_weights_data[] __attribute__((aligned(64))) = {{\n{numbers}}};"
+
+
+_FEW = 32 << 10
+"""Bytes that are quickly written and read as numbers."""
 _WEIGHTS = (
     r".pushsection .rodata\n.global {0}_weights_data\n.balign 64\n"
     r"{0}_weights_data:\n.incbin \"{0}.bin\"\n.popsection"

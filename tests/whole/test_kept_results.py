@@ -91,7 +91,7 @@ echo run >>"{runs}"
 @pytest.fixture
 def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder of a run; what a run sets in the environment is set back later."""
-    for name in ("CC", "ATC_CONFIG", default_run._VARIABLE):
+    for name in ("CC", "ATC_CONFIG", default_run._VARIABLE, default_run._TCC):
         monkeypatch.setenv(name, "")
     (tmp_path / "run").mkdir()
     return tmp_path / "run"
@@ -143,3 +143,43 @@ def test_kernels_are_kept_where_nobody_else_may_write(
     assert (named == str(kept)) is used
     assert (run_folder / "atc/cache.key").exists() is used
     assert not times.exists()  # what was measured is measured again
+
+
+FAKE = """#!/bin/sh
+printf '{said}'
+while [ "$1" != -o ]; do shift; done
+echo '{content}' >"$2"
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "words", "used"),
+    [
+        ("", "of tcc", "-std=c99 -O2 -c src/a.c", "of tcc"),
+        ("", "of tcc", "-std=c99 -O2 -c src/kernels/a_01.c", "of tcc"),
+        ("", "of tcc", "-std=c99 -O2 -c src/kernels/a_10.c", "of cc"),  # of those that cc checks
+        ("warning", "of tcc", "-std=c99 -O2 -c src/a.c", "of cc"),
+        ("", "__floatundisf", "-std=c99 -O2 -c src/a.c", "of cc"),
+        ("", "of tcc", "-std=c99 -mavx2 -c src/a.c", "of cc"),
+        ("", "of tcc", "-std=c99 -fsanitize=address -c src/a.c", "of cc"),
+        ("", "of tcc", "-x c++ -c src/a.cu", "of cc"),
+    ],
+)
+def test_portable_c_goes_to_tcc(
+    said: str, content: str, words: str, used: str, run_folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (
+        ("tcc", FAKE.format(said=said, content=content)),
+        ("cc", FAKE.format(said="", content="of cc")),
+    ):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv(default_run._TCC, str(tools / "tcc"))
+    compile_quickly(run_folder, None, b"")
+    command = [os.environ["CC"], *words.split(), "-o", "a.o"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "a.o").read_text().strip() == used
