@@ -16,29 +16,25 @@ from atc.runtime.values import Array
 
 
 def read_weights(path: str | PathLike[str]) -> Array:
-    """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
+    """Return the weights of a file, mapped, or of the files in a folder of its name, joined.
+
+    What isn't in memory yet is read into large pages where the system can.
+    """
     folder = os.path.splitext(path)[0]
     if os.path.exists(path) or not os.path.isdir(folder):
-        return _mapped(path)
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin"))
-    parts = [os.path.join(folder, name) for name in names]
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with suppress(AttributeError, OSError):  # systems without such pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(mapped, np.uint8)
+    parts = sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".bin"))
     sizes = [os.path.getsize(part) for part in parts]
     memory = np.empty(sum(sizes) + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    joined = at = memory[start : start + sum(sizes)]
+    joined = at = memory[-memory.ctypes.data % 64 :][: sum(sizes)]
     for part, size in zip(parts, sizes, strict=True):
         at[:size] = np.fromfile(part, np.uint8, size)
         at = at[size:]
     return joined
-
-
-def _mapped(path: str | PathLike[str]) -> Array:
-    """Map a file; what isn't in memory yet is read into large pages where the system can."""
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with suppress(AttributeError, OSError):  # systems without such pages
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapped, np.uint8)
 
 
 def new_memory(size: int, huge_pages: bool) -> Array:
