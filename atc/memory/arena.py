@@ -75,10 +75,10 @@ def plan_memory(
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
     With `in_place`, results may take over the storage of operands that die at their call, and those
-    of cascades overlap it. `guard`
-    bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries
-    `tries` packings. Every value lies at a multiple of `alignment` bytes, at most ALIGNMENT. With
-    `io` there is room for inputs until they are last read, for outputs from their first write on.
+    of cascades overlap it. `guard` bytes, a multiple of ALIGNMENT, are left free at both ends of
+    every buffer. The planner tries `tries` packings. Every value lies at a multiple of `alignment`
+    bytes, at most ALIGNMENT. With `io` there is room for inputs until they are last read, for
+    outputs from their first write on.
     """
     events = list(events_of(program))
     outside = {*program.inputs, *program.constants, *program.output_bases, *program.on_host}
@@ -90,13 +90,10 @@ def plan_memory(
         return base_of(program.base(value), base)
 
     uses, extents = _uses(program, events, place, fixed)
-    placed: list[tuple[Buffer, Lane | None]] = []
-    for name, own in uses.items():
-        first, last, lane = _life(own)
-        size = max_value(extents[name]) + 2 * guard
-        call = own[0].call
-        of = call.node.outputs[0] if call and name == _scratch_key(call) else ""
-        placed.append((Buffer(name, size, first, last, alignment, of), lane))
+    placed = [
+        _lived(name, max_value(extents[name]) + 2 * guard, alignment, own)
+        for name, own in uses.items()
+    ]
     shared = _io_buffers(program, events, alignment) if io else []
     placed += [(buffer, None) for buffer in shared]
     if reuse and in_place and not guard and not program.dims:
@@ -108,14 +105,10 @@ def plan_memory(
     extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
     buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
-    named = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
-    # Parts that begin where only the data say are written at an offset from their base.
-    moving = [program.base(v) for v in named if is_data_dependent(program.byte_offset(v))]
-    values = dict.fromkeys([*lasting, *named, *moving])
+    values = dict.fromkeys([*lasting, *_named(program, events)])
     bases = {v: place(v) for v in values if place(v) not in outside}
     offsets = {
-        v: plan.offsets[base] + guard + max_value(program.byte_offset(v))
-        for v, base in bases.items()
+        v: plan.offsets[h] + guard + max_value(program.byte_offset(v)) for v, h in bases.items()
     }
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     rooms = {b.name: plan.offsets[b.name] for b in shared}
@@ -127,25 +120,47 @@ def plan_memory(
     storages = {program.base(v): plan.offsets[h] + guard for v, h in bases.items()}
     swapped = _plan_on_host(program, events, tries)
     beyond = {v: plan.size + at for v, at in swapped.offsets.items()}  # one address space
-    audit_memory(
-        program, {**storages, **offsets, **inside, **beyond}, scratch, plan.size + swapped.size
-    )
+    every = {**storages, **offsets, **inside, **beyond}
+    audit_memory(program, every, scratch, plan.size + swapped.size)
     steps = tuple(e.step for e in events if e.call is not None)
-    if not program.dims:
-        return Arena(
-            offsets, scratch, tuple(buffers), plan, steps, bases, guard, states=states, io=rooms,
-            on_host=swapped.offsets, host_size=swapped.size,
-        )  # fmt: skip
-    order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
-    below = stacked(order, plan, reuse=reuse)
+    arena = Arena(
+        offsets, scratch, tuple(buffers), plan, steps, bases, guard, states=states, io=rooms,
+        on_host=swapped.offsets, host_size=swapped.size,
+    )  # fmt: skip
+    return _with_sizes(arena, extents, reuse) if program.dims else arena
+
+
+def _with_sizes(arena: Arena, extents: Mapping[str, int], reuse: bool) -> Arena:
+    """Return the arena with what places its buffers in a run that decides their extents."""
+    order = sorted(arena.buffers, key=lambda b: (arena.plan.offsets[b.name], b.name))
+    below = stacked(order, arena.plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
     number = {b.name: k for k, b in enumerate(order)}
-    return Arena(
-        offsets, scratch, tuple(buffers), plan, steps, bases, guard,
-        tuple(extents[b.name] + 2 * guard for b in order), below, states,
-        number={v: number[place(v)] for v in offsets},
+    return replace(
+        arena, sizes=tuple(extents[b.name] + 2 * arena.guard for b in order), below=below,
+        number={v: number[arena.bases[v]] for v in arena.offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _lived(
+    name: str, size: int, alignment: int, uses: Sequence[Event]
+) -> tuple[Buffer, Lane | None]:
+    """Return a buffer, and the lane that its life is one of."""
+    first, last, lane = _life(uses)
+    call = uses[0].call
+    scratch_of = call.node.outputs[0] if call and name == _scratch_key(call) else ""
+    return Buffer(name, size, first, last, alignment, scratch_of), lane
+
+
+def _named(program: Program, events: Sequence[Event]) -> list[str]:
+    """Return the values that calls name, and the bases of those that begin where the data say.
+
+    These are written at an offset from their base.
+    """
+    named = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
+    moving = [program.base(v) for v in named if is_data_dependent(program.byte_offset(v))]
+    return [*named, *moving]
 
 
 def _uses(
