@@ -105,6 +105,9 @@ def plan_within(
             where=options.asked("memory_budget"), code="E10013",
             hint=f"{_way_out(options, plain.program)}; {_bytes_text(plain)}",
         )  # fmt: skip
+    if budget.in_pool and budget.bytes(best) > budget.in_pool:
+        pool = options.asked("gpu_pool")
+        report(f"{budget.text(best)}, more than the {budget.in_pool} that {pool} leaves it")
     recomputed = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
     if recomputed:
         report(one_line(f"recomputed: {', '.join(recomputed)}"))

@@ -104,6 +104,9 @@ def test_a_pool_is_a_limit(model: Path) -> None:
     assert less.program.on_host
     assert less.arena.plan.size + others < whole
     assert not project(model, gpu_swap=True, gpu_pool="all").program.on_host
+    said: list[str] = []
+    least = project(model, said, gpu_swap=True, gpu_pool=str(others + 512)).arena.plan.size
+    assert f"the arena needs {least} bytes, more than the 512 that --gpu_pool leaves it" in said
     assert not project(model, gpu_pool=str(whole - 1)).program.on_host
 
 
