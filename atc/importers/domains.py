@@ -12,6 +12,8 @@ STANDARD = "ai.onnx"
 """The other name of the standard's domain, which is '' for short: nodes have the short one."""
 STOPS_GRADIENT = ("atc.training", "StopGradient")
 """Written on an Identity (key and value of its metadata) through which no gradient goes."""
+PARAMETERS = "atc.parameters"
+"""Where a model's metadata has the names of weights that are no settings of layers, a line each."""
 
 
 def resolve_domains(model: onnx_ir.Model, file: str) -> None:

@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-import onnx_ir
 import torch
 
 from atc.api import compile as compile_file
@@ -19,7 +18,7 @@ from atc.errors import UnsupportedError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
-from atc.pytorch.training import captured, complete
+from atc.pytorch.training import captured, complete, is_training_norm
 from atc.pytorch.translations import TRANSLATIONS
 from atc.pytorch.written_out import write_out
 
@@ -50,7 +49,7 @@ def export(
                 program = _translated(graph, inputs, dynamic_shapes)
             else:
                 program = _inference(module, inputs, dynamic_shapes)
-                _refuse_masks(program)
+                _refuse_training(program)
             program.save(path)
             return axes_of(program)
     except UnsupportedError:
@@ -63,16 +62,37 @@ def export(
         ) from error
 
 
-def _refuse_masks(program: torch.onnx.ONNXProgram) -> None:
-    """Raise UnsupportedError for a Dropout in training, which would keep one mask for all runs."""
-    for node in program.model.graph.all_nodes():
-        mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
-        known = onnx_ir.convenience.get_const_tensor(mode) if mode is not None else None
-        if mode is not None and (known is None or known.numpy().any()):
-            raise UnsupportedError(
-                "a dropout in training would drop the same elements in all runs",
-                where=node.name or "", hint="call eval() before; atc.training_step trains with it",
-            )  # fmt: skip
+def _refuse_training(program: torch.onnx.ONNXProgram) -> None:
+    """Raise UnsupportedError for layers that compute something else in training than in runs.
+
+    A Dropout would keep one mask for all runs, and the exporter takes a batch norm's running
+    statistics where the module takes the batch's.
+    """
+    assert program.exported_program is not None
+    for module in program.exported_program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            what = ""
+            if _is_dropout(node):
+                what = "a dropout in training would drop the same elements in all runs"
+            elif is_training_norm(node):
+                what = "a batch norm in training takes the statistics of the batch"
+            if what:
+                raise UnsupportedError(what, where=node.name, hint="call eval() before; "
+                                       "atc.training_step trains with it")  # fmt: skip
+
+
+def _is_dropout(node: torch.fx.Node) -> bool:
+    """Return whether a node draws a dropout's mask: some are made of other random numbers.
+
+    Those between recurrent layers are drawn by an operator that no function of Python's calls.
+    """
+    if node.target is torch.ops.aten.native_dropout.default:
+        return node.args[2] is not False
+    random = isinstance(node.target, torch._ops.OpOverload) and (
+        torch.Tag.nondeterministic_seeded in node.target.tags
+    )
+    caller = node.meta.get("torch_fn", ("", ""))[1]
+    return random and ("dropout" in caller or caller.startswith("OpOverload.bernoulli"))
 
 
 def _step(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.onnx.ONNXProgram:

@@ -16,6 +16,7 @@ import onnx_ir
 import torch
 
 from atc.errors import UnsupportedError
+from atc.importers.domains import PARAMETERS
 
 _DOMAIN = "atc.training"
 _ATEN = torch.ops.aten
@@ -99,15 +100,18 @@ def complete(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
             result.op_type, result.domain = "StopGradient", _DOMAIN
         elif node.target is _ATEN.embedding.default and len(node.args) > 2 and node.args[2] >= 0:
             _hold_padding(graph, result, node.args[2])
-        elif _is_training_norm(node):
+        elif is_training_norm(node):
             kept.update(_let_train(result))
     trained = {n for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
     for name in {*graph.initializers} - trained - kept:
         _make_constant(graph, name)
+    program.model.metadata_props[PARAMETERS] = "\n".join(
+        sorted(trained.intersection(graph.initializers))
+    )
 
 
-def _is_training_norm(node: torch.fx.Node) -> bool:
-    """Return whether a result is the first of a batch norm in training."""
+def is_training_norm(node: torch.fx.Node) -> bool:
+    """Return whether a result is the first of a batch norm in training, with statistics to keep."""
     args = node.args
     if node.target not in _NORMS:  # those of several results have nodes that take each
         if not args or not isinstance(args[0], torch.fx.Node) or args[1:] != (0,):

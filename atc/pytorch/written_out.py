@@ -13,7 +13,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch._decomp import get_decompositions
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -43,9 +45,14 @@ def write_out(program: torch.export.ExportedProgram) -> bool:
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in [*module.graph.nodes]:
+            if node.target in _OF_EXTENTS and _is_double(node):
+                found |= _widen_extents(module.graph, node)
             fault = _FAULTS.get(node.target) if node.op == "call_function" else None
             if fault and fault.differs(_arguments(node)):
                 _replace(module, node, fault.instead)
+                found = True
+            elif node.target in _ROUNDED and _is_double(node):
+                _replace(module, node, node.target, _ROUNDED)
                 found = True
         module.recompile()
     return found
@@ -58,9 +65,10 @@ def _arguments(node: torch.fx.Node) -> Arguments:
 
 
 def _replace(
-    module: torch.fx.GraphModule, node: torch.fx.Node, instead: Callable[..., Any]
-) -> None:
-    """Put the operations of a function in the place of a node."""
+    module: torch.fx.GraphModule, node: torch.fx.Node, instead: Callable[..., Any],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> None:  # fmt: skip
+    """Put the operations of a function, those that have one decomposed, in the place of a node."""
     operands = [n for n in node.all_input_nodes if isinstance(_value(n), torch.Tensor)]
 
     def run(*tensors: torch.Tensor) -> Any:
@@ -70,8 +78,9 @@ def _replace(
         return instead(*args, **kwargs)
 
     values = [_value(n) for n in operands]
-    with detect_fake_mode(values) or nullcontext():
-        traced = make_fx(run)(*values)
+    plain = torch.backends.mkldnn.flags(enabled=False)  # its recurrent layers aren't exported
+    with plain, detect_fake_mode([*values, _value(node)]) or nullcontext():
+        traced = make_fx(run, decompositions)(*values)
     places = [n for n in traced.graph.nodes if n.op == "placeholder"]
     for name, tensor in [*traced.named_buffers(), *traced.named_parameters()]:
         module.register_buffer(name, tensor)
@@ -93,6 +102,27 @@ def _replace(
 
 def _value(node: torch.fx.Node) -> Any:
     return node.meta.get("val")
+
+
+def _is_double(node: torch.fx.Node) -> bool:
+    """Return whether a result is of float64."""
+    value = _value(node)
+    results = value if isinstance(value, (tuple, list)) else [value]
+    return any(isinstance(r, torch.Tensor) and r.dtype is torch.float64 for r in results)
+
+
+def _widen_extents(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
+    """Make tensors of float64 of the extents beside one; returns whether there are any."""
+    symbolic = (torch.SymInt, torch.SymFloat)
+    extents = [n for n in node.all_input_nodes if isinstance(_value(n), symbolic)]
+    for extent in extents:
+        with graph.inserting_before(node):
+            made = graph.call_function(_ATEN.scalar_tensor.default, (extent,),
+                                       {"dtype": torch.float64})  # fmt: skip
+        with detect_fake_mode([_value(node)]) or nullcontext():
+            made.meta["val"] = torch.empty((), dtype=torch.float64)
+        node.replace_input_with(extent, made)
+    return bool(extents)
 
 
 # ---- what is computed instead --------------------------------------------------------------------
@@ -172,6 +202,44 @@ def _products(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) ->
     return rows.prod(-1).movedim(-1, dim)
 
 
+def _exact(number: float, like: torch.Tensor) -> torch.Tensor:
+    """Return a number as a tensor of another's type."""
+    return torch.full((), number, dtype=like.dtype, device=like.device)
+
+
+def _is_rounded(number: Any) -> bool:
+    return isinstance(number, float) and float(np.float32(number)) != number
+
+
+def _arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype, **_: Any) -> torch.Tensor:
+    if not any(_is_rounded(n) for n in (start, end, step)):
+        return NotImplemented
+    places = torch.arange(math.ceil((end - start) / step))
+    return places.to(dtype) * step + start
+
+
+def _linspace(
+    start: float, end: float, steps: int, *, dtype: torch.dtype, **_: Any
+) -> torch.Tensor:
+    """Return numbers that begin and end with the given ones, each half counted from its end."""
+    places, step = torch.arange(steps).to(dtype), (end - start) / max(steps - 1, 1)
+    first = places < max(steps // 2, 1)
+    return torch.where(first, places * step + start, end - (steps - 1 - places) * step)
+
+
+def _logspace(
+    start: float, end: float, steps: int, base: float = 10.0, **more: Any
+) -> torch.Tensor:
+    exponents = _linspace(start, end, steps, **more)
+    return _exact(base, exponents) ** exponents
+
+
+def _distances(a: torch.Tensor, b: torch.Tensor, p: float = 2, *_: Any) -> torch.Tensor:
+    """Return the distances of all rows of one matrix from all of another."""
+    norm: torch.Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
+    return norm
+
+
 def _scattered_mean(
     x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *,
     include_self: bool = True,
@@ -205,6 +273,11 @@ def _other_ratio(a: Arguments) -> bool:
     return not a["align_corners"] and any(s and abs(n * s - m) > 1e-6 * m for n, m, s in pairs)
 
 
+def _drops(a: Arguments) -> bool:
+    """Return whether a recurrent layer has a dropout between its layers."""
+    return bool(a["dropout"] and a["train"] and a["num_layers"] > 1)
+
+
 def _refused(what: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise UnsupportedError(f"torch.onnx would change it: {what}")
@@ -224,12 +297,16 @@ _FAULTS: Mapping[Any, _Fault] = {
     _ATEN.avg_pool2d.default: _Fault(lambda a: a["divisor_override"], _pooled),
     _ATEN.avg_pool3d.default: _Fault(lambda a: a["divisor_override"], _pooled),
     _ATEN.lstm.input: _Fault(
-        lambda a: _value(a["hx"][0]).shape[-1] != _value(a["hx"][1]).shape[-1],
+        lambda a: _value(a["hx"][0]).shape[-1] != _value(a["hx"][1]).shape[-1] or _drops(a),
         _ATEN.lstm.input,
     ),
+    **{
+        op: _Fault(lambda a: _drops(a), op)
+        for op in (_ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input)
+    },
     _ATEN.scaled_dot_product_attention.default: _Fault(
         lambda a: a["dropout_p"] or (a["scale"] or 0) < 0 or a["attn_mask"] is not None
-        or _value(a["query"]).dim() != 4,
+        or _value(a["query"]).dim() != 4 or _value(a["query"]).dtype is torch.float64,
         _attention,
     ),
     **{
@@ -250,7 +327,42 @@ _FAULTS: Mapping[Any, _Fault] = {
         lambda _: True,
         lambda size, _, *, dtype=None, **__: torch.zeros(size, dtype=dtype),
     ),
+    _ATEN.cdist.default: _Fault(lambda _: True, _distances),
+    _ATEN._cdist_forward.default: _Fault(lambda _: True, _distances),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
     **{op: _Fault(lambda _: True, function) for op, function in BACKWARD.items()},
 }  # fmt: skip
 """The operators of which some arguments, or some numbers, become others."""
+
+_OF_EXTENTS = frozenset((
+    _ATEN.add.Tensor, _ATEN.div.Tensor, _ATEN.mul.Tensor, _ATEN.sub.Tensor,
+))  # fmt: skip
+"""Operators that may have an open extent as an operand, which the exporter makes a float32 of."""
+
+_ROUNDED: Mapping[Any, Callable[..., Any]] = {
+    _ATEN.arange.start_step: _arange,
+    _ATEN.linspace.default: _linspace,
+    _ATEN.logspace.default: _logspace,
+    _ATEN.log2.default: lambda x: x.log() / math.log(2),
+    _ATEN.log10.default: lambda x: x.log() / math.log(10),
+    _ATEN.pow.Scalar: lambda x, y: _exact(x, y) ** y,
+    _ATEN.pow.Tensor_Scalar: lambda x, y: x ** _exact(y, x) if _is_rounded(y) else NotImplemented,
+    _ATEN.sinc.default: lambda x: torch.where(x == 0, 1.0, (x * math.pi).sin() / (x * math.pi)),
+    **{
+        op: op.decompose for op in (
+            _ATEN.batch_norm.default, _ATEN.group_norm.default, _ATEN.instance_norm.default,
+            _ATEN.layer_norm.default, _ATEN.rms_norm.default,
+        )
+    },
+    **get_decompositions([
+        getattr(_ATEN, name) for name in (
+            "add", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
+            "deg2rad", "elu", "fill", "gelu", "hardshrink", "hardsigmoid", "hardswish",
+            "hardtanh", "leaky_relu", "lerp", "linalg_vector_norm", "logit", "masked_fill",
+            "native_batch_norm", "_native_batch_norm_legit_no_training",
+            "native_group_norm", "native_layer_norm", "new_full", "rad2deg", "rsub", "selu",
+            "softplus", "softshrink", "sub", "threshold",
+        )
+    ]),
+}  # fmt: skip
+"""What decomposes operators whose numbers the exporter rounds to float32, of float64 as well."""

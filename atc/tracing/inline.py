@@ -15,7 +15,7 @@ from onnx.version_converter import ConvertError, convert_version
 
 from atc.convert import load_model
 from atc.errors import ModelError, UnsupportedError, one_line
-from atc.importers.domains import STOPS_GRADIENT
+from atc.importers.domains import PARAMETERS, STOPS_GRADIENT
 from atc.options.options import Options
 from atc.tracing.parameter import Parameter
 from atc.tracing.recording import OPSET, OWN, RANDOM, Array
@@ -39,7 +39,7 @@ class Model:
 
     `weights` are its initializers, `inputs` the inputs that aren't any of these, `trainable` the
     names of the weights that can have a gradient, `halves` of those that are too short to be
-    updated by small steps.
+    updated by small steps, `parameters` of those that the model says are no settings.
     """
 
     proto: onnx.ModelProto
@@ -47,6 +47,7 @@ class Model:
     inputs: tuple[onnx.ValueInfoProto, ...]
     trainable: tuple[str, ...]
     halves: tuple[str, ...]
+    parameters: tuple[str, ...]
 
 
 def read_for_training(options: Options) -> Model:
@@ -84,7 +85,9 @@ def read_for_training(options: Options) -> Model:
         raise UnsupportedError(f"operators of {', '.join(foreign)} aren't trained", where=where)
     floats = _floats(model, weights)
     halves = tuple(n for n in floats if weights[n].dtype.itemsize == 2)
-    return Model(model, weights, inputs, tuple(n for n in floats if n not in halves), halves)
+    parameters = tuple(read.metadata_props.get(PARAMETERS, "").splitlines())
+    trainable = tuple(n for n in floats if n not in halves)
+    return Model(model, weights, inputs, trainable, halves, parameters)
 
 
 def _without_stops(model: onnx.ModelProto) -> set[str]:

@@ -183,14 +183,14 @@ def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Pa
     """
     found: set[str] = set()
     for pattern in patterns:
-        halves = [n for n in read.halves if _names(pattern, n, read.weights[n])]
+        halves = [n for n in read.halves if _names(pattern, n, read)]
         if halves:
             raise ArgumentError(
                 f"weights of {read.weights[halves[0]].dtype} aren't trained: "
                 f"{one_line(', '.join(halves), 100)}", where=where,
                 hint="keep them in float32 and cast them in the model, or name others in trainable",
             )  # fmt: skip
-        named = {n for n in read.trainable if _names(pattern, n, read.weights[n])}
+        named = {n for n in read.trainable if _names(pattern, n, read)}
         if not named:
             there = one_line(", ".join(read.trainable), 200)
             raise ArgumentError(f"trainable '{one_line(pattern, 60)}' names no weights",
@@ -201,9 +201,10 @@ def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Pa
     return {n: Parameter(read.weights[n], name=n) for n in read.trainable if n in found}
 
 
-def _names(pattern: str, name: str, weight: Array) -> bool:
-    """Return whether a pattern matches a weight: a scalar must be named exactly."""
-    return pattern == name or (weight.ndim > 0 and fnmatchcase(name, pattern))
+def _names(pattern: str, name: str, read: Model) -> bool:
+    """Return whether a pattern matches a weight; a scalar that may be a setting by its name alone."""
+    is_weight = read.weights[name].ndim > 0 or name in read.parameters
+    return pattern == name or (is_weight and fnmatchcase(name, pattern))
 
 
 def _label_arrays(labels: Mapping[str, tuple[Any, Sequence[int]]], where: str) -> dict[str, Array]:
@@ -249,6 +250,8 @@ class _Update:
 
     def run(self, loss: Tensor) -> None:
         """Record the backward pass and the update."""
+        if not isinstance(loss, Tensor):
+            raise ArgumentError(f"the loss is {type(loss).__name__}, not a tensor")
         if loss.ndim:
             raise ArgumentError(f"the loss has the shape {[*loss.shape]}", hint="return its mean")
         self.unreached = self.manager.propagate(loss)

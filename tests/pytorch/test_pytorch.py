@@ -206,6 +206,59 @@ def test_numbers_beside_doubles_are_doubles(tmp_path: Path) -> None:
     torch.testing.assert_close(found, function(x), rtol=1e-15, atol=0)
 
 
+IN_DOUBLE: dict[str, Callable[[Any], Any]] = {
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "elu": lambda x: F.elu(x, 0.3),
+    "celu": lambda x: F.celu(x, 0.3), "selu": F.selu, "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish, "hardtanh": lambda x: F.hardtanh(x, -0.1, 0.3),
+    "softplus": lambda x: F.softplus(x, 1.3), "gelu": F.gelu,
+    "tanh of gelu": lambda x: F.gelu(x, approximate="tanh"),
+    "layer_norm": lambda x: F.layer_norm(x * 1e-3, (8,)),
+    "group_norm": lambda x: F.group_norm(x.reshape(1, 4, 2) * 1e-3, 2),
+    "rms_norm": lambda x: F.rms_norm(x, (8,), eps=0.1),
+    "addmm": lambda x: torch.addmm(x, x[:, None], x[None], beta=0.3, alpha=0.7),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3),
+    "alpha": lambda x: torch.add(x, x, alpha=0.1) - torch.sub(x, x, alpha=0.7),
+    "powers": lambda x: 0.3**x + (x * x + 1) ** 0.3 + x**2 + x.norm(1.7),
+    "ranges": lambda x: x * torch.linspace(0.1, 0.7, 8, dtype=x.dtype)
+    + torch.arange(0, 0.8, 0.1, dtype=x.dtype) + torch.logspace(0.1, 0.7, 8, dtype=x.dtype),
+    "logarithms": lambda x: (x * x + 1).log2() + (x * x + 1).log10(),
+    "sinc": torch.sinc, "degrees": lambda x: torch.rad2deg(x) - torch.deg2rad(x),
+    "filled": lambda x: x.masked_fill(x > 0, 0.1) + x.new_full((8,), 0.3),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 1, 4, 2)] * 3, scale=0.3),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_functions_of_doubles_are_doubles(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        return tuple(f(x) for f in IN_DOUBLE.values())
+
+    x = torch.linspace(-2, 2.2, 8, dtype=torch.float64)
+    compile_module(Function(function), (x,), tmp_path / "net", target="c99")
+    results = atc.load(tmp_path / "net")(x.numpy())
+    for name, found, wanted in zip(IN_DOUBLE, results, function(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-15, err_msg=name)
+
+
+def test_extents_beside_doubles_are_doubles(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        return x.sum((0, 2)) / (x.shape[0] * x.shape[2]) + x[0, :, 0] * x.shape[0] - x.shape[2]
+
+    x, dims = torch.ones(3, 4, 7, dtype=torch.float64), {0: torch.export.Dim("batch", min=2)}
+    export(Function(function), (x,), tmp_path / "net.onnx", ((dims,),))
+    for n in (2, 5):
+        x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, 4, 7)))
+        found = onnx_result(tmp_path / "net.onnx", (x,))
+        torch.testing.assert_close(found, function(x), rtol=1e-14, atol=1e-14)
+
+
+def test_distances_are_written_out(tmp_path: Path) -> None:
+    x = torch.tensor(X.reshape(8, 12))
+    export(Function(torch.cdist), (x, x[:3] + 1), tmp_path / "net.onnx")
+    found = onnx_result(tmp_path / "net.onnx", (x, x[:3] + 1))
+    torch.testing.assert_close(found, torch.cdist(x, x[:3] + 1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smoothed labels", "divisor", "none by floats"])
 def test_compiled_graphs_keep_what_the_exporter_would_change(name: str) -> None:
@@ -258,11 +311,25 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "net").exists()
 
 
-def test_a_dropout_in_training_is_refused(tmp_path: Path) -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
-    with pytest.raises(UnsupportedError, match=r"a dropout in training .*call eval\(\) before"):
-        compile_module(module, (torch.ones(1, 4),), tmp_path / "net")
-    export(module.eval(), (torch.ones(1, 4),), tmp_path / "net.onnx")
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (lambda: nn.Dropout(0.5), "a dropout in training"),
+        (lambda: nn.Dropout2d(0.5), "a dropout in training"),
+        (lambda: nn.AlphaDropout(0.5), "a dropout in training"),
+        (lambda: nn.FeatureAlphaDropout(0.5), "a dropout in training"),
+        (lambda: nn.GRU(4, 4, 2, dropout=0.5), "a dropout in training"),
+        (lambda: nn.LSTM(4, 4, 2, dropout=0.5), "it is in training|a dropout in training"),
+        (lambda: nn.BatchNorm1d(3), "a batch norm in training"),
+    ],
+    ids=["Dropout", "Dropout2d", "AlphaDropout", "FeatureAlphaDropout", "GRU", "LSTM",
+         "BatchNorm1d"],
+)  # fmt: skip
+def test_what_differs_in_training_is_refused(layer: Any, what: str, tmp_path: Path) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), layer()).train(), torch.ones(2, 3, 4)
+    with pytest.raises(UnsupportedError, match=rf"({what}).*call eval\(\) before"):
+        compile_module(module, (x,), tmp_path / "net")
+    export(module.eval(), (x,), tmp_path / "net.onnx")
 
 
 @pytest.mark.slow

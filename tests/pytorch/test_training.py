@@ -41,20 +41,25 @@ def test_a_module_trains_as_eager_pytorch_does(tmp_path: Path) -> None:
 
 
 class Stopped(nn.Module):  # type: ignore[misc]
-    """What no gradient goes to: `detach`, `no_grad`, buffers, frozen parameters, constants."""
+    """What no gradient goes to: `detach`, `no_grad`, buffers, frozen parameters, constants.
+
+    One goes to a number without axes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
         self.register_buffer("scale", torch.rand(4))
         self.frozen = nn.Parameter(torch.rand(4), requires_grad=False)
+        self.gain = nn.Parameter(torch.tensor(0.7))
 
     def forward(self, x: Any) -> Any:
         h = self.first(x)
         straight = h + (h.round() - h).detach()
         with torch.no_grad():
             held = self.second(straight) * 2
-        return straight * held * self.scale * self.frozen * torch.tensor([1.0, 2, 3, 4]) + h
+        held = held * self.scale * self.frozen * torch.tensor([1.0, 2, 3, 4])
+        return straight * held + h * self.gain
 
 
 class Tied(nn.Module):  # type: ignore[misc]
@@ -199,15 +204,28 @@ def test_what_would_be_trained_as_something_else_is_refused(
     assert torch.autograd.Function.apply == apply
 
 
-@pytest.mark.slow
-def test_attention_drops_weights_in_training(tmp_path: Path) -> None:
-    class Dropping(nn.Linear):  # type: ignore[misc]
-        def forward(self, x: Any) -> Any:
-            y = super().forward(x).reshape(1, 2, 4, 3)
-            return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5)
+class DroppingAttention(nn.Linear):  # type: ignore[misc]
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x).reshape(1, 2, 4, 3)
+        return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5)
 
-    step = atc.training_step(Dropping(3, 3), (ROWS,), tmp_path / "step", loss="square_loss", lr=0.0)
-    label = np.zeros((1, 2, 4, 3), np.float32)
+
+class First(nn.Sequential):  # type: ignore[misc]
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [(lambda: DroppingAttention(3, 3), (1, 2, 4, 3)),
+     (lambda: First(nn.GRU(3, 3, 2, dropout=0.5)), (8, 3)),
+     (lambda: First(nn.LSTM(3, 3, 2, dropout=0.5)), (8, 3))],
+    ids=["attention", "GRU", "LSTM"],
+)  # fmt: skip
+def test_layers_drop_in_training(module: Any, shape: Any, tmp_path: Path) -> None:
+    step = atc.training_step(module(), (ROWS,), tmp_path / "step", loss="square_loss", lr=0.0)
+    label = np.zeros(shape, np.float32)
     assert len({step(ROWS.numpy(), label) for _ in range(4)}) > 1
 
 

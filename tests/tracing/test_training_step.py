@@ -310,6 +310,7 @@ def test_a_state_is_saved_and_loaded(whole: Path, tmp_path: Path) -> None:
         ({"labels": {"a": ("thing", (4,))}}, "labels: data type"),
         ({"loss": lambda y, label: y}, "needs the labels"),
         ({"loss": lambda y, t: y, "labels": {"t": ("int64", (4,))}}, r"has the shape \[4, 3\]"),
+        ({"loss": lambda y: None}, "the loss is NoneType, not a tensor"),
         ({"loss": functional.cross_entropy, "labels": {"t": ("int64", (5,))}}, r"int64 \[5\]"),
         ({"memory_budget": 64, "recompute": "all"}, r"state \(\d+\) need .*more than 64"),
     ],
