@@ -202,7 +202,7 @@ def _trainable(read: Model, patterns: Sequence[str], where: str) -> dict[str, Pa
 
 
 def _names(pattern: str, name: str, read: Model) -> bool:
-    """Return whether a pattern matches a weight; a scalar that may be a setting by its name alone."""
+    """Return whether a pattern matches a weight: its name alone where it may be a setting."""
     is_weight = read.weights[name].ndim > 0 or name in read.parameters
     return pattern == name or (is_weight and fnmatchcase(name, pattern))
 
