@@ -103,6 +103,10 @@ class Machine:
 
 PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
+CACHE_LINE = 64
+"""Bytes."""
+CALL = 12.0
+"""Cycles to enter and leave the function of a tile."""
 
 
 _FLAGS = tuple(f.name for f in fields(Machine) if f.type == "bool")

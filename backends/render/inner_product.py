@@ -25,15 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from atc.backends.machine import Machine
+from atc.backends.machine import CALL, Machine
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 
 PARTS = 3
 """Numbers that a step takes: a pair, and that of a plain product."""
-CALL = 12.0
-"""Cycles to enter and leave a tile."""
 WAIT = 1.1
 """How much longer than the latency a sum waits for the one before."""
 BALANCING = 0.9

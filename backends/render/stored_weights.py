@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atc.backends.kernel import Workload, weight_type
+from atc.backends.machine import CACHE_LINE
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
-CACHE_LINE = 64
-"""Bytes of a cache line."""
 CONVERTED = 0.5
 """Cycles of the arithmetic units to widen a vector of 16-bit numbers by one instruction."""
 BY_HAND = 4.0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from atc.backends.machine import Machine
+from atc.backends.machine import CALL, Machine
 from atc.backends.render.tile_geometry import Geometry, cut_columns, panels, tile_row_counts
 
-CALL = 12.0
-"""Cycles to enter and leave a tile."""
 STEP_LOSS = 0.3
 """Cycles that a step loses to its neighbours."""
 MISSING = 1.15

@@ -15,9 +15,8 @@ from typing import TypeVar
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
-from atc.backends.cpu.conv.cost import CALL
 from atc.backends.kernel import Kernel, Pack, ParamsT, Stripable, StripedParams, Workload
-from atc.backends.machine import Machine
+from atc.backends.machine import CALL, Machine
 from atc.backends.render.axis import plane_axes
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.expr import literal

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
-from atc.backends.cpu.conv.cost import CALL
 from atc.backends.cpu.conv.depthwise import (
     Depthwise,
     Pooling,
@@ -15,7 +14,7 @@ from atc.backends.cpu.conv.depthwise import (
     is_bytes,
 )
 from atc.backends.kernel import KernelParams, Workload
-from atc.backends.machine import Machine
+from atc.backends.machine import CALL, Machine
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import LOADS

@@ -21,7 +21,7 @@ from atc.backends.cpu.conv.blocked import (
 from atc.backends.cpu.conv.cost import image_cycles
 from atc.backends.cpu.conv.word_reads import PairRead, Pixels, WordReads
 from atc.backends.kernel import Workload
-from atc.backends.machine import Machine
+from atc.backends.machine import CACHE_LINE, Machine
 from atc.backends.render.tile_geometry import (
     Geometry,
     geometry,
@@ -33,8 +33,6 @@ from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 
-LINE = 64
-"""Bytes of a cache line."""
 WORD = 4
 """Bytes of a word."""
 UNROLLED = 4
@@ -108,8 +106,8 @@ class Words:
     def lines(self) -> int:
         """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
         size = self.nv * self.g.block * self.g.block * self.joined * self.size // self.per
-        share = size / LINE / tile_count(self.g, self.p)
-        return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
+        share = size / CACHE_LINE / tile_count(self.g, self.p)
+        return -(-size // (CACHE_LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
         """Return the loops over input blocks: first, count, words in each, unrolled ones, and the
@@ -130,7 +128,7 @@ class Words:
 
     def values(self, e: Elements) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them, for the template."""
-        g, line = self.g, LINE * self.per // self.size
+        g, line = self.g, CACHE_LINE * self.per // self.size
         return {
             **tile_values(g, self.p, self.nv, self.together),
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,

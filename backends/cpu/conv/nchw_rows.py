@@ -15,7 +15,6 @@ from math import ceil, prod
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
 from atc.backends.cpu.matmul.cost import (
-    CALL,
     FMA_WAIT,
     Panel,
     Tile,
@@ -26,6 +25,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
+from atc.backends.machine import CALL
 from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.conv.cost import CALL
 from atc.backends.cpu.conv.depthwise import UNROLLED
 from atc.backends.kernel import Kernel, KernelParams, Workload
+from atc.backends.machine import CALL
 from atc.backends.render.axis import Axis, plane_axes
 from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Columns, cut_columns

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams, Tile
-from atc.backends.cpu.conv.cost import CALL
 from atc.backends.kernel import Pack, Workload
+from atc.backends.machine import CALL
 from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.target import Target
 from atc.ir.graph import Array

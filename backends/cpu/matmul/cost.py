@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.backends.kernel import KernelParams
-from atc.backends.machine import PAGE, Machine
+from atc.backends.machine import CACHE_LINE, CALL, PAGE, Machine
 from atc.dims import Dim, is_dynamic, not_equal
 
-CALL = 12.0
-"""Cycles to enter and leave a tile."""
 FMA_WAIT = 1.1
 """How much longer than the FMA's latency a sum waits for the one before."""
 AWAITED = 2.0
@@ -19,8 +17,6 @@ AWAITED = 2.0
 
 BESIDE = 0.2
 """Cycles that a load takes from the products beside it, where rows of A are read in vectors."""
-CACHE_LINE = 64
-"""Bytes."""
 NEAR_STEP, FAR_STEP = 2.0, 15.0
 """Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
 lines of the steps behind it are asked for meanwhile."""

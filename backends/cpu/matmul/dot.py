@@ -12,10 +12,11 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import BESIDE, CALL, FMA_WAIT, Tile, row_tiles
+from atc.backends.cpu.matmul.cost import BESIDE, FMA_WAIT, Tile, row_tiles
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
+from atc.backends.machine import CALL
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes, vector_epilogue

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, Ahead, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import Ahead, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed import UNPACKING
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
 from atc.backends.cpu.matmul.portable import product_rate
 from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.machine import CALL
 from atc.backends.render.expr import load
 from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.vector_expr import lanes

@@ -17,7 +17,6 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
     AHEAD,
-    CALL,
     FMA_WAIT,
     Panel,
     Tile,
@@ -28,7 +27,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.machine import PAGE
+from atc.backends.machine import CALL, PAGE
 from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value

@@ -16,7 +16,6 @@ import numpy as np
 from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
 from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, resets_of, size_of
 from atc.backends.cpu.rnn.portable import (
-    LINE,
     Cut,
     CutParams,
     cut_of,
@@ -27,6 +26,7 @@ from atc.backends.cpu.rnn.portable import (
 )
 from atc.backends.cpu.rnn.vectors import streaming_cycles
 from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
+from atc.backends.machine import CACHE_LINE
 from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.vector_expr import lanes, vectorisable
 from atc.backends.target import Target
@@ -141,7 +141,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         """Rows of h for each partition; behind them what all share: the h of a step and of the next
         one for parts of units, the reset h and the sums that its cells wait with."""
         op, cut = w.op, self.cut(w, params, target)
-        own = padded(self.taken(w, params, target), LINE // 4)
+        own = padded(self.taken(w, params, target), CACHE_LINE // 4)
         shared = (2 * (cut.units > 1) + resets_of(op)) * max_value(size_of(op))
         return 4 * (cut.partitions * own + shared)
 
@@ -157,7 +157,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         reverse = [c.reverse for c in op.cells]
         return {
             "op": op, "lanes": lane, "units": units, "phases": phases, "panels": panels,
-            "own": padded(self.taken(w, params, target), LINE // 4), "size": size_of(op),
+            "own": padded(self.taken(w, params, target), CACHE_LINE // 4), "size": size_of(op),
             "begins": [groups * sum(panels[:k]) for k in range(len(panels))],
             "weights": groups * sum(panels), "sides": cut.sides, "parts": cut.units,
             "partitions": cut.partitions, "block": cut.block, "rows": rows, "row_parts": cut.rows,

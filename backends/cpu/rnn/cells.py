@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atc.backends.cpu.rnn.portable import LINE, Cut
+from atc.backends.cpu.rnn.portable import Cut
+from atc.backends.machine import CACHE_LINE
 from atc.backends.render.expr import address, behind
 from atc.backends.render.vector_expr import render_vector
 from atc.ir.expr import Expr, Input, walk
@@ -139,7 +140,7 @@ def _asked(op: Recurrent, units: Units) -> list[int]:
     """Return where the lines of a group's inputs lie, from the group's first unit on."""
     read = {offset for name, offset in units.used if name == "given"}
     inside = units.group if op.hidden % units.group == 0 else 1
-    return sorted(at + k for at in read for k in range(0, inside, LINE // 4))
+    return sorted(at + k for at in read for k in range(0, inside, CACHE_LINE // 4))
 
 
 def _over(op: Recurrent, cut: Cut, last: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from atc.backends.kernel import Kernel, KernelParams, Pack, Splittable, Workload, WorkSplit
-from atc.backends.machine import Machine
+from atc.backends.machine import CACHE_LINE, Machine
 from atc.backends.render.expr import literal
 from atc.backends.render.recurrent import formulas, places
 from atc.backends.target import Target
@@ -21,8 +21,6 @@ COLUMNS = 16
 """Units whose products are summed together: one cache line of floats."""
 
 
-LINE = 64
-"""Bytes of a line of the cache."""
 
 
 def padded(columns: int, width: int) -> int:
@@ -173,7 +171,7 @@ class ScratchLayout:
         parted, reset = cut.units > 1, op.cells[0].reset is not None
         results = shares(op, cut.block, width) * (states if parted and reset else 1)
         own = results + op.hidden + (-(-op.hidden // itemsize) if op.scales else 0)
-        own = padded(own, LINE // itemsize) if cut.partitions > 1 else own
+        own = padded(own, CACHE_LINE // itemsize) if cut.partitions > 1 else own
         return ScratchLayout(results, own, (2 + reset) * states * op.hidden if parted else 0)
 
     def elements(self, cut: Cut) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL
 from atc.backends.cpu.rnn.portable import (
     Cut,
     CutParams,
@@ -24,7 +23,7 @@ from atc.backends.cpu.rnn.portable import (
     work_split_of,
 )
 from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
-from atc.backends.machine import Machine
+from atc.backends.machine import CALL, Machine
 from atc.backends.render.recurrent import places
 from atc.backends.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.target import Target
