@@ -46,6 +46,7 @@ CASES = {
     "strided": Case(16, 16, 3, 2, 1, size=11),
     "first": Case(3, 16, 5, 2, 2, zero=113, size=12),
     "signed": Case(16, 24, 3, pad=1, x=np.int8, y=np.int8, zero=-128),
+    "windows in padding": Case(16, 24, 1, pad=3, x=np.int8, y=np.int8, zero=-128, size=4),
     "signed, padded": Case(16, 24, 3, pad=1, x=np.int8, y=np.int8, zero=-3),
     "grouped": Case(32, 64, 3, pad=1, group=2, per=False),
     "depthwise": Case(33, 33, 3, pad=1, group=33, zero=5),
