@@ -48,6 +48,8 @@ class Library:
         self.run_tensors = self.function("run_tensors")
         self.set_shapes = self._optional("set_input_shapes")
         """What says the inputs' shapes, where they have ranges."""
+        self.output_shape = self._optional("output_shape")
+        """What says the outputs' shapes then."""
         self.release = self._optional("release")
         """What gives back the memory that a context has on a GPU."""
         self.run_device = self._optional("run_device_tensors")
@@ -59,13 +61,16 @@ class Library:
         self.shapes_set = 0
         """How often shapes were set, which finds that out."""
         self.inputs, self.outputs = self.tensors("input"), self.tensors("output")
-        self._reads, self._writes = _slots(self.inputs), _slots(self.outputs)
+        fixed = self.set_shapes is None
+        self._reads = [(k, t.dtype, t.shape if fixed else None) for k, t in enumerate(self.inputs)]
+        self._writes = [t.dtype for t in self.outputs]
+        self._fixed = [t.shape for t in self.outputs] if fixed else None
+        """The outputs' shapes where no input has ranges."""
         every = (*self.inputs, *self.outputs)
-        own = all(t.dtype.isbuiltin == 1 and not t.cell for t in every)
-        self.is_direct = own and self.set_shapes is None
-        """Whether `run_directly` may be asked: fixed shapes, and types of numpy's own."""
+        self.is_direct = all(t.dtype.isbuiltin == 1 and not t.cell for t in every)
+        """Whether `run_directly` may be asked: types of numpy's own."""
         sizes = (prod(t.shape) * t.dtype.itemsize for t in every)
-        self.copies = self.is_direct and sum(sizes) <= SMALL
+        self.copies = self.is_direct and fixed and sum(sizes) <= SMALL
         """Whether it copies the arrays to and from the context's own."""
         self.weights = self._weights(weights)
         self.state_size = self._state_size()
@@ -200,7 +205,8 @@ class Library:
         """Run once, as `run` does, on arrays that can be read where they lie.
 
         Returns new outputs; None, and nothing is run, for other inputs. In small networks what
-        Python does takes most of a call: all of it is in this function, and no more than it must.
+        Python does takes most of a call, and where a run reads more memory than the caches hold
+        none of it is in them: all of it is in this function, and no more than it must.
         """
         if len(inputs) != len(self._reads):
             return None
@@ -208,25 +214,34 @@ class Library:
         try:
             if context.own is not None:
                 return context.own.run(inputs)
-            arguments, buffer = context.arguments, context.buffer
-            _, read, written = arguments
+            _, read, written = context.arguments
+            buffer = context.buffer
             for k, dtype, shape in self._reads:
                 array = inputs[k]
-                if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                if type(array) is not np.ndarray or array.dtype != dtype:
+                    return None
+                if shape is not None and array.shape != shape:
                     return None
                 flags = array.flags
                 if not (flags.c_contiguous and flags.aligned):
                     return None
                 read[k] = buffer(array)
+            shapes = self._fixed
+            if shapes is None:
+                try:
+                    shapes = context.shapes_for(inputs)
+                except ValueError:
+                    return None  # who checks the inputs one by one says which it is
             outputs = []
-            for k, dtype, shape in self._writes:
-                array = np.empty(shape, dtype)
+            for k, dtype in enumerate(self._writes):
+                array = np.empty(shapes[k], dtype)
                 written[k] = buffer(array)
                 outputs.append(array)
+            arguments = context.arguments
             status = self.run_tensors(*arguments)
             if status:
                 raise self.error(status, arguments[0])
-            return outputs
+            return outputs if self._fixed is not None else context.filled(outputs)
         finally:
             self.idle.append(context)
 
@@ -251,10 +266,6 @@ class _OneContext:
             self._context = context
         else:
             self._used.release()
-
-
-def _slots(tensors: Sequence[Tensor]) -> list[tuple[int, np.dtype[Any], tuple[int, ...]]]:
-    return [(k, t.dtype, t.shape) for k, t in enumerate(tensors)]
 
 
 @dataclass(frozen=True)
@@ -305,6 +316,14 @@ class Context:
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs, self._outputs = self._tables()
+        ranks = [len(t.shape) for t in library.inputs]
+        extents = [ffi.new("int64_t[]", max(rank, 1)) for rank in ranks]
+        self._extents = [*zip(extents, ranks, strict=True)]
+        """Where C reads the inputs' shapes, and their ranks."""
+        self._shapes = ffi.new("int64_t *[]", extents) if extents else ffi.NULL
+        self._made = [(ffi.new("int64_t[]", max(len(t.shape), 1)), len(t.shape))
+                      for t in library.outputs]  # fmt: skip
+        """Where C writes the outputs' shapes, and their ranks."""
         self._context = ffi.new("uint64_t[]", library.function("context_size")() // 8 + 1)
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
         self.arguments = (self._context, self._inputs, self._outputs)
@@ -384,11 +403,14 @@ class Context:
 
     def filled(self, outputs: Sequence[Array]) -> list[Array]:
         """Return the outputs in the shapes that the run gave them."""
-        shapes = self.shapes_made([a.shape for a in outputs])
-        return [
-            a if a.shape == s else a.reshape(-1)[: prod(s)].reshape(s)
-            for a, s in zip(outputs, shapes, strict=True)
-        ]
+        if self._library.set_shapes is None:
+            return [*outputs]
+        found = []
+        for k, array in enumerate(outputs):
+            shape = self._output_shape(k)
+            same = array.shape == shape
+            found.append(array if same else array.reshape(-1)[: prod(shape)].reshape(shape))
+        return found
 
     def shapes_made(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the shapes that a run gave its outputs, whose `shapes` were known before."""
@@ -400,7 +422,7 @@ class Context:
         library = self._library
         if library.set_shapes is None:
             return [t.shape for t in library.outputs]
-        key = tuple(a.shape for a in inputs)
+        key = tuple([a.shape for a in inputs])
         plan = self._plans.get(key)
         if plan is None:
             if self._plans:
@@ -412,7 +434,7 @@ class Context:
             self._plans.move_to_end(key)
             self._context = plan.context
         self.arguments = (self._context, self._inputs, self._outputs)
-        return [*plan.outputs]
+        return plan.outputs
 
     def _copied(self) -> Any:
         """Return a C context on the same arena; such networks have no threads that know it."""
@@ -425,20 +447,21 @@ class Context:
         """Set the shapes in the C context; returns the largest outputs of these inputs."""
         library = self._library
         library.shapes_set += 1
-        given = [library.ffi.new("int64_t[]", [*a.shape] or [0]) for a in inputs]
-        status = library.set_shapes(self._context, given or library.ffi.NULL)
+        for k, (extents, rank) in enumerate(self._extents):
+            extents[0:rank] = inputs[k].shape  # ValueError for another rank
+        status = library.set_shapes(self._context, self._shapes)
         if status:
             shown = ", ".join(str(list(a.shape)) for a in inputs)
             raise ValueError(f"{library.error(status)}: {shown}")
         return [self._output_shape(k) for k in range(len(library.outputs))]
 
     def _output_shape(self, index: int) -> tuple[int, ...]:
-        rank = len(self._library.outputs[index].shape)
-        shape = self._library.ffi.new("int64_t[]", max(rank, 1))
-        status = self._library.function("output_shape")(self._context, index, shape)
+        library = self._library
+        shape, rank = self._made[index]
+        status = library.output_shape(self._context, index, shape)
         if status:
-            raise self._library.error(status)
-        return tuple(shape[0:rank])
+            raise library.error(status)
+        return tuple(library.ffi.unpack(shape, rank))
 
     def _pointer(self, array: Array) -> Any:
         try:

@@ -250,6 +250,42 @@ def test_arrays_of_the_right_type_and_shape_take_the_short_way(
     assert len(net._open().idle) == 1
 
 
+def test_ranges_of_shapes_take_the_short_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs have the shapes that a run gives them: `few` is as long as `keep` says."""
+
+    def long_way(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError("the long way")
+
+    nodes = [helper.make_node("Neg", ["x"], ["y"]),
+             helper.make_node("Compress", ["x", "keep"], ["few"], axis=0)]  # fmt: skip
+    inputs = [("x", F32, ("n", 3)), ("keep", TensorProto.BOOL, ("n",))]
+    model = make_model(nodes, inputs, [("y", F32, ("n", 3)), ("few", F32, (None, 3))])
+    onnx.save(model, tmp_path / "m.onnx")
+    folder = tmp_path / "net"
+    atc.compile(tmp_path / "m.onnx", folder, target="c99", input_shape="x:1~2000,3;keep:1~2000")
+    random = np.random.default_rng(0)
+    with atc.load(folder) as net:
+        with monkeypatch.context() as patched:
+            patched.setattr("atc.runtime.network.listed_inputs", long_way)
+            for rows in (1, 2000, 7, 7, 1):
+                x = random.normal(size=(rows, 3)).astype(np.float32)
+                keep = random.random(rows) < 0.5
+                for kept in (keep, ~keep):
+                    y, few = net(x, kept)
+                    np.testing.assert_array_equal(y, -x)
+                    np.testing.assert_array_equal(few, x[kept])
+                for awkward in (x.tolist(), x.astype(np.float64), x[0], x[:0], x[:, :2]):
+                    with pytest.raises(AssertionError, match="the long way"):
+                        net(awkward, keep)
+        with pytest.raises(ValueError, match=r"'x' must have a shape in \[1~2000, 3\]"):
+            net(x[0], keep)
+        with pytest.raises(ValueError, match=r"\[7, 3\], \[1\]"):
+            net(np.ones((7, 3), np.float32), keep)
+        np.testing.assert_array_equal(net(x, keep)[1], x[keep])
+
+
 @pytest.mark.parametrize("case", ["transposed", "strided", "misaligned", "numbers"])
 def test_awkward_inputs_are_copied(case: str, single: Network) -> None:
     match case:
