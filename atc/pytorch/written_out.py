@@ -263,14 +263,108 @@ def _product(add: str) -> Callable[..., torch.Tensor]:
     return alone
 
 
+def _axes(a: Arguments) -> list[tuple[Any, Any, float | None]]:
+    """Return the extents of a resized image's axes before and after, and the scales given."""
+    shape = _image(a).shape[2:]
+    scales = a.get("scale_factors") or [s for name, s in a.items() if name.startswith("scales")]
+    scales = scales or [None] * len(shape)
+    made = a["output_size"] or [math.floor(n * s) for n, s in zip(shape, scales, strict=True)]
+    return [*zip(shape, made, scales, strict=True)]
+
+
+def _image(a: Arguments) -> torch.Tensor:
+    image: torch.Tensor = _value(a.get("input") or a["self"])
+    return image
+
+
 def _other_ratio(a: Arguments) -> bool:
     """Return whether a resized image's sizes have another ratio than the scale that was given."""
-    sizes = a["output_size"]
-    scales = a.get("scale_factors") or (a.get("scales_h"), a.get("scales_w"))
-    image = _value(a.get("input") or a["self"]).shape[-2:]
-    made = sizes or [int(n * s) for n, s in zip(image, scales, strict=True)]
-    pairs = zip(image, made, scales, strict=True)
-    return not a["align_corners"] and any(s and abs(n * s - m) > 1e-6 * m for n, m, s in pairs)
+    return not a["align_corners"] and any(s and abs(n * s - m) > 1e-6 * m for n, m, s in _axes(a))
+
+
+def _other_size(a: Arguments) -> bool:
+    """Return whether an axis has another extent when a scale is rounded to float32."""
+    single = np.float32
+    return any(s and isinstance(n, int) and int(single(s) * single(n)) != m for n, m, s in _axes(a))
+
+
+def _other_pixels(a: Arguments) -> bool:
+    """Return whether the nearest pixels are others where places are divided by a scale.
+
+    PyTorch multiplies them by its reciprocal, and either one is rounded.
+    """
+    single = np.float32
+    for n, m, s in _axes(a):
+        if isinstance(n, int) and isinstance(m, int):
+            places = np.arange(m, dtype=single)
+            factor, divisor = single(1 / s if s else n / m), single(s or m / n)
+            if (np.floor(places * factor) != np.floor(places / divisor)).any():
+                return True
+    return _other_size(a)
+
+
+def _rounded_places(a: Arguments) -> bool:
+    """Return whether places between pixels, or the size, depend on a scale that is rounded."""
+    double = _image(a).dtype is torch.float64
+    return _other_size(a) or (double and any(_is_rounded(s) for _, _, s in _axes(a)))
+
+
+def _strided(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> torch.Tensor:
+    """Return a view of a tensor's memory, which the exporter takes for that of one in order."""
+    if _is_whole(x, size, stride, offset):
+        return x.clone()
+    return _memory(x).as_strided(size, stride, _offset(x, offset))
+
+
+def _strided_scatter(
+    x: torch.Tensor, src: torch.Tensor, size: Sequence[int], stride: Sequence[int],
+    offset: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return a tensor with another in a view of its memory."""
+    if _is_whole(x, size, stride, offset):
+        return src.clone()
+    memory, order = _memory(x), _order(x)
+    places = torch.arange(x.numel()).as_strided(size, stride, _offset(x, offset))
+    made = memory.flatten().scatter(0, places.flatten(), src.flatten()).reshape(memory.shape)
+    return made.permute([order.index(axis) for axis in range(x.dim())])
+
+
+def _is_whole(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> bool:
+    """Return whether a view of a tensor's memory is the tensor."""
+    return tuple(size) == tuple(x.shape) and _offset(x, offset) == 0 and all(
+        n == 1 or s == t for n, s, t in zip(size, stride, x.stride(), strict=True)
+    )  # fmt: skip
+
+
+def _offset(x: torch.Tensor, offset: int | None) -> int:
+    return 0 if offset is None else offset - x.storage_offset()
+
+
+def _order(x: torch.Tensor) -> list[int]:
+    """Return a tensor's axes as they lie in memory."""
+    return sorted(range(x.dim()), key=x.stride, reverse=True)
+
+
+def _memory(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its axes as they lie in memory."""
+    laid = x.permute(_order(x))
+    if not laid.is_contiguous():
+        raise UnsupportedError("as_strided of a tensor that is a part of another")
+    return laid
+
+
+def _mean_slope(
+    x: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
+) -> torch.Tensor:
+    """Return what a leaky ReLU of random slopes is at inference."""
+    if training:
+        raise UnsupportedError("a leaky ReLU of random slopes in training",
+                               hint="call eval() before")  # fmt: skip
+    return torch.where(x > 0, x, x * ((lower + upper) / 2))
 
 
 def _drops(a: Arguments) -> bool:
@@ -316,6 +410,16 @@ _FAULTS: Mapping[Any, _Fault] = {
         for op in (getattr(_ATEN, name).default, getattr(_ATEN, name).vec)
     },
     **{
+        op: _Fault(differs, instead)
+        for differs, names in (
+            (_other_pixels, ("nearest1d", "nearest2d", "nearest3d")),
+            (_rounded_places, ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),
+        )
+        for op, instead in get_decompositions(
+            [getattr(_ATEN, f"upsample_{name}") for name in names]
+        ).items()
+    },
+    **{
         getattr(_ATEN, add).default: _Fault(lambda a: a["beta"] == 0, _product(add))
         for add in ("addbmm", "addmm", "addmv", "addr", "baddbmm")
     },  # what is multiplied by 0 may be NaN
@@ -327,6 +431,13 @@ _FAULTS: Mapping[Any, _Fault] = {
         lambda _: True,
         lambda size, _, *, dtype=None, **__: torch.zeros(size, dtype=dtype),
     ),
+    _ATEN.copy.default: _Fault(
+        lambda a: _value(a["self"]).shape != _value(a["src"]).shape,
+        lambda x, src, *_: src.to(x.dtype).expand_as(x),
+    ),
+    _ATEN.as_strided.default: _Fault(lambda _: True, _strided),
+    _ATEN.as_strided_scatter.default: _Fault(lambda _: True, _strided_scatter),
+    _ATEN.rrelu.default: _Fault(lambda _: True, _mean_slope),
     _ATEN.cdist.default: _Fault(lambda _: True, _distances),
     _ATEN._cdist_forward.default: _Fault(lambda _: True, _distances),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),

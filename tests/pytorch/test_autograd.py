@@ -46,6 +46,13 @@ def tied(embedding: Any, norm: Any, x: Any) -> Any:
     return norm(embedding(x)) @ embedding.weight.T
 
 
+def masked(linear: Any, x: Any) -> Any:
+    """Average rows whose channels lie last, with a part of a mask set by a number."""
+    mask = x.new_zeros(6, 6)
+    mask[1:, :-2] = 3
+    return F.adaptive_avg_pool2d(linear(x).permute(0, 3, 1, 2), 1).flatten(1) @ mask
+
+
 def frozen_begin() -> Any:
     made = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Tanh(), nn.Conv2d(4, 2, 1))
     made[0].requires_grad_(False)
@@ -88,6 +95,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "windows of unequal sizes": (lambda: nn.Sequential(
         nn.AdaptiveAvgPool2d((5, 3)), nn.Conv2d(4, 4, 1), nn.AdaptiveMaxPool2d((3, 2))),
         (image(2, 4, 8, 7),)),
+    "masked": (lambda: Function(masked, nn.Linear(8, 6)), (image(2, 3, 4, 8),)),
     "sampled": (lambda: Function(
         lambda to, x: F.grid_sample(
             x, to(x.mean((2, 3))).tanh().view(2, 3, 2, 2), align_corners=False),

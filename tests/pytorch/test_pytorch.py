@@ -164,6 +164,21 @@ DROPPED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
                           (torch.tensor([7, 4, 8]),)),
     "logs of running sums": (lambda x: torch.logcumsumexp(x, 1), (EDGES,)),
     "running products": (lambda x: torch.cumprod(x, 1), (EDGES / 20,)),
+    "nearest pixels": (lambda x: torch.cat([y.flatten() for y in (
+        F.interpolate(x, size=(24, 40)), F.interpolate(x, scale_factor=(2.0, 1.2)),
+        F.interpolate(x[0], size=24), F.interpolate(x[None], size=(1, 20, 24)),
+    )]), (torch.arange(400.0).reshape(1, 1, 20, 20),)),
+    "extents by a scale": (lambda x: F.interpolate(x, scale_factor=0.29, mode="linear")
+                           + F.interpolate(x, scale_factor=0.29),
+                           (torch.arange(200.0).reshape(1, 2, 100),)),
+    "copies": (lambda x: torch.ops.aten.copy(x, x[:1] * 3) + torch.ops.aten.copy(x, x.int()),
+               (EDGES.clamp(-9, 9) / 2,)),
+    "memory of another order": (lambda x: x.mT.as_strided((3, 4), (2, 5), 1), (torch.tensor(X),)),
+    "a part of memory of another order": (
+        lambda x: x.mT.as_strided_scatter(x[0, 0, :2] * 3, (2, 4), (24, 3), 2) * 2,
+        (torch.tensor(X),),
+    ),
+    "mean slope": (F.rrelu, (EDGES,)),
     "maxima of unequal windows": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), (torch.tensor(X),)),
 }  # fmt: skip
 """What PyTorch's exporter would make something else of."""
@@ -223,6 +238,8 @@ IN_DOUBLE: dict[str, Callable[[Any], Any]] = {
     + torch.arange(0, 0.8, 0.1, dtype=x.dtype) + torch.logspace(0.1, 0.7, 8, dtype=x.dtype),
     "logarithms": lambda x: (x * x + 1).log2() + (x * x + 1).log10(),
     "sinc": torch.sinc, "degrees": lambda x: torch.rad2deg(x) - torch.deg2rad(x),
+    "resized": lambda x: F.interpolate(x.reshape(1, 2, 4), scale_factor=1.7, mode="linear")
+    + F.interpolate(x.reshape(1, 1, 2, 4), scale_factor=1.7, mode="bicubic").sum((0, 1, 2)),
     "filled": lambda x: x.masked_fill(x > 0, 0.1) + x.new_full((8,), 0.3),
     "attention": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 1, 4, 2)] * 3, scale=0.3),
 }  # fmt: skip
@@ -321,9 +338,10 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
         (lambda: nn.GRU(4, 4, 2, dropout=0.5), "a dropout in training"),
         (lambda: nn.LSTM(4, 4, 2, dropout=0.5), "it is in training|a dropout in training"),
         (lambda: nn.BatchNorm1d(3), "a batch norm in training"),
+        (nn.RReLU, "random slopes in training"),
     ],
     ids=["Dropout", "Dropout2d", "AlphaDropout", "FeatureAlphaDropout", "GRU", "LSTM",
-         "BatchNorm1d"],
+         "BatchNorm1d", "RReLU"],
 )  # fmt: skip
 def test_what_differs_in_training_is_refused(layer: Any, what: str, tmp_path: Path) -> None:
     module, x = nn.Sequential(nn.Linear(4, 4), layer()).train(), torch.ones(2, 3, 4)
