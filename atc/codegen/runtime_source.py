@@ -7,9 +7,20 @@ import inspect
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from atc.runtime import device, interface, library, memory, network, profile, queue, shown, values
+from atc.runtime import (
+    contexts,
+    device,
+    interface,
+    library,
+    memory,
+    network,
+    profile,
+    queue,
+    shown,
+    values,
+)
 
-_PARTS = (values, interface, memory, library, device, queue, shown, network)
+_PARTS = (values, interface, memory, contexts, library, device, queue, shown, network)
 
 
 @cache

@@ -6,7 +6,6 @@ A part of `atc/runtime/network.py`; generated projects carry all in one module.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from atc.runtime.contexts import OneContext, OwnArrays
 from atc.runtime.interface import open_interface
 from atc.runtime.memory import new_memory, read_weights
 from atc.runtime.values import STRING, Array, Tensor, Value, dtype_of, listed_outputs, number_of
@@ -75,7 +75,7 @@ class Library:
         self.weights = self._weights(weights)
         self.state_size = self._state_size()
         """Bytes that a context carries from run to run."""
-        self.idle: list[Context] | _OneContext = _OneContext() if self.state_size else []
+        self.idle: list[Context] | OneContext = OneContext() if self.state_size else []
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         """All that there are."""
 
@@ -246,62 +246,12 @@ class Library:
             self.idle.append(context)
 
 
-class _OneContext:
-    """The only context of a network with states, in the place of a list of those that are idle."""
-
-    def __init__(self) -> None:
-        self._used = threading.Lock()
-        self._context: Context | None = None
-
-    def pop(self) -> Context:
-        """Return the context once nobody uses it; IndexError where there is none yet."""
-        if self._context is None:
-            raise IndexError
-        self._used.acquire()
-        return self._context
-
-    def append(self, context: Context) -> None:
-        """Let others use the context."""
-        if self._context is None:
-            self._context = context
-        else:
-            self._used.release()
-
-
 @dataclass(frozen=True)
 class _Plan:
     """The plan for inputs of some shapes: a C context, and the outputs' shapes."""
 
     context: Any
     outputs: list[tuple[int, ...]]
-
-
-class _OwnArrays:
-    """A context's arrays for small inputs and outputs, which calls copy theirs to and from."""
-
-    def __init__(self, library: Library, context: Context) -> None:
-        inputs, outputs = ([np.empty(t.shape, t.dtype) for t in side]
-                           for side in (library.inputs, library.outputs))  # fmt: skip
-        self._arguments = context.arguments_on(inputs, outputs)
-        self._inputs = [(k, a, a.dtype, a.shape) for k, a in enumerate(inputs)]
-        self._outputs = outputs
-        self._run = library.run_tensors
-        self._error = library.error
-
-    def run(self, inputs: Sequence[Any]) -> list[Array] | None:
-        """Run once on copies of the inputs; None, and nothing is run, for other arrays."""
-        for k, own, dtype, shape in self._inputs:
-            given = inputs[k]
-            if type(given) is not np.ndarray or given.dtype != dtype or given.shape != shape:
-                return None
-            own[...] = given
-        status = self._run(*self._arguments)
-        if status:
-            raise self._error(status, self._arguments[0])
-        outputs = []
-        for array in self._outputs:
-            outputs.append(array.copy())  # noqa: PERF401 (a comprehension is one more call)
-        return outputs
 
 
 class Context:
@@ -338,7 +288,12 @@ class Context:
         status = init(self._context, *first, arena, size, *extra)
         if status:
             raise library.error(status)
-        self.own = _OwnArrays(library, self) if library.copies else None
+        self.own = None
+        if library.copies:
+            self.own = OwnArrays(
+                library.inputs, library.outputs, self.arguments_on, library.run_tensors,
+                library.error,
+            )
         self._start_threads(library)
         if library.release is not None:
             weakref.finalize(self, library.release, self._context)
