@@ -24,6 +24,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import LIMIT
 from atc.options.options import Options
+from atc.pipeline.held import held_bytes
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
 from atc.pipeline.writing import wheel_of
@@ -102,10 +103,11 @@ def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> 
         for target in request.targets:
             diagnostics.stage(f"for {target.name}")
             done.append(inner(_of_one(request, target, cwd, name), diagnostics))
-            size, budget = done[-1].arena.plan.size, options.memory_budget
-            if 0 < budget < size and _beside_swaps(request, target):
+            size = done[-1].arena.plan.size
+            size += held_bytes(done[-1].program, request.decisions.held)
+            if 0 < options.memory_budget < size and _beside_swaps(request, target):
                 diagnostics.warn(
-                    f"the arena for {target.name} needs {size} bytes, more than "
+                    f"the part for {target.name} needs {size} bytes, more than "
                     f"{options.asked('memory_budget')}: without a GPU nothing is swapped"
                 )
         parts = tuple(_part(k, each) for k, each in enumerate(done))

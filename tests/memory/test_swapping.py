@@ -184,7 +184,7 @@ def test_beside_swaps_the_budget_is_the_gpus(recompute: str, model: Path, tmp_pa
     )
     assert own <= budget
     assert (host <= budget) == (recompute == "all")
-    said = f"the arena for c99 needs {host} bytes, more than --memory_budget: without a GPU nothing"
+    said = f"the part for c99 needs {host} bytes, more than --memory_budget: without a GPU nothing"
     assert warned == [f"{said} is swapped"] * (recompute == "none")
 
 
