@@ -270,6 +270,8 @@ def _plans(graph: Graph, options: Options) -> tuple[Found, ...]:
 
 
 def _way_out(options: Options, program: Program) -> str:
+    if program.dims:
+        return "nothing is recomputed or swapped where shapes are ranges: lower their ends"
     ways = [
         *["--recompute=all"] * (options.recompute != "all"),
         *["--gpu_swap=1"] * (uses_device(program) and not options.gpu_swap),
