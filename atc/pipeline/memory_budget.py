@@ -103,7 +103,7 @@ def plan_within(
         raise OptionError(
             f"{budget.text(best)}, more than {options.memory_budget}",
             where=options.asked("memory_budget"), code="E10013",
-            hint=f"{_way_out(options, plain.program)}; {_bytes_text(plain)}",
+            hint=f"{_way_out(options, plain, best)}; {_bytes_text(plain)}",
         )  # fmt: skip
     if budget.in_pool and budget.bytes(best) > budget.in_pool:
         pool = options.asked("gpu_pool")
@@ -269,10 +269,14 @@ def _plans(graph: Graph, options: Options) -> tuple[Found, ...]:
     return frontier(graph, aim, search)
 
 
-def _way_out(options: Options, program: Program) -> str:
+def _way_out(options: Options, plain: Planned, best: Planned) -> str:
+    if plain.program.dims:
+        return "nothing is recomputed or swapped where shapes are ranges: lower their ends"
+    if best.arena.plan.size == least_bytes(plain.program, plain.arena)[1]:
+        return "this is the least that was found"
     ways = [
         *["--recompute=all"] * (options.recompute != "all"),
-        *["--gpu_swap=1"] * (uses_device(program) and not options.gpu_swap),
+        *["--gpu_swap=1"] * (uses_device(plain.program) and not options.gpu_swap),
     ]
     if ways:
         return f"allow {' or '.join(ways)}"

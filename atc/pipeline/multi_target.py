@@ -24,6 +24,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import LIMIT
 from atc.options.options import Options
+from atc.pipeline.held import held_bytes
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request
 from atc.pipeline.writing import wheel_of
@@ -102,6 +103,13 @@ def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> 
         for target in request.targets:
             diagnostics.stage(f"for {target.name}")
             done.append(inner(_of_one(request, target, cwd, name), diagnostics))
+            size = done[-1].arena.plan.size
+            size += held_bytes(done[-1].program, request.decisions.held)
+            if 0 < options.memory_budget < size and _beside_swaps(request, target):
+                diagnostics.warn(
+                    f"the part for {target.name} needs {size} bytes, more than "
+                    f"{options.asked('memory_budget')}: without a GPU nothing is swapped"
+                )
         parts = tuple(_part(k, each) for k, each in enumerate(done))
         diagnostics.stage("joining the targets")
         texts = _texts(name, done[0].emission, parts)
@@ -125,8 +133,22 @@ def _of_one(request: Request, target: Target, cwd: Path, name: str) -> Request:
     own = f"{name[: LIMIT - len(suffix) - 1]}_{suffix}"
     dump = request.options.dump
     alone = replace(request, decisions=replace(request.decisions, joined=True))
-    return alone.for_target(target).with_options(
+    made = alone.for_target(target).with_options(
         output=cwd / "targets" / own, wheel=False, dump=None if dump is None else dump / target.name
+    )
+    if not _beside_swaps(request, target):
+        return made
+    enough = max(request.options.memory_budget, request.options.recompute_until)
+    return made.with_options(gpu_swap=False, memory_budget=0, recompute_until=enough)
+
+
+def _beside_swaps(request: Request, target: Target) -> bool:
+    """Return whether a target is the host of a GPU whose values may be swapped to its memory.
+
+    The budget is the GPU's then: what is beyond it goes to the host's memory, where all is here.
+    """
+    return request.options.gpu_swap and not target.device and any(
+        each.device for each in request.targets
     )
 
 

@@ -96,16 +96,19 @@ def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
         return (*reads, *(results if step.slot else ())), results
     if isinstance(step, Wait):
         return (), ()
-    if isinstance(step, Copy):  # the page-locked copy is nobody's but the device's
-        return ((step.source,), ()) if step.to_host else ((), (step.result,))
     touched = tuple(dict.fromkeys(_touched((step,))))
+    if isinstance(step, Copy):
+        return (touched, ()) if step.to_host else ((), touched)
     written = {o for call in calls((step,)) for o in call.node.outputs}
     written |= {step.iteration, *step.collected} if isinstance(step, Repeat) else set()
     return touched, tuple(v for v in touched if v in written)
 
 
 def _touched(steps: Sequence[Step]) -> Iterator[str]:
-    """Yield all values that steps read or write, those of branches and loops included."""
+    """Yield all values that steps read or write, those of branches and loops included.
+
+    The page-locked copy of a value is nobody's but the device's.
+    """
     for step in steps:
         match step:
             case Branch():
@@ -115,6 +118,8 @@ def _touched(steps: Sequence[Step]) -> Iterator[str]:
                 own = (*step.conditions, *step.collected, step.iteration, step.going)
                 yield from (v for v in own if v)
                 yield from _touched(step.body)
+            case Copy():
+                yield step.source if step.to_host else step.result
             case _:
                 yield from (a for call in calls((step,)) for a in (*call.arguments,))
 

@@ -23,6 +23,7 @@ from atc.passes.rematerialize import recomputed_nodes
 from atc.pipeline.writing import Project
 from atc.program.steps import Call, Copy, Step, Wait, calls
 from atc.program.swap import SwapModel
+from atc.tools.explain import read_report
 
 MODEL = SwapModel(get_target("cuda-emulated"))
 
@@ -164,6 +165,27 @@ def test_without_a_gpu_there_is_nothing_to_swap_to(model: Path) -> None:
             compile_model(chosen, diagnostics=Diagnostics(warn=warned.append, stage=_stop))
         assert warned.pop() == f"--gpu_swap has no effect{end}"
         assert not warned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "all"])
+def test_beside_swaps_the_budget_is_the_gpus(recompute: str, model: Path, tmp_path: Path) -> None:
+    """The host's part recomputes what it may; if it needs more, nonetheless, a warning says so."""
+    warned: list[str] = []
+    budget = plain(model).arena.plan.size // 3
+    chosen = options(
+        {}, model, output=tmp_path / "net", target="cuda-emulated,c99", gpu_swap=True,
+        recompute=recompute, memory_budget=budget,
+    )  # fmt: skip
+    compile_model(chosen, diagnostics=Diagnostics(warn=warned.append))
+    paths = read_report(tmp_path / "net")["targets"].values()
+    own, host = (
+        read_report((tmp_path / "net" / path).parent)["memory"]["arena_bytes"] for path in paths
+    )
+    assert own <= budget
+    assert (host <= budget) == (recompute == "all")
+    said = f"the part for c99 needs {host} bytes, more than --memory_budget: without a GPU nothing"
+    assert warned == [f"{said} is swapped"] * (recompute == "none")
 
 
 def _stop(text: str) -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from networks import training_net
 from onnx import TensorProto, helper
+from projects import make_model
 from setting_rows import options
 from stages import project_of
 
@@ -68,6 +69,29 @@ def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
     assert int(found[1]) == least
     with pytest.raises(OptionError, match=r"--recompute_minimum keeps smaller values: lower it"):
         arena(model, recompute="all", memory_budget=64, recompute_minimum=1 << 30)
+
+
+@pytest.mark.parametrize("target", ["c99", "cuda-emulated"])
+def test_no_way_out_is_named_where_one_call_needs_it_all(target: str, tmp_path: Path) -> None:
+    shape = (TensorProto.FLOAT, (8, 64))
+    nodes = [helper.make_node("MatMul", ["xa"[k], "w"], ["ay"[k]]) for k in range(2)]
+    weights = {"w": np.ones((64, 64), np.float32)}
+    onnx.save(make_model(nodes, [("x", *shape)], [("y", *shape)], weights), tmp_path / "net.onnx")
+    with pytest.raises(OptionError, match=r"hint: this is the least that was found; no arena"):
+        project_of(options({}, tmp_path / "net.onnx", target=target, memory_budget=64))
+
+
+@pytest.mark.parametrize("target", ["c99", "cuda-emulated"])
+def test_ranges_ask_for_less_where_a_budget_is_too_small(target: str, tmp_path: Path) -> None:
+    """Neither recomputation nor swaps, which other hints name, would change their arena."""
+    shape = (TensorProto.FLOAT, ("n", 64))
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    weights = {"w": np.ones((64, 64), np.float32)}
+    onnx.save(make_model(nodes, [("x", *shape)], [("y", *shape)], weights), tmp_path / "net.onnx")
+    chosen = options({}, tmp_path / "net.onnx", target=target, input_shape="x:1~8,64",
+                     memory_budget=64)  # fmt: skip
+    with pytest.raises(OptionError, match=r"E10013: .*hint: nothing is recomputed or swapped .*;"):
+        project_of(chosen)
 
 
 WIDTHS = [

@@ -370,7 +370,8 @@ def test_values_are_swapped_to_the_hosts_memory(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape", "part"), [(unet(16, 16), (1, 3, 16, 16), 0.8), (drawn(5), (), 0.4),
-                                 (drawn(6), (), 0.7)], ids=["unet", "drawn 5", "drawn 6"]
+                                 (drawn(6), (), 0.7), (drawn(100), (), 0.7)],
+    ids=["unet", "drawn 5", "drawn 6", "part of a part"],
 )  # fmt: skip
 def test_parts_of_joined_values_are_swapped(
     model: onnx.ModelProto, shape: tuple[int, ...], part: float, tmp_path: Path,

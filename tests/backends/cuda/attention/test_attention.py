@@ -121,6 +121,42 @@ def test_keys_that_no_query_sees_are_left_out(name: str) -> None:
         assert np.isnan(found_there[:, :, 128:].astype(F32)).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_queries_that_see_no_key_have_zeros(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lengths of two sequences, of which one is empty, are known when the network runs."""
+    rng, lengths = np.random.default_rng(3), np.array([0, 40])
+    q, k, v = (rng.normal(size=(2, 1, n, 32)).astype(dtype) for n in (70, 64, 64))
+    feeds = {"x0": q, "x1": k, "x2": v, "x6": lengths}
+    model = node_model("Attention", [q, k, v, None, None, None, lengths], opset=24, constant=())
+    graph = AtcBackendRep(model, TARGET.name).lower(feeds)
+    done = run_passes(graph, width=1, device=True)
+    (node,) = (n for n in done.nodes if n.op.kind == "Attention")
+    own = workload_of(done, node, done.constants)
+    found = [c for c in consider(own, TARGET, LIMITS).found if "tensor" in c.kernel.name
+             or "bf16x3" in c.kernel.name]  # fmt: skip
+    chosen = [c for c in found if (c.params.m, c.params.n) == (64, 32)]
+    asked = iter(chosen)
+
+    def choose(graph: Graph, target: Any) -> Any:
+        candidate = next(asked)
+        return {k: replace(c, candidate=candidate) if c.workload == own else c
+                for k, c in select(graph, target, limits=LIMITS).items()}  # fmt: skip
+
+    made = compile_networks([graph] * len(chosen), TARGET, "O1", choose=choose,
+                            compile_all=compile_joined)  # fmt: skip
+    scores = q[1, 0].astype(np.float64) @ k[1, 0, :40].astype(np.float64).T / np.sqrt(32)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    right = weights / weights.sum(-1, keepdims=True) @ v[1, 0, :40].astype(np.float64)
+    for network in made:
+        for order in ORDERS:
+            monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+            (y,) = network.run(feeds).values()
+            assert not y[0].any()
+            assert np.abs(y[1, 0].astype(np.float64) - right).max() < 2e-3
+    assert {c.params.stages for c in chosen} == ({1, 2} if dtype is F16 else {1})
+
+
 @on_gpu
 @pytest.mark.parametrize("name", CASES)
 def test_every_tile_gives_the_results_on_a_gpu(name: str) -> None:
