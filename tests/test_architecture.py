@@ -66,7 +66,7 @@ ONLY: dict[str, set[str]] = {
     "templates": set(),
     "dims": {"errors"},
     "cache": {"errors"},
-    "ir": {"dims", "errors"},
+    "ir": {"dims", "errors", "files"},
     "importers": {"dims", "errors", "files"},
     "adapt": {"dims", "errors", "files"},
     "lower": {"dims", "errors", "ir"},
@@ -74,7 +74,7 @@ ONLY: dict[str, set[str]] = {
     "backends": {"dims", "errors", "ir", "templates"},
     "runtime": {"errors", "files", "ir", "names"},
     "select": {"backends", "dims", "errors", "ir", "passes"},
-    "program": {"backends", "dims", "ir", "select"},
+    "program": {"backends", "dims", "files", "ir", "select"},
     "memory": {"dims", "errors", "ir", "program"},
 }
 """What these may import, where that is less than all of the lower levels."""

@@ -33,7 +33,7 @@ PATIENCE = 600.0
 
 def load_model(
     path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None,
-    patience: float = PATIENCE,
+    patience: float = PATIENCE, mapped: bool = False,
 ) -> onnx_ir.Model:  # fmt: skip
     """Read a model file as `importers.load_model` does, and those that `CONVERTED` names.
 
@@ -41,7 +41,7 @@ def load_model(
     take `patience` seconds. Raises AtcError.
     """
     if framework not in CONVERTED:
-        return load_known(path, framework, shapes, weight)
+        return load_known(path, framework, shapes, weight, mapped)
     found = _checked(path, framework)
     stamps = tuple(_stamp(file) for file in _files(path))
     data = _converted(path, found, stamps, patience)
@@ -49,7 +49,7 @@ def load_model(
         file = Path(folder, "model.onnx")
         file.write_bytes(data)
         try:
-            return load_known(file, "onnx", shapes, weight)
+            return load_known(file, "onnx", shapes, weight, mapped)
         except AtcError as error:
             error.where = error.where.replace(str(file), f"{path} as ONNX")
             raise

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
 
+import numpy as np
+
+from atc.files.mapped import release
+
 
 @dataclass(frozen=True)
 class Blob:
@@ -33,6 +37,7 @@ class Blob:
         """Write all parts to a file."""
         for part in self.parts:
             file.write(part)
+            release(np.frombuffer(part, np.uint8))
 
 
 NO_WEIGHTS = Blob(())

@@ -24,9 +24,12 @@ FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 
 
 def load_model(
-    path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None
-) -> onnx_ir.Model:
+    path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None,
+    mapped: bool = False,
+) -> onnx_ir.Model:  # fmt: skip
     """Read a model file; an empty `framework` is detected from the file's first bytes.
+
+    If `mapped`, large tensors may stay in the file, which then must not change while they are used.
 
     The model's metadata entry `atc.warnings` has a line for whatever is suspicious. Raises
     AtcError, also for a file of weights that isn't there, whether or not the format has one.
@@ -37,7 +40,7 @@ def load_model(
     kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
     if weight is not None:
         _check_there(weight)
-    model = _loaded(path, kind, framework, shapes, weight)
+    model = _loaded(path, kind, framework, shapes, weight, mapped)
     if weight is not None and kind != "mxnet":
         text = f"--weight has no effect: {one_line(path.name)} is not MXNet's, it has its own"
         earlier = model.metadata_props.get("atc.warnings", "").splitlines()
@@ -56,11 +59,11 @@ def _check_there(weight: Path) -> None:
 
 def _loaded(
     path: Path, kind: str | None, framework: str, shapes: Mapping[str, InputShape],
-    weight: Path | None,
+    weight: Path | None, mapped: bool,
 ) -> onnx_ir.Model:  # fmt: skip
     match kind:
         case "onnx":
-            return pin_inputs(load_onnx(path), shapes, path.name)
+            return pin_inputs(load_onnx(path, mapped), shapes, path.name)
         case "mge":
             return load_megengine(path, _of_tensors(shapes, path))
         case "mxnet":

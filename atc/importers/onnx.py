@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir
@@ -16,6 +16,7 @@ from atc.dims import Extent, InputShape, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
 from atc.importers.axes import Names, names_of, resolve, resolve_by_names
 from atc.importers.domains import STANDARD, resolve_domains
+from atc.importers.mapped import mapped_tensor, read_mapped
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
@@ -29,25 +30,28 @@ MOST_NODES = 1 << 20
 """The most nodes of a model after its functions are inlined."""
 
 
-def load_onnx(path: Path) -> onnx_ir.Model:
+def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
     """Read an ONNX file, with external data from its own folder and functions inlined.
 
+    If `mapped`, large tensors stay in the file, which then must not change while they are used.
     Raises ModelError for a damaged or unsafe file, UnsupportedError for an opset newer than the
     installed `onnx` package knows.
     """
     try:
-        proto = onnx.load_model(path, format="protobuf", load_external_data=False)
+        proto, file = read_mapped(path) if mapped else (_read(path), None)
         _check_names(proto.graph, path)
         prepare_tensors(proto.graph, str(path))
         maps = without_maps(proto.graph, str(path))
         model = onnx_ir.from_proto(proto)
+        if file is not None:
+            _replace_tensors(model, partial(mapped_tensor, file=file))
         _check_model(proto, model, path)
         for tensor in _tensors(model):
             check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = path.parent
         model = inlined(model, str(path))
-        _take_tensors(model)
+        _replace_tensors(model, _own)
         mark_maps(model, maps)
     except AtcError as error:
         error.where = error.where or str(path)
@@ -62,6 +66,10 @@ def load_onnx(path: Path) -> onnx_ir.Model:
             hint="export it again, or look at it with onnx.checker",
         ) from error  # fmt: skip
     return model
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    return onnx.load_model(path, format="protobuf", load_external_data=False)
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -181,27 +189,35 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
                     yield attribute.value
 
 
-def _take_tensors(model: onnx_ir.Model) -> None:
-    """Copy the model's tensors, so that the file's message, which holds them all, can be freed.
+def _own(tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:
+    """Copy a tensor of the file's message, so that this, which holds them all, can be freed.
 
     Each read of a message's numbers makes another copy of them.
     """
-    taken: dict[int, tuple[object, onnx_ir.Tensor[Any]]] = {}
+    if not isinstance(tensor, onnx_ir.TensorProtoTensor):
+        return tensor
+    return onnx_ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name)
 
-    def own(tensor: onnx_ir.TensorProtoTensor) -> onnx_ir.Tensor[Any]:
+
+def _replace_tensors(
+    model: onnx_ir.Model, made_of: Callable[[onnx_ir.TensorProtocol], onnx_ir.TensorProtocol]
+) -> None:
+    """Put what is made of each of the model's tensors in its place."""
+    taken: dict[int, tuple[object, onnx_ir.TensorProtocol]] = {}
+
+    def once(tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:
         if id(tensor) not in taken:
-            made = onnx_ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name)
-            taken[id(tensor)] = tensor, made  # kept, or another tensor may get its id
+            taken[id(tensor)] = tensor, made_of(tensor)  # kept, or another may get its id
         return taken[id(tensor)][1]
 
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
-            if isinstance(value.const_value, onnx_ir.TensorProtoTensor):
-                value.const_value = own(value.const_value)
+            if value.const_value is not None:
+                value.const_value = once(value.const_value)
         for node in graph:
             for name, attribute in node.attributes.items():
-                if isinstance(attribute.value, onnx_ir.TensorProtoTensor):
-                    node.attributes[name] = onnx_ir.AttrTensor(name, own(attribute.value))
+                if isinstance(attribute.value, onnx_ir.TensorProtocol):
+                    node.attributes[name] = onnx_ir.AttrTensor(name, once(attribute.value))
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:

@@ -35,7 +35,9 @@ def read_model(request: Request, diagnostics: Diagnostics) -> onnx_ir.Model:
     """Read the model file and make its inputs and outputs what the options say."""
     options = request.options
     diagnostics.stage("reading the model")
-    model = load_model(options.model, options.framework, options.input_shape, options.weight)
+    model = load_model(
+        options.model, options.framework, options.input_shape, options.weight, mapped=True
+    )
     if options.c_opr_lib is not None:
         library = ExternalLibrary(options.c_opr_lib, options.c_opr_init_interface)
         bind_operators(model, library.operators)

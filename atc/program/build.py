@@ -12,10 +12,11 @@ from functools import partial
 
 import numpy as np
 
-from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel import Candidate, Pack, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic
+from atc.files.mapped import release
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -416,19 +417,18 @@ class _Writer:
         for index, pack in kernel.packs(choice.workload, params, self.target).items():
             key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}", views[index])
             if key not in self.packed:
-                array = pack(self.constants[inputs[index]])
-                self.packed[key] = self._add_packed(inputs[index], array)
+                self.packed[key] = self._add_packed(inputs[index], pack)
             inputs[index] = self.packed[key]
         able = kernel.in_place(choice.workload)
         elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
         shared = tuple(inputs[i] for i in able if inputs[i] and inputs[i] not in elsewhere)
-        arguments = (*(i for i in inputs if i), *node.outputs)
-        return Call(node, choice, source, arguments, shared)
+        return Call(node, choice, source, (*(i for i in inputs if i), *node.outputs), shared)
 
-    def _add_packed(self, name: str, array: Array) -> str:
+    def _add_packed(self, name: str, pack: Pack) -> str:
         new = f"{name}#packed{len(self.packed)}"
-        self.constants[new] = np.ascontiguousarray(array)
-        self.types[new] = type_of(array)
+        self.constants[new] = np.ascontiguousarray(pack(self.constants[name]))
+        release(self.constants[name])
+        self.types[new] = type_of(self.constants[new])
         return new
 
     def _render(self, w: Workload, candidate: Candidate) -> KernelSource:
