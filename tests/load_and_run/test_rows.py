@@ -444,10 +444,11 @@ def test_l23_enable_nchw44_dot_is_for_arms_targets_with_it(run: Any, model: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["aarch64-neon-dotprod", pytest.param("aarch64-neon-i8mm",
-                                                                       marks=pytest.mark.slow)])
-def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
-    """A convolution of bytes in blocks of 4 whose sums are dot products."""
+@pytest.mark.parametrize(
+    ("name", "sums"), [("aarch64-neon-dotprod", "dot"), ("aarch64-neon-i8mm", "mmla")]
+)
+def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str, sums: str) -> None:
+    """A convolution of bytes in blocks of 4 whose sums are dot products, with I8MM four at once."""
     if host_arch() != "aarch64" and shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("there is no compiler for aarch64")
     path, kept = tmp_path / "bytes.onnx", tmp_path / "net"
@@ -462,10 +463,10 @@ def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
     assert "+dotprod" in (kept / "CMakeLists.txt").read_text()
     (conv,) = [n for n in report["nodes"] if n["op"].startswith("Conv")]
     (kernel,) = (kept / "src" / "kernels").glob(f"{conv['symbol']}*")
-    assert "dot" in kernel.read_text()
+    assert sums in kernel.read_text()
     words = ["aarch64-linux-gnu-objdump" if host_arch() != "aarch64" else "objdump", "-d"]
     code = subprocess.run([*words, kept / "libnet.so"], capture_output=True, text=True).stdout
-    assert "dot\tv" in code
+    assert f"{sums}\tv" in code
 
 
 def quantized_conv() -> onnx.ModelProto:
