@@ -106,9 +106,5 @@ class ConvBytesTwoByTwo(ConvBytes):
         elements = super().elements(w, words, target, read)
         return replace(elements, in_lanes=False, pair_reads=pair_reads, dot=dot)
 
-    def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
-        """Estimated cycles."""
-        return self.words(w, params, target).cycles(target.machine)
-
 
 KERNELS = (ConvBytesTwoByTwo(),)
