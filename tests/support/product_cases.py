@@ -141,6 +141,14 @@ def compile_candidates(
     return compile_networks(graphs, own_target, "O1", choose=choose, compile_all=compile_joined)
 
 
+def compile_by_label(
+    cases: Mapping[str, Case], chosen: Sequence[tuple[str, Candidate]]
+) -> dict[tuple[str, str], Network]:
+    """Return networks by case and candidate, all in one library."""
+    networks = compile_candidates([(cases[n], c) for n, c in chosen])
+    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+
+
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
 
 

@@ -23,6 +23,7 @@ from product_cases import (
     check_code,
     check_on_gpu,
     check_results,
+    compile_by_label,
     compile_candidates,
     largest,
     lowered_case,
@@ -81,8 +82,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
         (n, c) for n in CASES if (n in QUICK) == quick
         for c in lowered_case(CASES[n]).candidates(CASES[n].kernel)[: 1 if quick else None]
     ]  # fmt: skip
-    networks = compile_candidates([(CASES[n], c) for n, c in chosen])
-    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+    return compile_by_label(CASES, chosen)
 
 
 @pytest.mark.few(1)

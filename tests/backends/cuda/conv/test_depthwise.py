@@ -25,7 +25,7 @@ from product_cases import (
     check_code,
     check_on_gpu,
     check_results,
-    compile_candidates,
+    compile_by_label,
     lowered_case,
     needs_nvcc,
     on_gpu,
@@ -93,8 +93,7 @@ def spread(name: str) -> list[Candidate]:
 @cache
 def compiled(quick: bool) -> dict[tuple[str, str], Network]:
     chosen = [(n, c) for n in CASES if (n in QUICK) == quick for c in spread(n)]
-    networks = compile_candidates([(CASES[n], c) for n, c in chosen])
-    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+    return compile_by_label(CASES, chosen)
 
 
 @pytest.mark.parametrize(

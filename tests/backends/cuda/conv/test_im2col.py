@@ -18,7 +18,7 @@ from product_cases import (
     check_code,
     check_on_gpu,
     check_results,
-    compile_candidates,
+    compile_by_label,
     largest,
     lowered_case,
     needs_nvcc,
@@ -70,8 +70,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
     names = [QUICK] if quick else [*CASES]
     every = [(n, c) for n in names for c in lowered_case(CASES[n]).candidates(CASES[n].kernel)]
     chosen = every[:1] if quick else every
-    networks = compile_candidates([(CASES[n], c) for n, c in chosen])
-    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+    return compile_by_label(CASES, chosen)
 
 
 def test_windows_are_convolved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from product_cases import (
     check_on_gpu,
     check_results,
     check_there,
-    compile_candidates,
+    compile_by_label,
     largest,
     lowered_case,
     needs_nvcc,
@@ -226,8 +226,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
     chosen = [(n, c) for n in names for c in lowered(n).candidates(CASES[n].kernel)]
     chosen = [pair for k, pair in enumerate(chosen) if not quick or pair[0] not in
               [n for n, _ in chosen[:k]]]  # fmt: skip
-    networks = compile_candidates([(CASES[n], c) for n, c in chosen])
-    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+    return compile_by_label(CASES, chosen)
 
 
 @pytest.mark.few(1)
