@@ -23,7 +23,7 @@ from atc.backends.kernel import workload_of
 from atc.backends.target import Target
 from atc.build.compilers import check_compilers
 from atc.cache import ERRORS, ContentStore
-from atc.diagnostics import Diagnostics
+from atc.diagnostics import Diagnostics, remembering
 from atc.dims import lower_bound, max_value
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
@@ -31,7 +31,7 @@ from atc.lower.context import node_name
 from atc.pipeline.caches import file_store
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.lowering import optimise, read_model
-from atc.pipeline.pipeline import Compilation, Compile
+from atc.pipeline.pipeline import Compilation, Compile, check
 from atc.pipeline.precision import HEAVY
 from atc.pipeline.request import Request
 from atc.select.select import Limits, candidates
@@ -66,7 +66,9 @@ def bf16x3_decided(inner: Compile) -> Compile:
 
     def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         if "amx_bf16" in request.target.features and request.decisions.float32_nodes is None:
-            check_compilers(request.options, request.environ)  # before anything long begins
+            diagnostics = remembering(diagnostics, [])  # `inner` checks and reads once more
+            check(request, diagnostics, diagnostics)  # before anything long begins
+            check_compilers(request.options, request.environ)
             store = file_store(request, ERRORS)
             request = with_bf16x3_decided(request, diagnostics, store)
         return inner(request, diagnostics)
