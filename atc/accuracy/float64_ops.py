@@ -1,7 +1,7 @@
 """Operators for onnx's reference evaluator where its own are slow or not what the standard says.
 
-Its Conv and MaxPool are slow; its BatchNormalization of opsets below 14 takes the batch's statistics;
-its GatherElements wants as many indices as numbers.
+Its Conv and MaxPool are slow; its BatchNormalization of opsets below 14 takes the batch's
+statistics; its GatherElements wants as many indices as numbers.
 """
 
 from __future__ import annotations
