@@ -40,19 +40,19 @@ class Conv(OpRun):
         return (y if bias is None else y + bias.reshape(-1, *[1] * spatial),)
 
 
-class MaxPool(op_max_pool.MaxPool):  # type: ignore[misc]
+class MaxPool(op_max_pool.MaxPool):
     """ONNX's MaxPool of any rank; onnx's own where there are indices, integers or a ceil_mode."""
 
     op_domain = ""
 
-    def _run(
+    def _run(  # type: ignore[override]
         self, x: Floats, auto_pad: str | None = None, ceil_mode: int | None = None,
         dilations: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
         pads: Sequence[int] | None = None, storage_order: int | None = None,
         strides: Sequence[int] | None = None,
     ) -> tuple[Floats, ...]:  # fmt: skip
         if ceil_mode or len(self.onnx_node.output) > 1 or x.dtype.kind != "f" or not kernel_shape:
-            found: tuple[Floats, ...] = super()._run(
+            found: tuple[Floats, ...] = super()._run(  # type: ignore[no-untyped-call]
                 x, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
             )
             return found
