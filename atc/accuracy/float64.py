@@ -46,11 +46,10 @@ def run_in_double(
     `rounded` to one.
     """
     # Late: onnx.reference takes a while to import, and few compilations evaluate anything.
-    from onnx.reference import ReferenceEvaluator
-
     from atc.accuracy.float64_ops import (
         BatchNormalization,
         Conv,
+        Evaluator,
         GatherElements,
         RoundBfloat16,
         SplitBfloat16,
@@ -67,7 +66,7 @@ def run_in_double(
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:
         with np.errstate(all="ignore"):
-            values = ReferenceEvaluator(proto, new_ops=own).run(None, wide)
+            values = Evaluator(proto, new_ops=own).run(None, wide)
     except Exception as error:  # what it raises is its to choose
         raise UnsupportedError(
             f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
