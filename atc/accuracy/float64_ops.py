@@ -13,6 +13,8 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from atc.accuracy.widening import widened
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -21,7 +23,10 @@ COPIED = 1 << 22
 
 
 class Evaluator(ReferenceEvaluator):
-    """Onnx's evaluator, but it forgets each value once nothing reads it any more."""
+    """Onnx's evaluator, but it forgets each value once nothing reads it any more.
+
+    Initializers are widened to float64 when they are read.
+    """
 
     def run(
         self, output_names: Sequence[str] | None, feed_inputs: dict[str, Any],
@@ -30,18 +35,23 @@ class Evaluator(ReferenceEvaluator):
         """Return the values of these names, or of all outputs; see `ReferenceEvaluator.run`."""
         inner = any(node.need_context() or node.has_linked_attribute for node in self.rt_nodes_)
         if args or more or inner:  # who reads what isn't known here
+            self.rt_inits_ = {name: widened(array) for name, array in self.rt_inits_.items()}
             return super().run(output_names, feed_inputs, *args, **more)
         output_names = self.output_names if output_names is None else output_names
-        values = {"": None, **self.rt_inits_, **feed_inputs}
+        values = {"": None, **feed_inputs}
         last = {name: k for k, node in enumerate(self.rt_nodes_) for name in node.input}
         kept = {"", *output_names}
         for k, node in enumerate(self.rt_nodes_):
+            for name in node.input:
+                if name not in values:
+                    values[name] = widened(self.rt_inits_[name])
             made = node.run(*(values[name] for name in node.input))
             values.update(zip(node.output, made, strict=False))
             for name in (*node.input, *node.output):
                 if last.get(name, k) <= k and name not in kept:
                     values.pop(name, None)
-        return [values[name] for name in output_names]
+        constants = self.rt_inits_
+        return [values[n] if n in values else widened(constants[n]) for n in output_names]
 
 
 class Conv(OpRun):
