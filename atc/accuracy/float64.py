@@ -7,6 +7,7 @@ gone too; those to integers stay.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,8 @@ def run_in_double(
             f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
             hint="atc verify without --float64 compares with another reference",
         ) from error
+    finally:
+        gc.collect()  # the evaluator holds itself, and all weights
     return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
 
 
