@@ -1,4 +1,4 @@
-"""Operators for onnx's reference evaluator where its own are slow or not what the standard says.
+"""Onnx's reference evaluator with less memory, and operators where its own are slow or wrong.
 
 Its Conv and MaxPool are slow; its BatchNormalization of opsets below 14 takes the batch's
 statistics; its GatherElements wants as many indices as numbers.
@@ -10,12 +10,49 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
+
+from atc.accuracy.widening import widened
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 CHUNK = 1 << 14
 """Numbers that are rounded at a time: what is computed in between stays in a near cache."""
+COPIED = 1 << 22
+"""Numbers that a convolution's windows are copied to at a time."""
+
+
+class Evaluator(ReferenceEvaluator):
+    """Onnx's evaluator, but it forgets each value once nothing reads it any more.
+
+    Initializers are widened to float64 when they are read.
+    """
+
+    def run(
+        self, output_names: Sequence[str] | None, feed_inputs: dict[str, Any],
+        *args: Any, **more: Any,
+    ) -> Any:  # fmt: skip
+        """Return the values of these names, or of all outputs; see `ReferenceEvaluator.run`."""
+        inner = any(node.need_context() or node.has_linked_attribute for node in self.rt_nodes_)
+        if args or more or inner:  # who reads what isn't known here
+            self.rt_inits_ = {name: widened(array) for name, array in self.rt_inits_.items()}
+            return super().run(output_names, feed_inputs, *args, **more)
+        output_names = self.output_names if output_names is None else output_names
+        values = {"": None, **feed_inputs}
+        last = {name: k for k, node in enumerate(self.rt_nodes_) for name in node.input}
+        kept = {"", *output_names}
+        for k, node in enumerate(self.rt_nodes_):
+            for name in node.input:
+                if name not in values:
+                    values[name] = widened(self.rt_inits_[name])
+            made = node.run(*(values[name] for name in node.input))
+            values.update(zip(node.output, made, strict=False))
+            for name in (*node.input, *node.output):
+                if last.get(name, k) <= k and name not in kept:
+                    values.pop(name, None)
+        constants = self.rt_inits_
+        return [values[n] if n in values else widened(constants[n]) for n in output_names]
 
 
 class Conv(OpRun):
@@ -32,11 +69,17 @@ class Conv(OpRun):
         spatial = x.ndim - 2
         windows = _windows(x, w.shape[2:], auto_pad, pads, strides, dilations, 0.0)
         summed = ((1, *range(2 + spatial, 2 + 2 * spatial)), (1, *range(2, 2 + spatial)))
-        parts = [
-            np.tensordot(a, b, summed)
-            for a, b in zip(np.split(windows, group, 1), np.split(w, group, 0), strict=True)
-        ]
-        y = np.moveaxis(np.concatenate(parts, -1), -1, 1)
+        y = np.empty((x.shape[0], w.shape[0], *windows.shape[2 : 2 + spatial]))
+        row = max(windows[:, :, :1].size, 1) if spatial else 1
+        band = max(COPIED // row, 1)
+        for first in range(0, windows.shape[2] if spatial else 1, band):
+            some = windows[:, :, first : first + band] if spatial else windows
+            parts = [
+                np.tensordot(a, b, summed)
+                for a, b in zip(np.split(some, group, 1), np.split(w, group, 0), strict=True)
+            ]
+            part = np.moveaxis(np.concatenate(parts, -1), -1, 1)
+            y[(slice(None), slice(None), *[slice(first, first + band)] * bool(spatial))] = part
         return (y if bias is None else y + bias.reshape(-1, *[1] * spatial),)
 
 
