@@ -26,7 +26,7 @@ from atc.build.compilers import check_compilers
 from atc.cache import ERRORS, ContentStore
 from atc.diagnostics import Diagnostics, remembering
 from atc.dims import lower_bound, max_value
-from atc.errors import ModelError, UnsupportedError
+from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.lower.context import node_name
 from atc.pipeline.caches import file_store
@@ -84,15 +84,11 @@ def with_bf16x3_decided(
 ) -> Request:
     """Return a request that decides which nodes' products are in float32 (`float32_nodes`).
 
-    Predictions are kept in `store`, by the whole model. A model that can't be read is left to the
-    compilation itself, which says so after all that comes before.
+    Predictions are kept in `store`, by the whole model.
     """
     shown = request.smallest.with_options(dump=None).decide(float32_nodes=frozenset())
     quiet = replace(diagnostics, warn=lambda text: None)
-    try:
-        model = read_model(shown, quiet)
-    except ModelError:
-        return request
+    model = read_model(shown, quiet)
     limits = shown.limits(model)
     if SPLIT not in limits.precisions or request.policy.epsilon:
         return request.decide(float32_nodes=frozenset())
