@@ -11,7 +11,6 @@ import numpy as np
 
 from atc.files.mapped import release
 
-
 AT_ONCE = 1 << 25
 """Bytes that are written at once, a multiple of any large page."""
 
