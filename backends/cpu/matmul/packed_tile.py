@@ -167,7 +167,8 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
             "grouped": grouped, "ahead": self.ahead(target), "partitions": params.partitions,
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
-            "scale_load": LOADS[w.input(2).dtype], "middle": 1 << (op.bits - 1),
+            "scale_load": LOADS[w.input(2).dtype], "scale_size": w.input(2).dtype.itemsize,
+            "middle": 1 << (op.bits - 1),
             "words": op.block * op.bits // 32,
         }  # fmt: skip
 
