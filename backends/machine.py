@@ -55,6 +55,9 @@ class Machine:
     no number is read into all lanes before."""
     separate_adds: bool = False
     """Whether additions have units of their own, as many as multiply-adds, as on AMD's Zen."""
+    every_line: bool = False
+    """Whether a stream of memory comes faster where a program asks for each of its lines than where
+    it asks for one of sixteen and leaves the others to the core, as on Sapphire Rapids."""
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 

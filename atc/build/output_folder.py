@@ -26,10 +26,6 @@ Content: TypeAlias = bytes | Blob
 
 MANIFEST = ".atc-manifest.json"  # in an output folder: which of its files are ours to replace
 
-AT_ONCE = 1 << 25
-"""Bytes of a large file that are written at once, which lets a system keep it in large pages."""
-
-
 def network_name(output: Path) -> str:
     """Return the C prefix for an output path; OptionError E10022 when it has no last part."""
     if output.name in ("", ".", ".."):
@@ -227,7 +223,7 @@ def write_files(folder: Path, files: Mapping[str, Content | Path]) -> None:
             case bytes():
                 destination.write_bytes(data)
             case Blob():
-                with destination.open("wb", buffering=AT_ONCE) as file:
+                with destination.open("wb") as file:
                     data.write(file)
                 if data.executable:  # by whoever may read it, as linkers have it
                     mode = destination.stat().st_mode

@@ -42,6 +42,8 @@ STREAM_AHEAD = 1 << 14
 """Bytes that a single row tile, which streams B once, asks for in advance."""
 AHEAD = Ahead(distance=8192, step=1024)
 """What one row, which waits for memory, asks for; its other requests would wait behind more."""
+EVERY_LINE = Ahead(distance=STREAM_AHEAD, step=CACHE_LINE)
+"""What it asks for where that isn't so, or where it computes nearly as long as it waits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import Ahead, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import EVERY_LINE, Ahead, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed import UNPACKING
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
@@ -195,8 +195,6 @@ class MatMulFixedPointTile(MatMulRoundingTile):
     name = "matmul_packed_fixed_tile"
     precision = "float32"
     digits, sums, preparing = 3, 2, SPLITTING
-    ahead = Ahead(distance=16384, step=64)
-    """More lines than of kernels that wait for memory all the time."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Weights whose sums with bytes are few instructions, whole blocks of whole vectors."""
@@ -205,6 +203,10 @@ class MatMulFixedPointTile(MatMulRoundingTile):
             return False
         few = op.bits < 8 or bool(DOT_FEATURES & target.features)
         return few and fits(w) and PackedTiles.accepts(self, w, target)
+
+    def ahead(self, target: Target) -> Ahead:
+        """Ask for more lines than kernels that wait for memory all the time."""
+        return EVERY_LINE
 
     def exact(self, params: SharedParams) -> bool:
         """Numbers far below the largest one of their block lose digits."""

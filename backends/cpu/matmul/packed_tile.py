@@ -17,7 +17,9 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
     AHEAD,
+    EVERY_LINE,
     FMA_WAIT,
+    Ahead,
     Panel,
     Tile,
     column_panels,
@@ -88,8 +90,6 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
     portable = False
     dynamic = True
     bitwise_reproducible = True
-    ahead = AHEAD
-    """What a tile of one row asks for."""
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Constant weights and an epilogue in vectors; the run may count the rows."""
@@ -106,6 +106,10 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
     def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
         """Return the weights in panels of `width` columns."""
         raise NotImplementedError
+
+    def ahead(self, target: Target) -> Ahead:
+        """Return what a tile of one row asks for."""
+        return EVERY_LINE if target.machine.every_line else AHEAD
 
     def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[SharedParams]:
         """Tiles that fill the registers."""
@@ -160,10 +164,11 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
         return {
             "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
             "tiles": tiles, "functions": functions, "chunk": chunk, "group": group,
-            "grouped": grouped, "ahead": self.ahead, "partitions": params.partitions,
+            "grouped": grouped, "ahead": self.ahead(target), "partitions": params.partitions,
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
-            "scale_load": LOADS[w.input(2).dtype], "middle": 1 << (op.bits - 1),
+            "scale_load": LOADS[w.input(2).dtype], "scale_size": w.input(2).dtype.itemsize,
+            "middle": 1 << (op.bits - 1),
             "words": op.block * op.bits // 32,
         }  # fmt: skip
 
