@@ -16,8 +16,8 @@ AWAITED = 2.0
 
 
 BESIDE = 0.2
-"""Cycles that a load, or one of a pair, takes from the products beside it, where rows of A are read in
-vectors."""
+"""Cycles that a load, or one of a pair, takes from the products beside it, where rows of A are
+read in vectors."""
 NEAR_STEP, FAR_STEP = 2.0, 15.0
 """Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
 lines of the steps behind it are asked for meanwhile."""

@@ -104,7 +104,7 @@ class EpilogueFunctions:
     open: bool = False
     """Whether the tile itself reads extents known only at run time."""
     apart: bool = False
-    """Whether tiles say that y shares no memory with operands, which are then read once for a row."""
+    """Whether tiles say that y shares no memory with operands: these are then read once a row."""
 
     @property
     def expr(self) -> Expr:

@@ -55,8 +55,9 @@ LINE = 16
 """Floats of a cache line."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
-PAIR = 2
-"""Vectors of B that are read together where A is read in vectors, by one instruction."""
+AHEAD = 4
+"""Vectors of B, of two pairs, that have registers where A is read in vectors: one instruction
+reads a pair, before the products of the pair before."""
 PAIR_REACH = 1008
 """Bytes up to which such an instruction's offset reaches."""
 FEW_ROWS = 4
@@ -119,7 +120,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         busy, found = target.machine.sums(target.vector_bytes), list[TiledParams]()
         by_lane = _in_lanes(w, target)
         for nv in STREAMING_WIDTHS if max_value(op.m) <= 2 else WIDTHS:
-            free = target.vector_registers - (min(nv, PAIR) if by_lane else 1 + nv)
+            free = target.vector_registers - (min(2 * nv, AHEAD) if by_lane else 1 + nv)
             high = min(free // (nv + by_lane), max_value(op.m))
             if high < 1 or nv > -(-max_value(op.n) // width):
                 continue
@@ -223,7 +224,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
             "weights": weights, "in_lanes": in_lanes,
-            "far": in_lanes and lanes(target) * step * weights.dtype.itemsize > PAIR_REACH,
+            "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
             "copies_open": is_dynamic((depth, bk, bn)),
             "few": text.few(FEW_ROWS) if _sums_along(w, mode) else None,
         }  # fmt: skip
