@@ -52,6 +52,7 @@ def run_in_double(
         BatchNormalization,
         Conv,
         GatherElements,
+        MaxPool,
         RoundBfloat16,
         SplitBfloat16,
     )
@@ -62,7 +63,7 @@ def run_in_double(
             _round_operands(proto.graph, op.__name__, names)
     if split or rounded:
         proto.opset_import.append(helper.make_opsetid(SplitBfloat16.op_domain, 1))
-    own: list[Any] = [Conv, GatherElements, RoundBfloat16, SplitBfloat16]
+    own: list[Any] = [Conv, GatherElements, MaxPool, RoundBfloat16, SplitBfloat16]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:

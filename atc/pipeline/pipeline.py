@@ -159,7 +159,7 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     options, warnings, passing = request.options, list[str](), list[str]()
     diagnostics = remembering(outer, warnings)
     building = remembering(diagnostics, passing)
-    _check(request, diagnostics, building)
+    check(request, diagnostics, building)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])
@@ -211,10 +211,10 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     return done
 
 
-def _check(request: Request, diagnostics: Diagnostics, building: Diagnostics) -> None:
+def check(request: Request, diagnostics: Diagnostics, building: Diagnostics) -> None:
     """Raise OptionError for what can't be combined, and warn of what has no effect.
 
-    `building` hears what is no longer so in a warm build.
+    Nothing is read for that. `building` hears what is no longer so in a warm build.
     """
     options = request.options
     for text in options.warnings():

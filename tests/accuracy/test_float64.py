@@ -39,7 +39,8 @@ def test_floats_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", ["Conv", "BatchNormalization", "GatherElements", "Gemm", "QuantizeLinear"]
+    "operator",
+    ["Conv", "BatchNormalization", "GatherElements", "Gemm", "MaxPool", "QuantizeLinear"],
 )
 def test_the_standard_agrees(operator: str) -> None:
     compared = 0

@@ -92,6 +92,7 @@ def test_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code"),
     [([], "E10007"), (["--output=x"], "E10007"), (["--model=x"], "E10007"), (["--nope"], "E10001"),
      (["--model=x", "--output=.."], "E10022"), (["--model=x", "--output=/"], "E10022"),
+     (["--model=x", "--output=..", "--target=x86-64-amx"], "E10022"),
      (["--model=x", "--output=y", "--log=loud"], "E10010"),
      (["--model=x", "--output=y", "--target=z80"], "E10001"),
      (["--model=x", "--output=y", "--dynamic_dims=1,2;2,3"], "E10040"),
