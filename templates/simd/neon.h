@@ -483,11 +483,17 @@ static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
  * lower half, the second times those in the upper. Exact but for wrapping. */
 #define neon_dot2_lane(acc, a, b, lane) \
   neon_mla2(acc, vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b), lane)
+/* Likewise, but for the second number and the upper half. */
+#define neon_dot2_first(acc, a, b, lane) \
+  neon_mla1(acc, vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b), lane)
 #if defined(__aarch64__)
+#define neon_mla1(acc, a, b, lane) vmlal_laneq_s16(acc, vget_low_s16(b), a, 2 * (lane))
 #define neon_mla2(acc, a, b, lane) \
   vmlal_high_laneq_s16(vmlal_laneq_s16(acc, vget_low_s16(b), a, 2 * (lane)), b, a, 2 * (lane) + 1)
 #else
 #define neon_half(a, lane) ((lane) < 2 ? vget_low_s16(a) : vget_high_s16(a))
+#define neon_mla1(acc, a, b, lane) \
+  vmlal_lane_s16(acc, vget_low_s16(b), neon_half(a, lane), 2 * (lane) % 4)
 #define neon_mla2(acc, a, b, lane) \
   vmlal_lane_s16(vmlal_lane_s16(acc, vget_low_s16(b), neon_half(a, lane), 2 * (lane) % 4), \
                  vget_high_s16(b), neon_half(a, lane), 2 * (lane) % 4 + 1)
@@ -543,7 +549,14 @@ static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
 static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
-#if defined(__aarch64__) /* acc + a times a lane of b */
+/* acc + a times a lane of b. GCC's own moves accumulators about where tiles leave few registers. */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#define neon_fma_lane(acc, a, b, lane) __extension__({                                          \
+    vf32 sum_ = acc;                                                                            \
+    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(sum_) : "w"(a), "w"(b));                \
+    sum_;                                                                                       \
+  })
+#elif defined(__aarch64__)
 #define neon_fma_lane(acc, a, b, lane) vfmaq_laneq_f32(acc, a, b, lane)
 #endif
 static inline vf32 v_sqrt(vf32 a) { return vsqrtq_f32(a); }

@@ -57,8 +57,9 @@ WIDE = (
 )
 NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
 """Pixels and vectors of a tile, for 32 and for 16 registers."""
-BY_LANE = ((7, 3), (9, 2), (5, 4), (8, 2), (6, 3), (4, 4), (14, 1), (7, 1), (1, 4))
-"""Those where each pixel's channels have a register, too: 64-bit NEON multiplies by its lanes."""
+BY_LANE = ((7, 3), (4, 6), (9, 2), (5, 4), (8, 2), (6, 3), (4, 4), (14, 1), (7, 1), (1, 4))
+"""Those where each pixel's channels have a register, too, and four are left for weights: 64-bit
+NEON multiplies by lanes."""
 
 
 INPUT, BESIDE = 1 / 8, 5 / 8

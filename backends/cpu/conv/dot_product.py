@@ -72,6 +72,10 @@ class Elements:
     pixels by two filters and a word is of two blocks; see `int8_two_by_two`."""
 
 
+BY_TWO = "neon_dot2_lane"
+"""What multiplies one element of a word after the other, so that idle ones needn't be."""
+
+
 @dataclass(frozen=True)
 class Words:
     """A convolution cut into tiles of p pixels x nv vectors, `per` elements to a word."""
@@ -86,6 +90,8 @@ class Words:
     """Blocks of input channels that a step reads, each of them a word."""
     together: int = 1
     """Pixels of a row that instructions multiply together."""
+    idle: int = 0
+    """Elements of the last word of a row of taps that are none of the window's."""
 
     @property
     def depth(self) -> int:
@@ -133,6 +139,7 @@ class Words:
             **tile_values(g, self.p, self.nv, self.together),
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "e": e, "joined": self.joined,
+            "idle": self.idle if e.dot == BY_TWO else 0,
             "apart": g.in_plane if self.joined > 1 else self.per,
             "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
         }  # fmt: skip

@@ -148,7 +148,10 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         rows = replace(g.rows, size=image.height, pad=0)
         taps = -(-g.cols.kernel // self.per)
         cols = replace(g.cols, size=image.width, kernel=taps, dilation=self.per, pad=0)
-        return PixelWords(replace(g, rows=rows, cols=cols), params.p, params.nv, self.per)
+        idle = -g.cols.kernel % self.per
+        return PixelWords(
+            replace(g, rows=rows, cols=cols), params.p, params.nv, self.per, idle=idle
+        )
 
     def pack(
         self, dense: Array, taps: Array, words: Words, zero: int, target: Target

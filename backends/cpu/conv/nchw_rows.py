@@ -175,7 +175,9 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         p = planes_of(w, target)
         tiles = row_tiles(p.filters, params.mr)
         panels = column_panels(p.cols.out, params.nv, p.lanes)
-        finish = EpilogueFunctions(_by_rows(op.epilogue), ("n", "r"), op.operands, open=p.open)
+        apart = target.arch == "aarch64"
+        views = _by_rows(op.epilogue)
+        finish = EpilogueFunctions(views, ("n", "r"), op.operands, open=p.open, apart=apart)
         whole = any(c.vectors > 1 or not c.part for c in panels)
         filters = p.group * p.filters
         row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"

@@ -16,7 +16,8 @@ AWAITED = 2.0
 
 
 BESIDE = 0.2
-"""Cycles that a load takes from the products beside it, where rows of A are read in vectors."""
+"""Cycles that a load, or one of a pair, takes from the products beside it, where rows of A are
+read in vectors."""
 NEAR_STEP, FAR_STEP = 2.0, 15.0
 """Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
 lines of the steps behind it are asked for meanwhile."""
@@ -220,6 +221,6 @@ def tile_cycles(
     waiting = machine.fma_latency * FMA_WAIT / phases
     step = max(arithmetic, loads, memory, waiting) + memory * 0.07
     if at_once > 1:
-        step += (rows / at_once + vectors) * BESIDE
+        step += (rows / at_once + -(-vectors // 2)) * BESIDE  # vectors in pairs
     enter = CALL + far * rows * (machine.l2.latency + AWAITED)
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

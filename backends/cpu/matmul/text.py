@@ -103,6 +103,8 @@ class EpilogueFunctions:
     name: str = "finish"
     open: bool = False
     """Whether the tile itself reads extents known only at run time."""
+    apart: bool = False
+    """Whether tiles say that y shares no memory with operands: these are then read once a row."""
 
     @property
     def expr(self) -> Expr:
@@ -183,7 +185,8 @@ class EpilogueFunctions:
         """The C parameters of a tile for the places, and for y and the operands."""
         places = [f"ptrdiff_t {v}" for v in self.places]
         extents = ["const int64_t *dims"] * (self.open or self.reads_extents)
-        return places, [f"{self.result.c} *y", *self.declared, *extents]
+        y = f"{self.result.c} *{'restrict ' * self.apart}y"
+        return places, [y, *self.declared, *extents]
 
     def _function(self, name: str, count: str) -> dict[str, object]:
         kind, sums, lines, value = self._body(count)

@@ -56,6 +56,11 @@ LINE = 16
 """Floats of a cache line."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
+AHEAD = 4
+"""Vectors of B, of two pairs, that have registers where A is read in vectors: one instruction
+reads a pair, before the products of the pair before."""
+PAIR_REACH = 1008
+"""Bytes up to which such an instruction's offset reaches."""
 FEW_ROWS = 4
 """Rows up to which copying B takes longer than to sum along the depth, each by itself."""
 
@@ -114,14 +119,15 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
         op, width = w.op, lanes(target)
         busy, found = target.machine.sums(target.vector_bytes), list[TiledParams]()
+        by_lane = _in_lanes(w, target)
         for nv in STREAMING_WIDTHS if max_value(op.m) <= 2 else WIDTHS:
-            free = target.vector_registers - 1 - nv
-            high = min(free // (nv + _in_lanes(w, target)), max_value(op.m))
+            free = target.vector_registers - (min(2 * nv, AHEAD) if by_lane else 1 + nv)
+            high = min(free // (nv + by_lane), max_value(op.m))
             if high < 1 or nv > -(-max_value(op.n) // width):
                 continue
             for mr in _heights(op.m, high):
-                phases = _phases(busy, mr * nv, (free - mr * _in_lanes(w, target)) // (mr * nv))
-                phases -= _in_lanes(w, target) and phases == 3  # lanes are shared evenly
+                phases = _phases(busy, mr * nv, (free - mr * by_lane) // (mr * nv))
+                phases -= by_lane and phases == 3  # lanes are shared evenly
                 found.append(TiledParams(mr=mr, nv=nv, phases=phases))
         if is_dynamic((op.m, op.k)):
             return found
@@ -186,14 +192,16 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
-        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside)
+        by_lane = _in_lanes(w, target)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside, apart=by_lane)
         weights = stored_weights(w)
         packed = mode == "packed"
         prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
-        in_lanes = _in_lanes(w, target) and not params.interleave
+        in_lanes = by_lane and not params.interleave
         if shared and prefetch is not None and in_lanes:
             in_lanes = prefetch.every % lanes(target) == 0
+        step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
         text = _TileText(
@@ -213,10 +221,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "room": depth * self._panel_room(w, params, target), "partitions": params.partitions,
             "b_base": packed_base(op.batch, op.b_view, outer, op.k * width * -(-op.n // width))
             if mode == "packed" else batch_base(op.b_view, outer),
-            "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
+            "bk": bk, "bn": bn, "step": step,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
             "weights": weights, "in_lanes": in_lanes,
+            "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
             "copies_open": is_dynamic((depth, bk, bn)),
             "few": text.few(FEW_ROWS) if _sums_along(w, mode) else None,
         }  # fmt: skip

@@ -93,6 +93,16 @@ def test_tiles_cost_less_than_what_a_compiler_makes_of_loops(name: str) -> None:
     assert tiles < MatMulRows().cost(w, {}, target)
 
 
+@pytest.mark.parametrize("n", [12, 100, 400])
+def test_tiles_by_lane_leave_registers_for_two_pairs_of_vectors_of_b(n: int) -> None:
+    target = get_target("aarch64-neon")
+    w = workload((), 96, n, 64, View((64, 1)), View((n, 1)), "bias, relu")
+    sets = MatMulTile().parameters(w, target)
+    taken = [p.mr * p.nv * p.phases + p.mr + min(2 * p.nv, 4) for p in sets]
+    assert max(taken) <= target.vector_registers
+    assert max(taken) >= target.vector_registers - 1
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_sizes_around_the_tiles_and_ways_to_read_them(target: str) -> None:
