@@ -19,8 +19,10 @@ from atc.pytorch import backend  # noqa: E402
 
 BATCH = 2
 
-NOISE = 10
-"""Times as far from float64's numbers as eager PyTorch's may ours be: sums have other orders."""
+CLOSE = 1e-6
+"""Of the largest number. In float64, as few images of few pixels are ill-conditioned: in float32
+eager PyTorch itself is up to a tenth off.
+"""
 
 
 def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
@@ -40,29 +42,26 @@ def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     a = small(name)
     if find_spec(a.package) is None:
         pytest.skip(f"{a.package} isn't installed")
-    made = module(a).train()
+    made = module(a).double().train()
+    other = copy.deepcopy(made)
     shape = (BATCH, *a.shape[1:])
     torch.manual_seed(1)
-    x = torch.randint(0, a.vocabulary, shape) if a.vocabulary else torch.randn(shape)
-    exact, other = copy.deepcopy(made).double(), copy.deepcopy(made)
-    truth = trained(exact, exact, x if a.vocabulary else x.double())
-    eager = trained(made, made, x)
+    x = torch.randint(0, a.vocabulary, shape) if a.vocabulary else torch.randn(shape).double()
+    wanted = trained(made, made, x)
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="atc ")
         found = trained(other, torch.compile(other, backend=backend), x)
-    assert found.keys() == truth.keys()
-    for key, wanted in truth.items():
-        if wanted is None:
+    assert found.keys() == wanted.keys()
+    gradients = [g for key, g in wanted.items() if key.startswith("gradient") and g is not None]
+    least = 1e-3 * max(map(largest, gradients))  # what cancels out is noise
+    for key, one in wanted.items():
+        if one is None:
             assert found[key] is None, key
             continue
-        scale = float(wanted.abs().max()) if wanted.numel() else 0.0
-        noise = far(eager[key], wanted)
-        assert noise <= 0.05 * scale + 1e-4, f"{key}: eager PyTorch itself is {noise} off"
-        assert far(found[key], wanted) <= NOISE * noise + 1e-5 * scale + 1e-7, key
+        bound = CLOSE * max(largest(one), least)
+        assert largest(found[key] - one) <= bound, f"{key}, whose largest is {largest(one)}"
 
 
-def far(found: Any, wanted: Any) -> float:
-    """Return the greatest difference from what is wanted."""
-    assert found.shape == wanted.shape
-    return float((found.double() - wanted.double()).abs().max()) if wanted.numel() else 0.0
+def largest(x: Any) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
