@@ -88,6 +88,11 @@ def _are_recorded(tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
+def _casts(graph: torch.fx.GraphModule) -> bool:
+    """Return whether a part of a graph is under autocast, of which the exporter loses the types."""
+    return any(n.target is torch.amp.autocast_mode._enter_autocast for n in graph.graph.nodes)
+
+
 @dataclass(frozen=True)
 class _Library:
     """A library for ranges of extents; `kinds` say what else its inputs are."""
@@ -146,6 +151,8 @@ class _Graph:
 
     def _made(self, inputs: Sequence[Any]) -> Run:
         """Return what runs the graph on inputs of these kinds, eagerly if nothing else does."""
+        if not self._of_operators and _casts(self._graph):
+            return self._functional(inputs, "it casts by itself")
         try:
             with ThreadPoolExecutor(1) as clean:  # derivatives run in a state without export
                 return clean.submit(self._found, inputs).result()

@@ -81,6 +81,16 @@ def log_of_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.maximum(x, y) + (-distance).exp().log1p()
 
 
+def hypotenuse(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the root of the sum of two squares, none of which overflows or vanishes."""
+    x, y = torch.broadcast_tensors(x.abs(), y.abs())
+    long, short = torch.maximum(x, y), torch.minimum(x, y)
+    ratio = short / torch.where(long == 0, 1.0, long).to(x.dtype)
+    whole = long * (ratio * ratio + 1).sqrt()
+    endless = (x == math.inf) | (y == math.inf)
+    return torch.where(endless, math.inf, whole).to(x.dtype)
+
+
 def products(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return running products."""
     x = x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64)).movedim(dim, -1)
@@ -142,8 +152,12 @@ def scattered_mean(
     return torch.where(count > 0, torch.div(total, count.clamp(min=1), rounding_mode=whole), x)
 
 
+def spread(x: torch.Tensor, src: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return a copy of a tensor in another's type and shape."""
+    return src.to(x.dtype).expand_as(x)
+
+
 def product(add: str) -> Callable[..., torch.Tensor]:
-    """Return the means of what is scattered to each place."""
     """Return what a function that adds to a product computes if it takes nothing of the sum."""
 
     def alone(

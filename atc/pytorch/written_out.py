@@ -26,6 +26,7 @@ from atc.pytorch.substitutes import (
     attention,
     distances,
     exact,
+    hypotenuse,
     is_rounded,
     linspace,
     log_of_sum,
@@ -36,6 +37,7 @@ from atc.pytorch.substitutes import (
     product,
     products,
     scattered_mean,
+    spread,
     strided,
     strided_scatter,
 )
@@ -254,12 +256,12 @@ _FAULTS: Mapping[Any, _Fault] = {
         lambda size, _, *, dtype=None, **__: torch.zeros(size, dtype=dtype),
     ),
     _ATEN.copy.default: _Fault(
-        lambda a: _value(a["self"]).shape != _value(a["src"]).shape,
-        lambda x, src, *_: src.to(x.dtype).expand_as(x),
+        lambda a: _value(a["self"]).shape != _value(a["src"]).shape, spread
     ),
     _ATEN.as_strided.default: _Fault(lambda _: True, strided),
     _ATEN.as_strided_scatter.default: _Fault(lambda _: True, strided_scatter),
     _ATEN.rrelu.default: _Fault(lambda _: True, mean_slope),
+    _ATEN.hypot.default: _Fault(lambda _: True, hypotenuse),
     _ATEN.cdist.default: _Fault(lambda _: True, distances),
     _ATEN._cdist_forward.default: _Fault(lambda _: True, distances),
     _ATEN.log_sigmoid.default: _Fault(lambda _: True, lambda x: -torch.nn.functional.softplus(-x)),
@@ -274,6 +276,7 @@ _OF_EXTENTS = frozenset((
 
 _ROUNDED: Mapping[Any, Callable[..., Any]] = {
     _ATEN.arange.start_step: arange,
+    _ATEN.copy.default: spread,  # what `fill` is made of
     _ATEN.linspace.default: linspace,
     _ATEN.logspace.default: logspace,
     _ATEN.log2.default: lambda x: x.log() / math.log(2),

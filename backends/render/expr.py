@@ -58,12 +58,13 @@ def _float_literal(value: float, sign: float, dtype: DType) -> str:
         return "INFINITY" if value > 0 else "-INFINITY"
     with np.errstate(over="ignore"):
         number = np.float64(value) if dtype is DType.DOUBLE else np.float32(value)
+        single = float(np.float32(value))
     if np.isinf(number):
         return "INFINITY" if number > 0 else "-INFINITY"
     text = (
         f"{number:.17g}" if dtype is DType.DOUBLE else np.format_float_scientific(number, trim="-")
     )
-    plain = repr(float(number)) if float(np.float32(number)) == float(repr(float(number))) else text
+    plain = repr(float(number)) if single == float(number) else text
     text = plain if len(plain) < 10 else text
     if not any(c in text for c in ".e"):
         text += ".0"

@@ -153,12 +153,19 @@ def moved(x: Any) -> Any:
     return x * 2
 
 
+def in_bfloat16(x: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ (x + 0.1)
+    return y.float() + x
+
+
 IMPURE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "masks": (lambda x: F.dropout(x.transpose(0, 1), 0.5), (torch.ones(5, 6),)),
     "noise": (lambda x: x + torch.randn_like(x) + torch.rand(6), (torch.ones(5, 6),)),
     "statistics": (lambda x, mean, var: F.batch_norm(x, mean, var, training=True),
                    (torch.arange(12.0).reshape(4, 3), torch.zeros(3), torch.ones(3))),
     "elements": (moved, (torch.zeros(3),)),
+    "autocast": (in_bfloat16, (torch.eye(4),)),
 }  # fmt: skip
 
 

@@ -221,6 +221,12 @@ def test_numbers_beside_doubles_are_doubles(tmp_path: Path) -> None:
     torch.testing.assert_close(found, function(x), rtol=1e-15, atol=0)
 
 
+def with_a_column_set(x: Any) -> Any:
+    y = x.reshape(4, 2) * 2
+    y[:, 1] = 0.1
+    return y
+
+
 IN_DOUBLE: dict[str, Callable[[Any], Any]] = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "elu": lambda x: F.elu(x, 0.3),
     "celu": lambda x: F.celu(x, 0.3), "selu": F.selu, "hardsigmoid": F.hardsigmoid,
@@ -241,6 +247,8 @@ IN_DOUBLE: dict[str, Callable[[Any], Any]] = {
     "resized": lambda x: F.interpolate(x.reshape(1, 2, 4), scale_factor=1.7, mode="linear")
     + F.interpolate(x.reshape(1, 1, 2, 4), scale_factor=1.7, mode="bicubic").sum((0, 1, 2)),
     "filled": lambda x: x.masked_fill(x > 0, 0.1) + x.new_full((8,), 0.3),
+    "set": with_a_column_set,
+    "hypot": lambda x: torch.hypot(x[:, None] * 1e200, x) + torch.hypot(x, x.round() / 0),
     "attention": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 1, 4, 2)] * 3, scale=0.3),
 }  # fmt: skip
 

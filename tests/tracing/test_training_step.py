@@ -103,7 +103,7 @@ def test_gradients_are_accumulated(optimizer: str, tmp_path: Path) -> None:
 
 def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
     path = saved(tmp_path / "line.onnx", LINE, {"w": LW})
-    labels = {"wanted": ("float64", (8, 2)), "weight": ("float64", (8, 1))}
+    labels = {"wanted": ("float64", (8, 2)), "weight": (np.float64, (8, 1))}
 
     def loss(y: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
         return y.__array_namespace__().sum((y - wanted) ** 2.0 * weight)

@@ -51,7 +51,8 @@ def labels(value: object) -> Labels:
     """Return the labels of `name:type[n,m];name2:type[]`, or of a mapping to type and shape."""
     if isinstance(value, Mapping):
         try:
-            return {str(n): (str(t), tuple(map(int, shape))) for n, (t, shape) in value.items()}
+            return {str(n): (str(getattr(t, "__name__", t)), tuple(map(int, shape)))
+                    for n, (t, shape) in value.items()}  # fmt: skip
         except (TypeError, ValueError):
             raise OptionError(f"'{one_line(str(value), 60)}' names no types and shapes",
                               hint='the form is {"name": ("int64", (8,))}',
