@@ -56,8 +56,9 @@ SLOTS = {8: (0, 2, 1, 3), 16: (0, 1, 2, 3)}
 """Where four pixels' bytes go, by the channels of a block: see `avx_stage4`."""
 HIGHEST, LOWEST = 128, -128
 """Bounds of the positive and of the negative weights of a pair: 255 times them are 16 bits."""
-UNSAFE = 16
-"""Products of an output up to which clipped weights cost half as much as all."""
+UNSAFE, CHOICELESS = 16, 40
+"""Products of an output up to which clipped weights cost half as much as all; where there are too
+few channels to choose pairs from."""
 STARTS, PLACE = 4, 4
 """Bytes of what a sum starts with; of the place of a word, before the weights that it meets."""
 
@@ -131,7 +132,8 @@ class ConvBytesPairs(ConvBytes):
         Scaled by their greatest, weights of few products lie less close to zero.
         """
         words = in_units(w, params)
-        clipped = min(1.0, UNSAFE / words.g.depth)
+        most = UNSAFE if words.g.ic >= PAIRED else CHOICELESS
+        clipped = min(1.0, most / words.g.depth)
         return words.cycles(target.machine) * (1.5 + 0.5 / params.nv + clipped)
 
 
