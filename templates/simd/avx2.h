@@ -207,6 +207,12 @@ static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
   return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif
 }
+/* The word at p in every lane, its bytes in `order`. */
+static inline vi32 avx_shuffled_word(const void *p, vi32 order) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return _mm256_shuffle_epi8(_mm256_set1_epi32(word), order);
+}
 /* Places of 16 bytes, for avx_stage. */
 static inline vi32 avx_order(const void *p) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));

@@ -121,6 +121,7 @@ class ConvBytesPairs(ConvBytes):
         return {
             **byte_values(w, words, target, elements), "panel_count": count,
             "word": word_of(w, target, "v_i32_broadcast({})"),
+            "shuffled": word_of(w, target, "avx_shuffled_word({}, order)"),
             "orders": orders, "index": index, "entry": PLACE + g.block * WORD,
             "clipped": index + (g.supers * g.mb * g.taps + 1) * PLACE,
             "together": max(1, STACK // (g.taps * PAIRED * words.p)),
