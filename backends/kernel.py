@@ -6,7 +6,7 @@ packed and how much scratch it needs. Shapes are compile-time facts: one C funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 from typing_extensions import TypeVar
 
 from atc.backends.packed_layout import PackedLayout
+from atc.backends.render.packing import Pack as Pack
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.errors import InternalError
@@ -23,7 +24,6 @@ from atc.ir.ops import Conv, ConvBlocked, MatMul
 from atc.ir.weights import is_narrow, is_whole
 
 Params = Mapping[str, int | str | bool]
-Pack = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
 QUICK = (
-    "tests/memory/", "tests/passes/", "tests/program/",
+    "tests/lower/", "tests/memory/", "tests/passes/", "tests/program/",
     *(f"tests/whole/test_{name}.py" for name in (
         "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states", "names", "ranges",
         "states")),

@@ -66,7 +66,7 @@ ONLY: dict[str, set[str]] = {
     "templates": set(),
     "dims": {"errors"},
     "cache": {"errors"},
-    "ir": {"dims", "errors", "files"},
+    "ir": {"dims", "errors"},
     "importers": {"dims", "errors", "files"},
     "adapt": {"dims", "errors", "files"},
     "lower": {"dims", "errors", "ir"},

@@ -7,6 +7,7 @@ gone too; those to integers stay.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import onnx.version_converter
 import onnx_ir
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from atc.accuracy.widening import NARROW, widened
 from atc.errors import UnsupportedError, one_line
 from atc.ir.graph import Array
 
@@ -27,7 +29,6 @@ INTEGER_OPS = frozenset({
 })  # fmt: skip
 """Operators that round to integers: a float's last bit may decide which one."""
 
-_NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPES = ("to", "dtype")
 _OPSET = 19  # whose quantisation onnx.reference knows
 _TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
@@ -46,12 +47,12 @@ def run_in_double(
     `rounded` to one.
     """
     # Late: onnx.reference takes a while to import, and few compilations evaluate anything.
-    from onnx.reference import ReferenceEvaluator
-
     from atc.accuracy.float64_ops import (
         BatchNormalization,
         Conv,
+        Evaluator,
         GatherElements,
+        MaxPool,
         RoundBfloat16,
         SplitBfloat16,
     )
@@ -62,17 +63,19 @@ def run_in_double(
             _round_operands(proto.graph, op.__name__, names)
     if split or rounded:
         proto.opset_import.append(helper.make_opsetid(SplitBfloat16.op_domain, 1))
-    own: list[Any] = [Conv, GatherElements, RoundBfloat16, SplitBfloat16]
+    own: list[Any] = [Conv, GatherElements, MaxPool, RoundBfloat16, SplitBfloat16]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
-    wide = {name: _wide(array) for name, array in feeds.items()}
+    wide = {name: widened(array) for name, array in feeds.items()}
     try:
         with np.errstate(all="ignore"):
-            values = ReferenceEvaluator(proto, new_ops=own).run(None, wide)
+            values = Evaluator(proto, new_ops=own).run(None, wide)
     except Exception as error:  # what it raises is its to choose
         raise UnsupportedError(
             f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
             hint="atc verify without --float64 compares with another reference",
         ) from error
+    finally:
+        gc.collect()  # the evaluator holds itself, and all weights
     return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
 
 
@@ -92,15 +95,16 @@ def _newer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
-    """Return a model's copy in which every float is a float64, with outputs of these names."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    _widen(wide.graph)
-    for function in wide.functions:
+    """Make every float of a model a float64, with outputs of these names; return it.
+
+    But its own initializers, which are widened when they are read: they may be gigabytes.
+    """
+    _widen(model.graph, initializers=False)
+    for function in model.functions:
         _widen_nodes(function.node)
-    del wide.graph.output[:]
-    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return wide
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return model
 
 
 def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> None:
@@ -120,16 +124,11 @@ def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> 
         graph.node.append(node)
 
 
-def _wide(array: Array) -> Array:
-    narrow = helper.np_dtype_to_tensor_dtype(array.dtype) in _NARROW if array.dtype != "O" else 0
-    return array.astype(np.float64) if narrow else array
-
-
-def _widen(graph: onnx.GraphProto) -> None:
-    for tensor in graph.initializer:
+def _widen(graph: onnx.GraphProto, initializers: bool = True) -> None:
+    for tensor in graph.initializer if initializers else ():
         _widen_tensor(tensor)
     for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type in _NARROW:
+        if value.type.tensor_type.elem_type in NARROW:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
     del graph.value_info[:]
     _widen_nodes(graph.node)
@@ -147,7 +146,7 @@ def _widen_attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:
             _widen(attribute.g)
         case AttributeProto.TENSOR:
             _widen_tensor(attribute.t)
-        case AttributeProto.INT if attribute.name in _TYPES and attribute.i in _NARROW:
+        case AttributeProto.INT if attribute.name in _TYPES and attribute.i in NARROW:
             attribute.i = TensorProto.DOUBLE
         case AttributeProto.FLOAT | AttributeProto.FLOATS if node.op_type == "Constant":
             floats = attribute.name == _FLOATS
@@ -156,6 +155,6 @@ def _widen_attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in _NARROW:
+    if tensor.data_type in NARROW:
         values = numpy_helper.to_array(tensor).astype(np.float64)
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

@@ -1,18 +1,58 @@
-"""Operators for onnx's reference evaluator where its own are slow or not what the standard says.
+"""Onnx's reference evaluator with less memory, and operators where its own are slow or wrong.
 
-Its Conv is slow; its BatchNormalization of opsets below 14 takes the batch's statistics; its
-GatherElements wants as many indices as numbers.
+Its Conv and MaxPool are slow; its BatchNormalization of opsets below 14 takes the batch's
+statistics; its GatherElements wants as many indices as numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_max_pool
+
+from atc.accuracy.widening import widened
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+CHUNK = 1 << 14
+"""Numbers that are rounded at a time: what is computed in between stays in a near cache."""
+COPIED = 1 << 22
+"""Numbers that a convolution's windows are copied to at a time."""
+
+
+class Evaluator(ReferenceEvaluator):
+    """Onnx's evaluator, but it forgets each value once nothing reads it any more.
+
+    Initializers are widened to float64 when they are read.
+    """
+
+    def run(
+        self, output_names: Sequence[str] | None, feed_inputs: dict[str, Any],
+        *args: Any, **more: Any,
+    ) -> Any:  # fmt: skip
+        """Return the values of these names, or of all outputs; see `ReferenceEvaluator.run`."""
+        inner = any(node.need_context() or node.has_linked_attribute for node in self.rt_nodes_)
+        if args or more or inner:  # who reads what isn't known here
+            self.rt_inits_ = {name: widened(array) for name, array in self.rt_inits_.items()}
+            return super().run(output_names, feed_inputs, *args, **more)
+        output_names = self.output_names if output_names is None else output_names
+        values = {"": None, **feed_inputs}
+        last = {name: k for k, node in enumerate(self.rt_nodes_) for name in node.input}
+        kept = {"", *output_names}
+        for k, node in enumerate(self.rt_nodes_):
+            for name in node.input:
+                if name not in values:
+                    values[name] = widened(self.rt_inits_[name])
+            made = node.run(*(values[name] for name in node.input))
+            values.update(zip(node.output, made, strict=False))
+            for name in (*node.input, *node.output):
+                if last.get(name, k) <= k and name not in kept:
+                    values.pop(name, None)
+        constants = self.rt_inits_
+        return [values[n] if n in values else widened(constants[n]) for n in output_names]
 
 
 class Conv(OpRun):
@@ -27,23 +67,40 @@ class Conv(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Floats]:  # fmt: skip
         spatial = x.ndim - 2
-        ones = [1] * spatial
-        steps, gaps = strides or ones, dilations or ones
-        widths = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], gaps, strict=True)]
-        around = _pads(auto_pad or "NOTSET", pads, x.shape[2:], widths, steps)
-        padded = np.pad(x, [(0, 0), (0, 0), *around])
-        axes = tuple(range(2, 2 + spatial))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, widths, axes)
-        every = [slice(None, None, s) for s in steps]
-        taps = [slice(None, None, d) for d in gaps]
-        windows = windows[(slice(None), slice(None), *every, *taps)]
-        summed = ((1, *range(2 + spatial, 2 + 2 * spatial)), (1, *axes))
-        parts = [
-            np.tensordot(a, b, summed)
-            for a, b in zip(np.split(windows, group, 1), np.split(w, group, 0), strict=True)
-        ]
-        y = np.moveaxis(np.concatenate(parts, -1), -1, 1)
-        return (y if bias is None else y + bias.reshape(-1, *ones),)
+        windows = _windows(x, w.shape[2:], auto_pad, pads, strides, dilations, 0.0)
+        summed = ((1, *range(2 + spatial, 2 + 2 * spatial)), (1, *range(2, 2 + spatial)))
+        y = np.empty((x.shape[0], w.shape[0], *windows.shape[2 : 2 + spatial]))
+        row = max(windows[:, :, :1].size, 1) if spatial else 1
+        band = max(COPIED // row, 1)
+        for first in range(0, windows.shape[2] if spatial else 1, band):
+            some = windows[:, :, first : first + band] if spatial else windows
+            parts = [
+                np.tensordot(a, b, summed)
+                for a, b in zip(np.split(some, group, 1), np.split(w, group, 0), strict=True)
+            ]
+            part = np.moveaxis(np.concatenate(parts, -1), -1, 1)
+            y[(slice(None), slice(None), *[slice(first, first + band)] * bool(spatial))] = part
+        return (y if bias is None else y + bias.reshape(-1, *[1] * spatial),)
+
+
+class MaxPool(op_max_pool.MaxPool):
+    """ONNX's MaxPool of any rank; onnx's own where there are indices, integers or a ceil_mode."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[override]
+        self, x: Floats, auto_pad: str | None = None, ceil_mode: int | None = None,
+        dilations: Sequence[int] | None = None, kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None, storage_order: int | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Floats, ...]:  # fmt: skip
+        if ceil_mode or len(self.onnx_node.output) > 1 or x.dtype.kind != "f" or not kernel_shape:
+            found: tuple[Floats, ...] = super()._run(  # type: ignore[no-untyped-call]
+                x, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+            )
+            return found
+        windows = _windows(x, kernel_shape, auto_pad, pads, strides, dilations, -np.inf)
+        return (windows.max(tuple(range(x.ndim, windows.ndim))),)
 
 
 class BatchNormalization(OpRun):
@@ -87,11 +144,7 @@ class SplitBfloat16(OpRun):
     op_domain = "atc.double"
 
     def _run(self, x: Floats) -> tuple[Floats]:
-        if x.dtype.kind != "f":
-            return (x,)
-        upper = _to_bfloat16(x)
-        lower = np.where(np.isfinite(upper), _to_bfloat16(x - upper), 0.0)
-        return (upper + lower,)
+        return (_rounded(x, _split) if x.dtype.kind == "f" else x,)
 
 
 class RoundBfloat16(OpRun):
@@ -100,13 +153,43 @@ class RoundBfloat16(OpRun):
     op_domain = "atc.double"
 
     def _run(self, x: Floats) -> tuple[Floats]:
-        return (_to_bfloat16(x) if x.dtype.kind == "f" else x,)
+        return (_rounded(x, _to_bfloat16) if x.dtype.kind == "f" else x,)
+
+
+def _rounded(x: Floats, rounding: Callable[[Floats], Floats]) -> Floats:
+    """Return rounded numbers, a chunk at a time."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    y = np.empty(flat.shape, np.float64)
+    for start in range(0, flat.size, CHUNK):
+        y[start : start + CHUNK] = rounding(flat[start : start + CHUNK])
+    return y.reshape(x.shape)
+
+
+def _split(x: Floats) -> Floats:
+    upper = _to_bfloat16(x)
+    return upper + np.where(np.isfinite(upper), _to_bfloat16(x - upper), 0.0)
 
 
 def _to_bfloat16(x: Floats) -> Floats:
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isfinite(x), rounded, x).astype(np.float64).reshape(x.shape)
+    return np.where(np.isfinite(x), rounded, x)
+
+
+def _windows(
+    x: Floats, kernel: Sequence[int], auto_pad: str | None, pads: Sequence[int] | None,
+    strides: Sequence[int] | None, dilations: Sequence[int] | None, fill: float,
+) -> Floats:  # fmt: skip
+    """Return a view [N, C, *places, *taps] of x with `fill` around it."""
+    ones = [1] * (x.ndim - 2)
+    steps, gaps = strides or ones, dilations or ones
+    widths = [(k - 1) * d + 1 for k, d in zip(kernel, gaps, strict=True)]
+    around = _pads(auto_pad or "NOTSET", pads, x.shape[2:], widths, steps)
+    padded = np.pad(x, [(0, 0), (0, 0), *around], constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, widths, tuple(range(2, x.ndim)))
+    every = [slice(None, None, s) for s in steps]
+    taps = [slice(None, None, d) for d in gaps]
+    return windows[(slice(None), slice(None), *every, *taps)]
 
 
 def _pads(

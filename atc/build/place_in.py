@@ -38,5 +38,4 @@ def found_in(file: Path, blob: Blob) -> int | None:
 def _holds(file: BinaryIO, at: int, blob: Blob) -> bool:
     """Return whether all of a blob lies at a byte of a file, which is read in small chunks."""
     file.seek(at)
-    chunks = (part[k : k + _CHUNK] for part in blob.parts for k in range(0, len(part), _CHUNK))
-    return all(file.read(len(chunk)) == bytes(chunk) for chunk in chunks)
+    return all(file.read(len(chunk)) == bytes(chunk) for chunk in blob.chunks(_CHUNK))

@@ -29,6 +29,7 @@ from atc.codegen.sources import gpu_files, kernel_tree
 from atc.codegen.template_values import TemplateValues
 from atc.files.blob import Blob
 from atc.files.byte_order import in_byte_order
+from atc.files.mapped import release
 from atc.ir.graph import Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
@@ -359,6 +360,7 @@ def _placed(
         data = in_byte_order(program.constants[name], target.big_endian)
         alike = seen.setdefault((data.size, _sample(data)), [])
         found = next((at for other, at in alike if np.array_equal(other, data)), None)
+        release(data)
         if found is None:
             found = size
             alike.append((data, found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
@@ -29,15 +30,25 @@ class Blob:
     def checksum(self) -> int:
         """Adler-32 of all bytes, by which a library knows its weights."""
         value = 1
-        for part in self.parts:
-            value = zlib.adler32(part, value)
+        for chunk in self.chunks():
+            value = zlib.adler32(chunk, value)
         return value
 
     def write(self, file: BinaryIO) -> None:
         """Write all parts to a file."""
+        for chunk in self.chunks():
+            file.write(chunk)
+
+    def chunks(self, most: int = 1 << 24) -> Iterator[bytes | memoryview]:
+        """Yield all bytes in order, at most so many at a time.
+
+        Of parts that lie in mapped files no more than that comes into memory.
+        """
         for part in self.parts:
-            file.write(part)
-            release(np.frombuffer(part, np.uint8))
+            for k in range(0, len(part), most):
+                chunk = part[k : k + most] if len(part) > most else part
+                yield chunk
+                release(np.frombuffer(chunk, np.uint8))
 
 
 NO_WEIGHTS = Blob(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,36 @@ def mapped_tensor(tensor: onnx_ir.TensorProtocol, file: mmap.mmap) -> onnx_ir.Te
     """Return a tensor that stayed in the mapped file as an array there; any other as it is."""
     if not isinstance(tensor, onnx_ir.ExternalTensor) or tensor.location != _IN_THIS_FILE:
         return tensor
+    return _array_in(file, tensor)
+
+
+def _array_in(file: mmap.mmap, tensor: onnx_ir.ExternalTensor) -> onnx_ir.TensorProtocol:
     kind: np.dtype[Any] = tensor.dtype.numpy()
     flat = np.frombuffer(file, kind.newbyteorder("<"), tensor.size, tensor.offset or 0)
     return onnx_ir.Tensor(flat.reshape(tensor.shape.numpy()), tensor.dtype, name=tensor.name)
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files of a model's external data, each of which is mapped once.
+
+    onnx_ir maps a file anew for each of its tensors, and a process may have some 1024 open.
+    """
+
+    folder: Path
+    _mapped: dict[Path, mmap.mmap] = field(default_factory=dict)
+
+    def mapped(self, tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:
+        """Return a checked tensor of these files as an array there; any other as it is."""
+        if not isinstance(tensor, onnx_ir.ExternalTensor) or not tensor.size:
+            return tensor
+        if tensor.dtype is onnx_ir.DataType.STRING or tensor.dtype.bitwidth % 8:
+            return tensor
+        path = (self.folder / tensor.location).resolve()
+        if path not in self._mapped:
+            with path.open("rb") as file:
+                self._mapped[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _array_in(self._mapped[path], tensor)
 
 
 def _without_tensors(

@@ -16,7 +16,7 @@ from atc.dims import Extent, InputShape, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
 from atc.importers.axes import Names, names_of, resolve, resolve_by_names
 from atc.importers.domains import STANDARD, resolve_domains
-from atc.importers.mapped import mapped_tensor, read_mapped
+from atc.importers.mapped import DataFiles, mapped_tensor, read_mapped
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
@@ -50,6 +50,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
             check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = path.parent
+        _replace_tensors(model, DataFiles(path.parent).mapped)
         model = inlined(model, str(path))
         _replace_tensors(model, _own)
         mark_maps(model, maps)

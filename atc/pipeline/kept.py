@@ -310,7 +310,7 @@ class _Chunk:
                         left -= len(chunk)
                         yield chunk
             case Blob():
-                yield from self.content.parts
+                yield from self.content.chunks()
             case bytes():
                 yield self.content
 

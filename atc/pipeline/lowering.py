@@ -14,6 +14,7 @@ from atc.build.output_folder import write_dump
 from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line
+from atc.files.mapped import release
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
@@ -89,7 +90,7 @@ def optimise(
         diagnostics.graph(name, current)
         if request.options.dump is not None:
             dumped.append(f"{len(dumped):02}-{name}.txt")
-            write_dump(request.options.dump / dumped[-1], dump(current))
+            write_dump(request.options.dump / dumped[-1], dump(current, release))
 
     layout_costs = layout_costs or LayoutCosts(request.target, request.limits(model))
     reports: list[LayoutReport] = []

@@ -19,6 +19,7 @@ from atc.build.output_folder import Content, check_folder, network_name, write_t
 from atc.cache import TEMPLATES
 from atc.diagnostics import Diagnostics, remembering
 from atc.errors import CompilerCrash
+from atc.files.mapped import release
 from atc.ir.text import dump
 from atc.options.files import file_digest
 from atc.options.options import Options
@@ -159,7 +160,7 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     options, warnings, passing = request.options, list[str](), list[str]()
     diagnostics = remembering(outer, warnings)
     building = remembering(diagnostics, passing)
-    _check(request, diagnostics, building)
+    check(request, diagnostics, building)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])
@@ -211,10 +212,10 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     return done
 
 
-def _check(request: Request, diagnostics: Diagnostics, building: Diagnostics) -> None:
+def check(request: Request, diagnostics: Diagnostics, building: Diagnostics) -> None:
     """Raise OptionError for what can't be combined, and warn of what has no effect.
 
-    `building` hears what is no longer so in a warm build.
+    Nothing is read for that. `building` hears what is no longer so in a warm build.
     """
     options = request.options
     for text in options.warnings():
@@ -306,5 +307,5 @@ def _keep_kernels(done: Compilation, built: Built, listed: frozenset[str]) -> No
 def _texts(done: Compilation) -> dict[str, bytes]:
     return {
         f"{done.name}.report.json": report_json(done).encode(),
-        f"{done.name}.graph.txt": dump(done.graph).encode(),
+        f"{done.name}.graph.txt": dump(done.graph, release).encode(),
     }

@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from atc.backends.kernel import Candidate, Pack, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic
-from atc.files.mapped import release
+from atc.files.spool import Spool
 from atc.ir.expr import Input
 from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
@@ -26,6 +24,7 @@ from atc.program.cascade import Cascade, Stripe
 from atc.program.cuts import Range, views_of
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.least_memory import cascades_of
+from atc.program.packed_constants import packed
 from atc.program.packed_layouts import propagate_packed_layouts
 from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, partitions, shared
 from atc.program.row_partition import rows_of_threads
@@ -72,11 +71,11 @@ def build_program(
     kernels pass on values in another layout where that saves a copy.
     """
     graph, selection = share_tables(graph, selection, target)
-    packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
-    if packed:
-        graph = replace(graph, types={**graph.types, **packed.types})
-        selection = packed.selection
-    planes = frozenset(packed.types if packed else ())
+    layouts = packed_layouts and propagate_packed_layouts(graph, selection, target, threads)
+    if layouts:
+        graph = replace(graph, types={**graph.types, **layouts.types})
+        selection = layouts.selection
+    planes = frozenset(layouts.types if layouts else ())
     writer = _Writer(
         selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth, io,
         enough,
@@ -120,6 +119,8 @@ class _Writer:
     timeline: Timeline = field(default_factory=Timeline)
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
     packed: dict[tuple[str, str, View | None], str] = field(default_factory=dict)
+    spool: Spool = field(default_factory=Spool)
+    """Where packed constants lie until they are written: they may be several times the model."""
 
     def scope(self, graph: Graph, outputs: Sequence[str]) -> tuple[Step, ...]:
         """Return a graph's steps; its outputs end up in the storage of `outputs`."""
@@ -426,8 +427,7 @@ class _Writer:
 
     def _add_packed(self, name: str, pack: Pack) -> str:
         new = f"{name}#packed{len(self.packed)}"
-        self.constants[new] = np.ascontiguousarray(pack(self.constants[name]))
-        release(self.constants[name])
+        self.constants[new] = packed(pack, self.constants[name], self.spool)
         self.types[new] = type_of(self.constants[new])
         return new
 

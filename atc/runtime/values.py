@@ -184,6 +184,8 @@ def listed_inputs(
         raise TypeError(f"{len(given)} inputs given, the network takes {len(tensors)}: {names}")
     arrays = []
     for value, tensor in zip(given, tensors, strict=True):
+        if isinstance(value, Mapping):
+            raise TypeError(f"input {tensor.name!r} is a dict; run() takes inputs by name")
         array = np.asarray(value)
         if tensor.cell and not (in_place and array.dtype == tensor.stored):
             array = to_cells(array, tensor.name, tensor.cell, in_place)

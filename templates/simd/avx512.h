@@ -85,14 +85,12 @@ static inline vf32 v_load_i8(const int8_t *p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 static inline void v_store_u8(uint8_t *p, vf32 a) {
-  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_zero()), v_set1(255.0f));
-  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
-  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+  const __m512i whole = _mm512_cvtps_epu32(_mm512_max_ps(a, v_zero())); /* 0 for NaN */
+  _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtusepi32_epi8(whole));
 }
 static inline void v_store_i8(int8_t *p, vf32 a) {
-  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
-  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
-  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+  const __m512i whole = _mm512_cvtps_epi32(_mm512_min_ps(v_set1(127.0f), a)); /* NaN: the least */
+  _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtsepi32_epi8(whole));
 }
 /* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
 static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
@@ -123,12 +121,12 @@ static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v_mask_n(n), p)));
 }
 static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
-  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_zero()), v_set1(255.0f));
-  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
+  const __m512i whole = _mm512_cvtps_epu32(_mm512_max_ps(a, v_zero()));
+  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtusepi32_epi8(whole));
 }
 static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
-  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
-  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
+  const __m512i whole = _mm512_cvtps_epi32(_mm512_min_ps(v_set1(127.0f), a));
+  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtsepi32_epi8(whole));
 }
 /* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
 static inline __m256i to_halves(vf32 a) {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from atc.accuracy import float64_ops
 from atc.accuracy.float64 import run_in_double
 from support import node_cases, node_model
 
@@ -39,7 +42,8 @@ def test_floats_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", ["Conv", "BatchNormalization", "GatherElements", "Gemm", "QuantizeLinear"]
+    "operator",
+    ["Conv", "BatchNormalization", "GatherElements", "Gemm", "MaxPool", "QuantizeLinear"],
 )
 def test_the_standard_agrees(operator: str) -> None:
     compared = 0
@@ -96,3 +100,36 @@ def test_listed_statistics_are_those_of_the_batch() -> None:
     y, mean, variance = evaluate(model, x, *parts)
     np.testing.assert_allclose(y.ravel(), (x.ravel() - 4) / np.sqrt(5) * 2 + 1)
     np.testing.assert_allclose([*mean, *variance], [0.75 * 0 + 0.25 * 4, 0.75 * 1 + 0.25 * 5])
+
+
+@pytest.mark.parametrize("copied", [1, 1 << 22])
+def test_convolutions_in_bands_of_rows(copied: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(float64_ops, "COPIED", copied)
+    random = np.random.default_rng(3)
+    x = random.standard_normal((2, 4, 9, 7)).astype(np.float32)
+    w = random.standard_normal((6, 2, 3, 2)).astype(np.float32)
+    model = node_model("Conv", [x, w], constant=[1], group=2, strides=[2, 1], pads=[1, 0, 1, 1])
+    (y,) = evaluate(model, x)
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)])
+    expected = np.zeros((2, 6, 5, 7))
+    for n, o, r, c in np.ndindex(expected.shape):
+        window = padded[n, o // 3 * 2 : o // 3 * 2 + 2, 2 * r : 2 * r + 3, c : c + 2]
+        expected[n, o, r, c] = (window * w[o]).sum()
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_values_are_forgotten_once_nothing_reads_them() -> None:
+    count, size = 40, 1 << 17
+    nodes = [helper.make_node("Neg", [f"v{k}"], [f"v{k + 1}"]) for k in range(count)]
+    nodes.append(helper.make_node("Add", ["v2", f"v{count}"], ["y"]))  # the last to read it
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size]) for n in ("v0", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    x = np.arange(size, dtype=np.float32)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    evaluate(model, x)  # imports what it needs
+    tracemalloc.start()
+    (y,) = evaluate(model, x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (y == 2.0 * x).all()
+    assert peak < 8 * 8 * size

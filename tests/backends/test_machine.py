@@ -17,7 +17,8 @@ from atc.backends.cpu.matmul.cost import TileParams, crowding
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.targets import TARGETS
-from atc.backends.kernel import Workload
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import render_kernel
 from atc.backends.machine import Cache, Machine, machine_json, read_machine
 from atc.backends.machines import MACHINES, get_machine, host_machine
 from atc.backends.targets import get_target
@@ -126,6 +127,25 @@ def test_tiles_are_chosen_for_products_of_many_rows_on_avx2() -> None:
             for k in (MatMulTile(), MatMulDot())
         }
         assert least[MatMulTile] < least[MatMulDot], name
+
+
+@pytest.mark.parametrize(
+    ("m", "name", "asked"),
+    [
+        (197, "sapphirerapids", True),  # a layer of ViT-Tiny: its third cache is slow
+        (197, "zen5", False),
+        (1999, "sapphirerapids", False),  # which is little beside so many rows
+        (9, "sapphirerapids", False),  # one tile has each panel for itself
+    ],
+)
+def test_panels_are_asked_for_where_waiting_for_them_takes_long(
+    m: int, name: str, asked: bool
+) -> None:
+    w, kernel = product(m, 192, 576), MatMulTile()  # 432 KiB of weights
+    target = get_target("x86-64-avx512", machine=MACHINES[name])
+    params = next(p for p in kernel.parameters(w, target) if p.nv == 3)
+    text = render_kernel(Candidate(kernel, params), w, target).text
+    assert ("v_prefetch_l2(next" in text) == asked
 
 
 def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None:

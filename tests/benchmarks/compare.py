@@ -1,8 +1,8 @@
 """Compares compiled networks with other engines, interleaved in one run on pinned cores.
 
 usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxruntime,openvino]
-           [--variant="ATC'S OPTIONS"]... [--rounds=N] [--clock=wall|cpu] [--layers] [--json]
-           [atc's options as --name=value]
+           [--variant="ATC'S OPTIONS"]... [--rounds=N] [--clock=wall|cpu] [--under=COMMAND]
+           [--layers] [--json] [atc's options as --name=value]
 
 MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
@@ -10,6 +10,9 @@ Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random o
 A variant is the network built once more, with further options: `--variant=--fast_run=1` shows what
 measuring kernels gains over estimating them, `--variant=--layout_transform=nhwc` what a forced
 layout costs. It alternates with the network as the peers do and doesn't count among them.
+
+All is built before anything is timed, and what is timed is a program of its own: --under=COMMAND
+lets a command start it, such as one that keeps other work away meanwhile (`chrt -f 1`).
 
 Each engine has a process of its own on the same core, or on N cores with N threads with
 --num_threads=N, and they alternate. `ratio` is an engine's median over ours: above 1 ours is
@@ -31,14 +34,12 @@ import json
 import os
 import py_compile
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,6 @@ from atc.pipeline.pipeline import Compilation
 from atc.program.steps import calls
 
 HERE = Path(__file__).parent
-TURN = 0.05
-"""Seconds that an engine runs before it is the next one's turn."""
 LAYER_SECONDS = 2.0
 TEXTS = ("model", "engine", "precision", "nodes", "op", "kernel", "large calls of")
 """Columns of text."""
@@ -145,10 +144,10 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines, bare = race(given, ours, model, folder, files, expected)
+        engines, bare = raced(given, ours, model, folder, files, expected)
         seconds = engines[0].median
         layers, peak = (
-            layer_table(chosen, folder, seconds, given.clock) if given.layers else ([], 0.0)
+            layer_table(chosen, folder, seconds, given) if given.layers else ([], 0.0)
         )
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
@@ -183,8 +182,8 @@ def variants(
     done = {}
     for number, text in enumerate(texts):
         further = [*words, *shlex.split(text)]
-        options = build_options(model, folder / f"variant{number}", further, inputs)
-        done[text] = compile_model(replace(options, op_compiler_cache_dir=folder / "cache"))
+        options = build_options(model, folder, further, inputs)
+        done[text] = compile_model(replace(options, output=folder / f"variant{number}" / "net"))
     return done
 
 
@@ -217,41 +216,41 @@ def stored_inputs(model: Path) -> Arrays:
     return {}
 
 
-def race(
+def raced(
     given: argparse.Namespace, ours: Mapping[str, Compilation], model: Path, folder: Path,
     inputs: Mapping[str, str], expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[tuple[Engine, ...], int]:  # fmt: skip
-    """Run all engines alternately, each round in another order; return the bare memory, too."""
+    """Run all engines alternately, in a program of its own; return the bare memory, too."""
     names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
-    with ExitStack() as stack:
-        workers = {}
-        for place, name in enumerate([*names, BARE]):
-            job = {"cores": cores and sorted(cores), "threads": threads,
-                   "engine": ATC if name in ours else name, "clock": given.clock, "inputs": inputs,
-                   "model": module_of(ours[name].folder) if name in ours else str(model),
-                   "outputs": str(folder / f"output{place}_")}  # fmt: skip
-            workers[name] = stack.enter_context(worker(job))
-        begun = {name: hear(process) for name, process in workers.items()}
-        able = [name for name in names if "error" not in begun[name]]
-        times: dict[str, list[float]] = {name: [] for name in able}
-        for turn in range(given.rounds):
-            for name in able[turn % len(able) :] + able[: turn % len(able)]:
-                count = max(1, min(1000, int(TURN / begun[name]["seconds"])))
-                times[name] += ask(workers[name], count)["times"]
-        found = []
-        for place, name in enumerate(names):
-            engine = introduced(name, ours.get(name))
-            if name in able:
-                error = largest_error(folder, place, expected)
-                engine = replace(
-                    engine, median=statistics.median(times[name]), minimum=min(times[name]),
-                    error=error, peak_rss=1024 * ask(workers[name], 0)["peak_kib"],
-                )  # fmt: skip
-            else:
-                engine = replace(engine, failure=begun[name]["error"])
-            found.append(engine)
-        return tuple(found), 1024 * ask(workers[BARE], 0)["peak_kib"]
+    common = {"cores": cores and sorted(cores), "threads": threads, "clock": given.clock,
+              "inputs": inputs}  # fmt: skip
+    jobs = {
+        name: {
+            **common, "engine": ATC if name in ours else name,
+            "model": module_of(ours[name].folder) if name in ours else str(model),
+            "outputs": str(folder / f"output{place}_"),
+        }
+        for place, name in enumerate([*names, BARE])
+    }  # fmt: skip
+    file = folder / "race.json"
+    file.write_text(json.dumps({"engines": jobs, "rounds": given.rounds}), "utf-8")
+    command = [*shlex.split(given.under), sys.executable, str(HERE / "race.py"), str(file)]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = json.loads(text.splitlines()[-1])
+    engines = []
+    for place, name in enumerate(names):
+        engine, said = introduced(name, ours.get(name)), found[name]
+        if "error" in said:
+            engine = replace(engine, failure=said["error"])
+        else:
+            times = said["times"]
+            engine = replace(
+                engine, median=statistics.median(times), minimum=min(times),
+                error=largest_error(folder, place, expected), peak_rss=1024 * said["peak_kib"],
+            )  # fmt: skip
+        engines.append(engine)
+    return tuple(engines), 1024 * found[BARE]["peak_kib"]
 
 
 def introduced(name: str, ours: Compilation | None) -> Engine:
@@ -269,43 +268,6 @@ def module_of(folder: Path) -> str:
     return str(path)
 
 
-Process = subprocess.Popen[str]
-
-
-@contextmanager
-def worker(job: Mapping[str, object]) -> Iterator[Process]:
-    """Start an engine's process, and end it at last."""
-    command = [sys.executable, str(HERE / "worker.py"), json.dumps(job)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ask(process: Process, runs: int) -> dict[str, Any]:
-    """Let an engine run so many times; with 0 it ends."""
-    assert process.stdin is not None
-    if hasattr(signal, "SIGCONT"):
-        process.send_signal(signal.SIGCONT)
-    process.stdin.write(f"{runs}\n")
-    process.stdin.flush()
-    return hear(process)
-
-
-def hear(process: Process) -> dict[str, Any]:
-    """Return the next thing that an engine's process says."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line.startswith("{"):
-        return {"error": f"the process ended with status {process.wait()}"}
-    said: dict[str, Any] = json.loads(line)
-    if hasattr(signal, "SIGSTOP"):  # threads of a pool may spin on the cores while others run
-        process.send_signal(signal.SIGSTOP)
-    return said
-
-
 def largest_error(folder: Path, place: int, expected: Sequence[np.ndarray[Any, Any]]) -> float:
     """Return the largest relative difference of all outputs of the engine at that place."""
     got = [np.load(folder / f"output{place}_{k}.npy") for k in range(len(expected))]
@@ -315,19 +277,19 @@ def largest_error(folder: Path, place: int, expected: Sequence[np.ndarray[Any, A
 
 
 def layer_table(
-    options: Options, folder: Path, seconds: float, clock: str
+    options: Options, folder: Path, seconds: float, given: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the times of all kernel calls, in a build with hooks, and the peak meanwhile."""
     if options.external_weight:
         raise OptionError("--layers needs the weights in the library", where="--external_weight")
     hooks = replace(options, output=folder / "profiled" / "net", profile=True)
-    if clock == "cpu":
+    if given.clock == "cpu":
         command = options.build_config or os.environ.get("CC", "cc")
         hooks = replace(hooks, build_config=f"{command} -DPROFILE_CLOCK=CLOCK_PROCESS_CPUTIME_ID")
     done = compile_model(hooks)
     runs = max(12, min(2000, int(LAYER_SECONDS / seconds)))
     peak = peak_program(get_target(options.target), os.environ, folder)
-    command = [sys.executable, str(HERE / "layers.py"), str(done.folder),
+    command = [*shlex.split(given.under), sys.executable, str(HERE / "layers.py"), str(done.folder),
                str(folder / "inputs.npz"), str(runs), str(peak)]  # fmt: skip
     with pinned(pinned_cores(1)):
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -444,6 +406,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="wall",
         help="cpu: the process's time, for a busy machine",
     )
+    parser.add_argument("--under", default="", help="a command that starts what is timed")
     parser.add_argument("--layers", action="store_true", help="show every kernel call")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     given, options = parser.parse_known_args(argv)

@@ -92,6 +92,7 @@ def test_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code"),
     [([], "E10007"), (["--output=x"], "E10007"), (["--model=x"], "E10007"), (["--nope"], "E10001"),
      (["--model=x", "--output=.."], "E10022"), (["--model=x", "--output=/"], "E10022"),
+     (["--model=x", "--output=..", "--target=x86-64-amx"], "E10022"),
      (["--model=x", "--output=y", "--log=loud"], "E10010"),
      (["--model=x", "--output=y", "--target=z80"], "E10001"),
      (["--model=x", "--output=y", "--dynamic_dims=1,2;2,3"], "E10040"),
@@ -279,6 +280,7 @@ def test_starting_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["", "check", "verify", "diff", "load_and_run"])
 def test_a_terminal_sees_something_before_the_imports(
     command: str, model: Path, tmp_path: Path
@@ -334,6 +336,7 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
     assert os.listdir(scratch) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("module", ["atc.options.help", "rich"])
 def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Path) -> None:
     code = f"""if True:

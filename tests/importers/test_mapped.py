@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from atc.errors import AtcError, ModelError
 from atc.importers.mapped import LEAST
@@ -156,3 +158,18 @@ def test_a_damaged_file_is_read_or_refused_in_the_same_way(seed: int, tmp_path: 
     path = tmp_path / "net.onnx"
     path.write_bytes(data[: random_.choice([len(data), len(data), random_.randrange(len(data))])])
     assert outcome(path, mapped=True) == outcome(path, mapped=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_external_tensors_of_a_file_share_its_mapping(tmp_path: Path) -> None:
+    values = {f"w{k}": np.full((2, 3), k, np.float32) for k in range(50)}
+    tensors = [numpy_helper.from_array(array, name) for name, array in values.items()]
+    path = tmp_path / "m.onnx"
+    onnx.save(model(*tensors), path, save_as_external_data=True, location="data", size_threshold=0)
+    before = len(os.listdir("/proc/self/fd"))
+    found = load_onnx(path, mapped=True)
+    for name, array in values.items():
+        tensor = found.graph.initializers[name].const_value
+        assert tensor is not None
+        assert (tensor.numpy() == array).all()
+    assert len(os.listdir("/proc/self/fd")) - before <= 2

@@ -43,7 +43,7 @@ def concat_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", MOVED, ids=lambda d: d.label)
 def test_concat_keeps_every_type(dtype: DType, concat_of_dtypes: Batch) -> None:
     parts = [random_array(dtype, s, 7) for s in ((2, 3), (2, 2))]

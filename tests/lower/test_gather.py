@@ -78,7 +78,7 @@ def gathers_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", MOVED, ids=lambda d: d.label)
 def test_every_type(dtype: DType, gathers_of_dtypes: Batch) -> None:
     x = random_array(dtype, (3, 2), 5)

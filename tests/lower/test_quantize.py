@@ -74,6 +74,7 @@ TYPES = {
 TYPES_COMPILED = compiled(TYPES)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", TYPES)
 def test_dequantization_of_every_type(name: str) -> None:
     x, scale, zero = TYPES[name].inputs
@@ -147,7 +148,7 @@ PRODUCTS = _products()
 PRODUCTS_COMPILED = compiled(PRODUCTS)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_integer_products(name: str) -> None:
     case = PRODUCTS[name]
@@ -181,7 +182,7 @@ CONVOLUTIONS = _convolutions()
 CONVOLUTIONS_COMPILED = compiled(CONVOLUTIONS)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_integer_convolution_pads_with_the_zero_point(name: str) -> None:
     case = CONVOLUTIONS[name]
@@ -250,7 +251,7 @@ REQUANTIZED = _requantized()
 REQUANTIZED_COMPILED = compiled(REQUANTIZED)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REQUANTIZED)
 def test_requantized_products_equal_onnxruntime_bit_for_bit(name: str) -> None:
     case = REQUANTIZED[name]

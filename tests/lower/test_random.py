@@ -19,6 +19,7 @@ def draw(op: str, **attributes: Any) -> Array:
     return run_model(node_model(op, [], shape=SHAPE, **attributes), [])[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.label)
 def test_uniform(dtype: DType) -> None:
     x = draw("RandomUniform", low=-2.0, high=6.0, seed=1.0, dtype=dtype.code)
@@ -31,6 +32,7 @@ def test_uniform(dtype: DType) -> None:
     assert abs(counts - values.size / 16).max() < 6 * (values.size / 16) ** 0.5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.label)
 def test_normal(dtype: DType) -> None:
     x = draw("RandomNormal", mean=3.0, scale=2.0, seed=1.0, dtype=dtype.code)

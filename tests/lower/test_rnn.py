@@ -129,6 +129,7 @@ def test_layer_equals_onnxruntime(label: str) -> None:
     assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_layout_1_puts_the_batch_first(op: str, direction: str) -> None:

@@ -63,6 +63,7 @@ def tops_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", ORDERED, ids=lambda d: d.label)
 def test_top_k_of_every_type(dtype: DType, tops_of_dtypes: Batch) -> None:
     x = random_array(dtype, (4, 9), 2)
@@ -161,6 +162,7 @@ def sums_of_dtypes() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", SUMMED, ids=lambda d: d.label)
 def test_running_sum_of_every_type(dtype: DType, sums_of_dtypes: Batch) -> None:
     x = random_array(dtype, (3, 40), 4)

@@ -213,7 +213,7 @@ def overlap(a: Buffer, b: Buffer, plan: MemoryPlan) -> bool:
     return together and max(start, other) < min(start + a.size, other + b.size)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_pack_close_to_the_bound(name: str) -> None:
     make, limit = NETWORKS[name]

@@ -47,6 +47,7 @@ def run_ns(done: Project) -> float:
     return MODEL.times(done.program).run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", [0.4, 0.6, 0.8])
 def test_swaps_keep_an_arena_within_a_budget(model: Path, part: float) -> None:
     whole, said = plain(model).arena.plan.size, list[str]()

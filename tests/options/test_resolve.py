@@ -92,11 +92,14 @@ def test_options_about_chips_change_nothing_but_a_warning(name: str) -> None:
     assert OPTIONS[name].row in ("A-19", "A-23", "A-35")
 
 
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-amx"])
 def test_a_warning_is_printed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setenv("MXNET_GLUON_REPO", "4")
-    assert main([f"--model={tmp_path / 'none.onnx'}", f"--output={tmp_path / 'net'}"]) == 1
+    paths = [f"--model={tmp_path / 'none.onnx'}", f"--output={tmp_path / 'net'}"]
+    assert main([*paths, f"--target={target}"]) == 1
     said = capsys.readouterr().err
     assert said.count("W10001: MXNET_GLUON_REPO=4 has no effect") == 1
     assert said.count("W10001") == 1

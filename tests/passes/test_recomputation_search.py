@@ -47,6 +47,7 @@ def least_work(found: Sequence[Found], need: int) -> float:
     return min((f.work for f in found if f.need <= need), default=float("inf"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("search", [Search(), Search(2, 2, 4), Search(tries=1)])
 def test_plans_are_legal_and_each_costs_more_and_needs_less(step: Graph, search: Search) -> None:
     plain, *found = frontier(step, WISH, search)
@@ -128,6 +129,7 @@ def least_of_all(graph: Graph, goal: int) -> float:
     return float("inf")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("widths", [(16, 32, 8), (8, 32, 16), (32, 8, 32), (16, 8, 8, 32)])
 def test_small_graphs_get_the_best_of_all_plans(tmp_path: Path, widths: Any) -> None:
     model = onnx.load(training_net(tmp_path / "step.onnx", widths=widths))

@@ -127,6 +127,7 @@ def test_results_are_right(networks: Builds, target: str) -> None:
                 np.testing.assert_allclose(got, want, rtol=rough, atol=rough, err_msg=port.name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "host"])
 def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "model.onnx")

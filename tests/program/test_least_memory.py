@@ -258,6 +258,7 @@ def test_so_have_they_for_compilers_that_make_use_of_restrict(
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_audit_refuses_results_that_begin_a_byte_later(count: int, tmp_path: Path) -> None:
     """Each cascade's operand and result in a place of their own, as far apart as its lead says."""
@@ -322,6 +323,7 @@ POOLED = Chain((1, 49, 40), [
 ])  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m3", "cortex-m4f", "riscv32"])
 def test_rows_pass_through_a_pool_on_every_small_core(target: str, tmp_path: Path) -> None:
     onnx.save(POOLED.model(), tmp_path / "m.onnx")

@@ -312,6 +312,7 @@ def test_awkward_inputs_are_copied(case: str, single: Network) -> None:
         ((A, B[:1]), ValueError, r"input 'b' must have the shape \(2, 3\), not \(1, 3\)"),
         ((A.ravel(), B), ValueError, "input 'a'"),
         ((A, None), TypeError, "input 'b' must be float32, not object"),
+        ((A, {"b": B}), TypeError, r"input 'b' is a dict; run\(\) takes inputs by name"),
     ],
 )
 def test_wrong_inputs_are_errors_that_name_them(

@@ -6,8 +6,10 @@ import ctypes
 import gc
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,20 @@ GLOBAL = 0
 
 
 def build_driver(folder: Path, *options: str) -> Path:
-    """Compile the driver into a folder."""
+    """Write the compiled driver into a folder."""
     compiler = find_compiler(get_target("c99"), os.environ)
-    words = ["-shared", "-fPIC", "-pthread", f"-Wl,-soname,{LIBRARY}", *options]
     library = folder / LIBRARY
-    subprocess.run([*compiler.argv, *words, str(SOURCE), "-o", str(library)], check=True)
+    library.write_bytes(_compiled((*compiler.argv, *options)))
     return library
+
+
+@cache
+def _compiled(command: Sequence[str]) -> bytes:
+    """Return the driver as a compiler with some options makes it, once for all tests."""
+    words = ("-shared", "-fPIC", "-pthread", f"-Wl,-soname,{LIBRARY}", str(SOURCE))
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, *words, "-o", LIBRARY], cwd=folder, check=True)
+        return Path(folder, LIBRARY).read_bytes()
 
 
 class Driver:

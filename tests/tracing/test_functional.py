@@ -201,6 +201,7 @@ def test_a_label_that_is_no_class_is_seen_in_the_loss_alone(label: int) -> None:
     np.testing.assert_allclose(tensor.grad.numpy(), want, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [None, True, False])
 def test_halves_are_normalized_as_floats(training: bool | None) -> None:
     x = (np.array([[-1, 1], [3, -3], [2, 5]]) * 1000).astype(np.float16)  # squares are infinite

@@ -157,6 +157,25 @@ def test_what_was_predicted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (other.float32_nodes, other.predicted_error) == ({"one", "other"}, 0.0)
 
 
+def test_no_more_products_are_left_in_float32_than_about_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"product{k}" for k in range(16)]
+    nodes = [
+        helper.make_node("MatMul", [f"x{k}", "w"], [f"x{k + 1}"], n) for k, n in enumerate(names)
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 64]) for n in ("x0", "x16"))
+    w = numpy_helper.from_array(WEIGHTS[0][:64, :64].copy(), "w")
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [w]), ir_version=8)
+
+    def evaluate(model: Any, outputs: Any, feeds: Any, split: Any = ()) -> tuple[str, list[Any]]:
+        error = 0.0 if {*split} <= {*names[6:]} else 1.0
+        return "", [np.asarray([1.0 + error])]
+
+    monkeypatch.setattr("atc.accuracy.bf16x3.run_in_double", evaluate)
+    assert decided(tmp_path / "m.onnx", model).float32_nodes == {*names[:6]}
+
+
 def test_what_can_not_be_predicted_is_not_split(tmp_path: Path) -> None:
     model = near_copies(1.0)
     model.graph.node[2].op_type = "FusedMatMul"  # which onnx.reference doesn't know

@@ -158,6 +158,7 @@ OPEN = {"conv_dynamic_shape", "conv_rows", "conv_depthwise_loops", "pool_simd_lo
 """Kernels of images of any size, and those of plain C."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", [AVX512, AVX2])
 @pytest.mark.parametrize("build", [drawn.residual, drawn.mobile, drawn.bytes_net, drawn.plain])
 def test_a_range_of_batches_takes_the_kernels_of_a_known_size(

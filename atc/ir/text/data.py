@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from atc.files.mapped import release
 from atc.ir.graph import Array, DType, Graph, TensorType, type_of
 
 INLINE = 16
@@ -19,7 +18,6 @@ def digest_of(array: Array) -> str:
     """Return what a constant is known by: 16 hexadecimal digits of its type and data."""
     head = hashlib.sha256(str(type_of(array)).encode())
     head.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    release(array)
     return head.hexdigest()[:16]
 
 

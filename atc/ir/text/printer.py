@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from atc.dims import Dim, plain
 from atc.ir.expr import Expr, Input, text
-from atc.ir.graph import DType, Graph, Node, Op, TensorType
+from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType
 from atc.ir.ops import Block, Epilogue, Map, Unblock
 from atc.ir.ops.data import Pad
 from atc.ir.text.data import data_text
@@ -22,22 +22,29 @@ KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", 
                       "dequantized", "alias", "return"})  # fmt: skip
 
 
-def dump(graph: Graph) -> str:
-    """Return the graph, one line a node: outputs = Op(attributes) inputs  # the user's nodes."""
-    return plain("\n".join(_lines(graph, ""))) + "\n"
+Read = Callable[[Array], None]
+"""Hears of a constant whose data was read."""
 
 
-def _lines(graph: Graph, indent: str) -> Iterator[str]:
+def dump(graph: Graph, read: Read = lambda constant: None) -> str:
+    """Return the graph, one line a node: outputs = Op(attributes) inputs  # the user's nodes.
+
+    `read` hears of each constant before the next one is read: it may give back its memory.
+    """
+    return plain("\n".join(_lines(graph, "", read))) + "\n"
+
+
+def _lines(graph: Graph, indent: str, read: Read) -> Iterator[str]:
     yield f"{indent}graph {_name(graph.name)}({_typed(graph, graph.inputs)})"
-    yield from (f"{indent}  {line}" for line in _declarations(graph))
+    yield from (f"{indent}  {line}" for line in _declarations(graph, read))
     for node in graph.nodes:
         yield f"{indent}  {_node(graph, node)}"
         for subgraph in node.op.subgraphs():
-            yield from _lines(subgraph, indent + "    ")
+            yield from _lines(subgraph, indent + "    ", read)
     yield f"{indent}  return {', '.join(map(_name, graph.outputs))}".rstrip()
 
 
-def _declarations(graph: Graph) -> Iterator[str]:
+def _declarations(graph: Graph, read: Read) -> Iterator[str]:
     yield from (f"dim {_value(symbol)}" for symbol in graph.dims)
     yield from (f"guard {extent}" for extent in graph.guards)
     yield from (f"composite {_value(each)}" for each in graph.composites)
@@ -46,6 +53,7 @@ def _declarations(graph: Graph) -> Iterator[str]:
     yield from (f"length {symbol}: {following}" for symbol, following in graph.lengths)
     for name, array in graph.constants.items():
         yield f"const {_name(name)}: {graph.types[name]} = {data_text(array)}"
+        read(array)
     for name, alias in graph.aliases.items():
         yield f"alias {_name(name)}: {alias.kind} {_name(alias.of)}"
     for name, origin in graph.quantization.items():
@@ -54,6 +62,8 @@ def _declarations(graph: Graph) -> Iterator[str]:
             for a in (origin.integers, origin.scale)
         )
         yield f"dequantized {_name(name)}: {' * '.join(both)}"
+        read(origin.integers)
+        read(origin.scale)
 
 
 def _node(graph: Graph, node: Node) -> str:

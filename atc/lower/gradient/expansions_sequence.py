@@ -5,78 +5,78 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atc.lower.gradient.derivatives import Variable
-from atc.lower.gradient.tape import Place, expands
+from atc.lower.gradient.tape import Site, expands
 from atc.lower.sequence import elements, parts_of, position
 
 
-def _parts(place: Place, k: int = 0) -> tuple[Variable, ...]:
+def _parts(site: Site, k: int = 0) -> tuple[Variable, ...]:
     """Return the tensors of a sequence; one that is given from outside has constants."""
-    own = place.operands[k].elements
-    return tuple(map(Variable, elements(place.at, k))) if own is None else own
+    own = site.operands[k].elements
+    return tuple(map(Variable, elements(site.at, k))) if own is None else own
 
 
-def _sequence(place: Place, parts: Sequence[Variable]) -> list[Variable]:
-    b = place.tape.ctx.b
+def _sequence(site: Site, parts: Sequence[Variable]) -> list[Variable]:
+    b = site.tape.ctx.b
     dtype = b.type(parts[0].value).dtype if parts else None
     return [Variable(b.sequence([p.value for p in parts], dtype), tuple(parts))]
 
 
-def _place(place: Place, k: int, count: int, last: int) -> int:
+def _place(site: Site, k: int, count: int, last: int) -> int:
     """Return the position that operand `k` says, which must be a constant."""
-    found = position(place.at, k, count, last)
-    what = f"the gradient of a {place.node.op_type} at a position of the run"
-    place.at.require(isinstance(found, int), what)
+    found = position(site.at, k, count, last)
+    what = f"the gradient of a {site.node.op_type} at a position of the run"
+    site.at.require(isinstance(found, int), what)
     return int(found)
 
 
 @expands("SequenceConstruct")
-def constructed(place: Place) -> list[Variable]:
+def constructed(site: Site) -> list[Variable]:
     """Return the operands as a sequence."""
-    return _sequence(place, place.operands)
+    return _sequence(site, site.operands)
 
 
 @expands("SequenceAt")
-def element(place: Place) -> list[Variable]:
+def element(site: Site) -> list[Variable]:
     """Return the tensor itself."""
-    parts = _parts(place)
-    return [parts[_place(place, 1, len(parts), len(parts) - 1)]]
+    parts = _parts(site)
+    return [parts[_place(site, 1, len(parts), len(parts) - 1)]]
 
 
 @expands("SequenceInsert")
-def inserted(place: Place) -> list[Variable]:
+def inserted(site: Site) -> list[Variable]:
     """Return the tensors with one more among them."""
-    parts = _parts(place)
-    at = _place(place, 2, len(parts), len(parts)) if place.has(2) else len(parts)
-    return _sequence(place, [*parts[:at], place.operands[1], *parts[at:]])
+    parts = _parts(site)
+    at = _place(site, 2, len(parts), len(parts)) if site.has(2) else len(parts)
+    return _sequence(site, [*parts[:at], site.operands[1], *parts[at:]])
 
 
 @expands("SequenceErase")
-def erased(place: Place) -> list[Variable]:
+def erased(site: Site) -> list[Variable]:
     """Return the tensors but one."""
-    parts = _parts(place)
+    parts = _parts(site)
     at = len(parts) - 1
-    at = _place(place, 1, len(parts), at) if place.has(1) else at
-    return _sequence(place, [*parts[:at], *parts[at + 1 :]])
+    at = _place(site, 1, len(parts), at) if site.has(1) else at
+    return _sequence(site, [*parts[:at], *parts[at + 1 :]])
 
 
 @expands("SplitToSequence")
-def split(place: Place) -> list[Variable]:
+def split(site: Site) -> list[Variable]:
     """Return the parts of a Split as a sequence."""
-    axis, sizes, dropped = parts_of(place.at)
-    x = place.operands[0]
+    axis, sizes, dropped = parts_of(site.at)
+    x = site.operands[0]
     parts = [x]
     if len(sizes) > 1:
-        parts = place.op("Split", x, place.ints(*sizes), outputs=len(sizes), axis=axis)
+        parts = site.op("Split", x, site.ints(*sizes), outputs=len(sizes), axis=axis)
     if dropped:
-        parts = [place.op("Squeeze", p, place.ints(axis)) for p in parts]
-    return _sequence(place, parts)
+        parts = [site.op("Squeeze", p, site.ints(axis)) for p in parts]
+    return _sequence(site, parts)
 
 
 @expands("ConcatFromSequence")
-def joined(place: Place) -> list[Variable]:
+def joined(site: Site) -> list[Variable]:
     """Return the tensors side by side, along a new axis or not."""
-    at, parts = place.at, _parts(place)
+    at, parts = site.at, _parts(site)
     if at.int("new_axis"):
-        rank = len(place.shape(parts[0])) + 1
-        return [place.stacked(parts, at.axis(at.int("axis"), rank))]
-    return [place.op("Concat", *parts, axis=at.int("axis"))]
+        rank = len(site.shape(parts[0])) + 1
+        return [site.stacked(parts, at.axis(at.int("axis"), rank))]
+    return [site.op("Concat", *parts, axis=at.int("axis"))]

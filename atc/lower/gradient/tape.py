@@ -47,33 +47,33 @@ class Tape:
         """Lower a node and note it, or what it is replaced by."""
         operands = [env[v.name] if v is not None and v.name else ABSENT for v in node.inputs]
         opset = node.version or self.opsets[node.domain]
-        results = self._results(Place(self, node, tuple(operands), opset, env))
+        results = self._results(Site(self, node, tuple(operands), opset, env))
         env.update((v.name, r) for v, r in zip(node.outputs, results, strict=False) if v.name)
 
-    def _results(self, place: Place) -> Sequence[Variable]:
-        node, ctx = place.node, self.ctx
+    def _results(self, site: Site) -> Sequence[Variable]:
+        node, ctx = site.node, self.ctx
         key = (node.domain, node.op_type)
         if key not in DERIVATIVES and self.depth < MAX_DEPTH:
             if key in EXPANSIONS:
-                return self._bridged(place, EXPANSIONS[key](place))
-            body = None if key in WITHOUT else place.body()
+                return self._bridged(site, EXPANSIONS[key](site))
+            body = None if key in WITHOUT else site.body()
             if body is not None:
-                given = [*place.operands, *[ABSENT] * len(body.inputs)]
+                given = [*site.operands, *[ABSENT] * len(body.inputs)]
                 inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
                 self.deeper(body.opset_imports).run(body, inner)
-                return self._bridged(place, [inner[v.name or ""] for v in body.outputs])
-        step = Step(ctx, node, place.operands, node.domain, place.opset).computed()
+                return self._bridged(site, [inner[v.name or ""] for v in body.outputs])
+        step = Step(ctx, node, site.operands, node.domain, site.opset).computed()
         self.steps.append(step)
         return step.results
 
-    def _bridged(self, place: Place, results: Sequence[Variable]) -> Sequence[Variable]:
+    def _bridged(self, site: Site, results: Sequence[Variable]) -> Sequence[Variable]:
         """Return the operator's own results in place of equal ones, to which gradients go on."""
-        node, b, begin = place.node, self.ctx.b, len(self.ctx.b.nodes)
+        node, b, begin = site.node, self.ctx.b, len(self.ctx.b.nodes)
         if self.depth or node.op_type in WRITTEN_OUT:
             return results  # nobody else computes it, or the network does as it is done here
         if any(r.elements is not None for r in results):
             return results  # a sequence isn't computed
-        direct = Step(self.ctx, node, place.operands, node.domain, place.opset).computed().results
+        direct = Step(self.ctx, node, site.operands, node.domain, site.opset).computed().results
         if not all(isinstance(n.op, SLOPED) for n in b.nodes[begin:]):
             return results
         same = onnx_ir.Node("", "Identity", [], [])
@@ -88,8 +88,8 @@ class Tape:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node that is replaced by others: what it reads, and all that is known around it."""
+class Site:
+    """A node that expands into others: what it reads, and all that is known around it."""
 
     tape: Tape
     node: onnx_ir.Node
@@ -166,7 +166,7 @@ class Place:
         return [inner[v.name or ""] for v in graph.outputs]
 
 
-Expansion = Callable[[Place], Sequence[Variable]]
+Expansion = Callable[[Site], Sequence[Variable]]
 """Notes other nodes in place of one; returns its results."""
 
 _TABLE: dict[tuple[str, str], Expansion] = {}
@@ -206,8 +206,8 @@ def expanded(ctx: LoweringContext, names: Mapping[str, str]) -> tuple[str, ...]:
     """
     env = {name: Variable(value) for name, value in names.items()}
     operands = tuple(Variable(i) if i else ABSENT for i in ctx.inputs)
-    place = Place(Tape(ctx, ctx.opsets), ctx.node, operands, ctx.opset, env)
-    results = EXPANSIONS[ctx.node.domain, ctx.node.op_type](place)
+    site = Site(Tape(ctx, ctx.opsets), ctx.node, operands, ctx.opset, env)
+    results = EXPANSIONS[ctx.node.domain, ctx.node.op_type](site)
     return tuple(r.value for r in results)
 
 

@@ -43,6 +43,11 @@ def splitting(parts: int) -> float:
     return SPLIT if parts == 2 else ROUNDED
 
 
+def is_small(machine: Machine, size: int) -> bool:
+    """Return whether an operand of so many bytes is read again at once by panel after panel."""
+    return size <= machine.l2.size // 16
+
+
 def l2_share(machine: Machine) -> int:
     """Return the bytes of an operand that the second-level cache holds beside weights."""
     return machine.l2.size // 2

@@ -6,7 +6,7 @@ isn't finite is summed once more in float, for parts of an infinity times parts 
 NaN. The weights lie in tiles in the order of use.
 
 A tile product takes as long for one row as for 16, so that few rows are better off in vectors: the
-costs say so. As all code for AMX, this was never timed.
+costs say so.
 """
 
 from __future__ import annotations

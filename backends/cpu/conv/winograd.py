@@ -28,7 +28,7 @@ from atc.backends.cpu.conv.blocked import (
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.dynamic_shape import rests
 from atc.backends.cpu.conv.winograd_matrices import filter_lines, input_lines, output_lines
-from atc.backends.cpu.conv.winograd_pairs import pack_balanced, pack_filters, paired
+from atc.backends.cpu.conv.winograd_pairs import pack_balanced, packed_filters, paired
 from atc.backends.cpu.matmul.cost import row_tiles, streamed
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
@@ -221,7 +221,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         g, m, nv = geometry(w, 1), params.m, params.nv
         if params.pairs:
             return {1: lambda weights: pack_balanced(weights, g, m)}
-        return {1: lambda weights: pack_filters(weights, g, m, nv)}
+        return {1: packed_filters(g, m, nv)}
 
     def packing(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> str:
         """Of panels, transformed or not."""

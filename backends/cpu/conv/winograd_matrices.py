@@ -8,7 +8,7 @@ polynomial interpolation at m + 1 points and infinity; they are derived in exact
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -83,14 +83,19 @@ def matrices(m: int) -> Matrices:
 
 def transform_filters(w: Array, m: int) -> Array:
     """Return G g G^T of filters [A, B, 3, 3] as [n * n, A, B], computed in double."""
-    g = np.array([[float(x) for x in row] for row in matrices(m).filter])
-    n = len(g)
-    components = np.empty((n * n, *w.shape[:2]), w.dtype)
-    for k, filters in enumerate(w):  # one by one they stay in the cache, and need no threads
-        taps = filters.reshape(-1, 9).T.astype(np.float64, order="C")
-        down = (g @ taps.reshape(3, -1)).reshape(n, 3, -1)
-        components[:, k] = (g @ down).reshape(n * n, -1)
+    components = np.empty((len(matrices(m).filter) ** 2, *w.shape[:2]), w.dtype)
+    for k, transformed in enumerate(transformed_filters(w, m)):
+        components[:, k] = transformed
     return components
+
+
+def transformed_filters(w: Array, m: int) -> Iterator[Array]:
+    """Yield [n * n, B] in double for each of A; see `transform_filters`."""
+    g = np.array([[float(x) for x in row] for row in matrices(m).filter])
+    for filters in w:  # one by one they stay in the cache, and need no threads
+        taps = filters.reshape(-1, 9).T.astype(np.float64, order="C")
+        down = (g @ taps.reshape(3, -1)).reshape(-1, 3, taps.shape[1])
+        yield (g @ down).reshape(-1, taps.shape[1])
 
 
 def combinations(rows: Sequence[Row], x: str, y: str, of: Arithmetic = FLOATS) -> list[str]:

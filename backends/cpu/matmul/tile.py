@@ -19,6 +19,7 @@ from atc.backends.cpu.matmul.cost import (
     Panel,
     PhasedParams,
     Tile,
+    asks_ahead,
     column_panels,
     crowding,
     largest_divisor,
@@ -258,7 +259,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * columns / (nv * lanes(target))
-        if mode == "packed" and op.k * columns * size > streamed(machine):
+        if mode == "packed" and _asks_ahead(w, target, tile_count(row_tiles(op.m, mr))):
             stream = op.k * columns * size / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
         return prod(op.batch) * cycles
@@ -286,16 +287,25 @@ class _Prefetch:
 def _prefetch(
     w: Workload[MatMul], target: Target, tiles: list[Tile], width: int, depth: int, weights: Weights
 ) -> _Prefetch | None:
-    op, line, size = w.op, weights.line, weights.dtype.itemsize
-    if op.k * op.n * size <= streamed(target.machine):
-        return None
+    line, size = weights.line, weights.dtype.itemsize
     count = max_value(tile_count(tiles))
+    if not _asks_ahead(w, target, count):
+        return None
     if count == 1:
         ahead = max(1, STREAM_AHEAD // (size * width)) * width
         return _Prefetch(False, 1, -(-width // line), ahead, line)
     lines = max(1.0, width / line)  # of a step
     every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
     return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
+
+
+def _asks_ahead(w: Workload[MatMul], target: Target, tiles: int) -> bool:
+    """Return whether packed B is asked for before it is read, by so many row tiles."""
+    op, nbytes = w.op, w.op.k * w.op.n * stored_weights(w).dtype.itemsize
+    if max_value(tiles) == 1:
+        return nbytes > streamed(target.machine)
+    products = max_value(op.m) * op.k * op.n
+    return asks_ahead(target.machine, nbytes, products, lanes(target))
 
 
 def _in_lanes(w: Workload[MatMul], target: Target) -> bool:

@@ -79,6 +79,7 @@ def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -
         np.testing.assert_allclose(found, right[name], atol=4e-3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(3, 5), (33, 63), (2, 40, 40)])
 def test_functions_of_bytes_are_looked_up(shape: tuple[int, ...]) -> None:
     """16 bytes at a time where there are many; every byte is among these."""

@@ -310,3 +310,12 @@ def test_what_is_no_graph(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(ValueError, match=message):
         parse(TEXT.replace(old, new, 1))
+
+
+def test_a_dump_tells_of_each_constant_that_it_read() -> None:
+    one, two = np.zeros((4, 8), np.float32), np.array([1.0], np.float32)
+    types = {name: type_of(array) for name, array in (("a", one), ("b", two))}
+    heard: list[Array] = []
+    graph = Graph("g", (), (), (), types, {"a": one, "b": two})
+    assert dump(graph, heard.append) == dump(graph)
+    assert [id(array) for array in heard] == [id(one), id(two)]

@@ -105,6 +105,7 @@ def test_results_are_those_of_the_definition(target: str) -> None:
         assert_close(found, want, atol=2e-5)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_none_is_left(case: Case) -> None:
     graph = run_passes(compile_graph(model(case, 2)), width=8)

@@ -96,6 +96,7 @@ def bounded(graph: Graph) -> tuple[str, ...]:
     return key_range(w, [f"b{d}" for d in range(len(w.op.batch))], "first", "last").lines
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", READ)
@@ -105,6 +106,7 @@ def test_tables_of_positions_are_read(name: str, form: str, dtype: Any) -> None:
     assert bool(bounded(graph)) == (name != "all")
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", KEPT)

@@ -278,6 +278,7 @@ def test_channels_last_keep_results() -> None:
             assert_close(run_model(model, [x]), expected, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", list(NETS))
 def test_no_single_layout_is_estimated_to_cost_less(name: str) -> None:
     diagnostics: list[LayoutReport] = []

@@ -139,6 +139,7 @@ def test_the_portable_kernel_against_numpy() -> None:
     compare([call(case, target, {}) for case in (CASES | DEPTHWISE | GROUPS).values()], target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_tiles_against_numpy(name: str) -> None:
     """Each case with a parameter set, another from case to case; by default each third case."""
@@ -165,8 +166,9 @@ def test_every_parameter_set_against_numpy(name: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [CASES["ragged"], DEPTHWISE["depthwise"]], ids=["all", "each"])
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
+@pytest.mark.parametrize("case", [CASES["ragged"], DEPTHWISE["depthwise"]], ids=["all", "each"])
 def test_any_number_of_threads_gives_the_same_bits(name: str, case: Case) -> None:
     target = vector_target(name)
     block, made = target.vector_bytes // 4, call(case, target, None, target.vector_bytes // 4)[0]

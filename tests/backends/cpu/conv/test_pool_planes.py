@@ -58,6 +58,7 @@ def pooled(x: NDArray[Any], op: Pool, out: Axes) -> NDArray[Any]:
     return np.sum(results, 0) / total
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_planes_are_pooled_as_numpy_has_it(target: str) -> None:
     record, kernel = vector_target(target), PoolPlanes()

@@ -122,11 +122,19 @@ def test_every_parameter_set_of_every_shape_and_view(target: str, kernel: AnyKer
 def test_large_products_in_blocks_with_prefetch(target: str, kernel: AnyKernel) -> None:
     record = vector_target(target)
     found = []
-    for m, n, k in ((1, 300, 900), (40, 140, 2000), (560, 20, 1000)):
+    for m, n, k in ((1, 300, 900), (40, 140, 2000), (560, 20, 1000), (720, 20, 1536)):
         w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
         parameters = kernel.parameters(w, record)
         found += [("bias, relu", Call(kernel, p, w, operands(w, m))) for p in parameters[:1]]
     check(found, target)
+
+
+def test_weights_are_read_once_where_the_rows_of_a_block_of_the_depth_stay_in_the_cache() -> None:
+    target, kernel = get_target("x86-64-amx"), MatMulAmxSplit()
+    w = workload((), 128, 768, 3072, View((3072, 1)), View((768, 1)), "none", True)
+    shape = kernel.shape(w, target)
+    assert 1 < shape.deep < shape.steps
+    assert [(block.count, block.rows) for block in shape.blocks] == [(1, 128)]
 
 
 @EVERY

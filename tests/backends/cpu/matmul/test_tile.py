@@ -135,6 +135,7 @@ def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
     check(found, target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_rows_of_a_are_interleaved_where_asked(target: str) -> None:
     """Tiles of two heights, blocks of the depth, B in place or copied: the same bits."""

@@ -47,7 +47,7 @@ CASES = {
 COMPILED = {t: compiled(CASES, t, chunk=40) for t in TARGETS}
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str, target: str) -> None:

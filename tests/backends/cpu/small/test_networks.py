@@ -94,7 +94,7 @@ def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -
     assert np.mean(got != want) < 0.01
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "function"),
     [("cortex-m3", "HardSwish"), ("cortex-m4f", "HardSwish"), ("cortex-m55", "HardSwish"),
@@ -156,7 +156,7 @@ AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
 """Average pooling: channels, and how."""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("name", AVERAGES)
 def test_averages_of_windows_are_the_portable_kernels(
@@ -204,7 +204,7 @@ def test_floats_are_quantized_as_the_portable_kernels_do(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, x), want)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("channels", [7, 12, 24])
 def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
@@ -221,6 +221,7 @@ def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
 @pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_any_floats_between_bytes_have_the_portable_kernels_bits(
