@@ -207,11 +207,40 @@ static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
   return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif
 }
-/* The eight bytes at p in every half of 16 bytes, shuffled by the places in `order`. */
-static inline vi32 avx_shuffled_bytes(const void *p, vi32 order) {
-  int64_t bytes;
-  memcpy(&bytes, p, sizeof bytes);
-  return _mm256_shuffle_epi8(_mm256_set1_epi64x(bytes), order);
+/* The word at p in every lane, its bytes in `order`. */
+static inline vi32 avx_shuffled_word(const void *p, vi32 order) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return _mm256_shuffle_epi8(_mm256_set1_epi32(word), order);
+}
+/* Places of 16 bytes, for avx_stage. */
+static inline vi32 avx_order(const void *p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+}
+/* The eight bytes of pixels in a row at p, and behind them the eight at q, in `order`, changed by
+ * `flip`, to the 16 bytes of each at `to`: of four those of pixels 0, 2, 1 and 3. */
+static inline void avx_stage4(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
+  const __m256i a = _mm256_loadu_si256((const __m256i *)p);
+  const __m256i b = _mm256_loadu_si256((const __m256i *)q);
+  const __m256i even = _mm256_shuffle_epi8(_mm256_unpacklo_epi64(a, b), order);
+  const __m256i odd = _mm256_shuffle_epi8(_mm256_unpackhi_epi64(a, b), order);
+  _mm256_storeu_si256((__m256i *)(void *)to, _mm256_xor_si256(even, flip));
+  _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm256_xor_si256(odd, flip));
+}
+static inline void avx_store_staged(uint8_t *to, __m128i bytes, vi32 order, vi32 flip) {
+  const __m128i shuffled = _mm_shuffle_epi8(bytes, _mm256_castsi256_si128(order));
+  _mm_storeu_si128((__m128i *)(void *)to, _mm_xor_si128(shuffled, _mm256_castsi256_si128(flip)));
+}
+static inline void avx_stage2(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
+  const __m128i a = _mm_loadu_si128((const __m128i *)p);
+  const __m128i b = _mm_loadu_si128((const __m128i *)q);
+  avx_store_staged(to, _mm_unpacklo_epi64(a, b), order, flip);
+  avx_store_staged(to + 16, _mm_unpackhi_epi64(a, b), order, flip);
+}
+static inline void avx_stage1(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
+  const __m128i a = _mm_loadl_epi64((const __m128i *)p);
+  const __m128i b = _mm_loadl_epi64((const __m128i *)q);
+  avx_store_staged(to, _mm_unpacklo_epi64(a, b), order, flip);
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return _mm256_and_si256(a, v_i32_set1(0x00ff00ff)); }

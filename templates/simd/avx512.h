@@ -248,10 +248,33 @@ static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
   return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif
 }
-/* The 16 bytes at p in every quarter, shuffled by the places in `order`. */
-static inline vi32 avx_shuffled_bytes(const void *p, vi32 order) {
+/* The word at p in every lane, its bytes in `order`. */
+static inline vi32 avx_shuffled_word(const void *p, vi32 order) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return _mm512_shuffle_epi8(_mm512_set1_epi32(word), order);
+}
+/* Places of 16 bytes, for avx_stage. */
+static inline vi32 avx_order(const void *p) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
+}
+/* The 16 bytes of pixels in a row at p in `order`, changed by `flip`, to those at `to`; q are those
+ * of vectors half as wide. */
+static inline void avx_stage4(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
+  (void)q;
+  _mm512_storeu_si512(to, v_i32_xor(_mm512_shuffle_epi8(_mm512_loadu_si512(p), order), flip));
+}
+static inline void avx_stage2(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
+  const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
+  const __m256i shuffled = _mm256_shuffle_epi8(bytes, _mm512_castsi512_si256(order));
+  (void)q;
+  _mm256_storeu_si256((__m256i *)(void *)to, _mm256_xor_si256(shuffled, _mm512_castsi512_si256(flip)));
+}
+static inline void avx_stage1(uint8_t *to, const void *p, const void *q, vi32 order, vi32 flip) {
   const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
-  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), order);
+  const __m128i shuffled = _mm_shuffle_epi8(bytes, _mm512_castsi512_si128(order));
+  (void)q;
+  _mm_storeu_si128((__m128i *)(void *)to, _mm_xor_si128(shuffled, _mm512_castsi512_si128(flip)));
 }
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return _mm512_and_si512(a, v_i32_set1(0x00ff00ff)); }

@@ -97,7 +97,7 @@ def test_the_table_of_speeds_has_the_charts_numbers() -> None:
     stored = json.loads((DOCS / "speed.json").read_text("utf-8"))
     text = (DOCS / "benchmarks.md").read_text("utf-8")
     rows = re.findall(
-        r"^\| (\S.*?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \*\*([\d.]+)\*\*", text, re.M
+        r"^\| (\S[^|]*?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \*\*([\d.]+)\*\*", text, re.M
     )
     reported = [{"model": m, "atc": float(a), "onnxruntime": float(o), "openvino": float(v)}
             for m, a, o, v, _ in rows]  # fmt: skip

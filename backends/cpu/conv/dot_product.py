@@ -6,7 +6,7 @@ fill 32 bits, broadcast, by vectors of such words of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from atc.backends.cpu.conv.blocked import (
     tile_values,
 )
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.conv.word_reads import PairRead, Pixels, WordReads
+from atc.backends.cpu.conv.word_reads import PairRead, Pixels, Stage, WordReads
 from atc.backends.kernel import Workload
 from atc.backends.machine import CACHE_LINE, Machine
 from atc.backends.render.tile_geometry import (
@@ -65,8 +65,9 @@ class Elements:
     halves: str = ""
     """Whether both halves of a vector of weights are multiplied on their own, for sums that are
     added at the end: "singly", or "pairs", two words at a time."""
-    paired: bool = False
-    """Whether pairs of products are summed in 16 bits; see `int8_pairs`."""
+    stages: Callable[[Pixels], Sequence[Stage]] | None = None
+    """How pixels' bytes are shuffled where pairs of products are summed in 16 bits; see
+    `int8_pairs`."""
     pair_reads: Callable[[Pixels, int, int], Iterable[PairRead]] | None = None
     """Reads of pairs of pixels' words, so many elements on and so many, where `dot` multiplies two
     pixels by two filters and a word is of two blocks; see `int8_two_by_two`."""

@@ -33,6 +33,17 @@ class PairRead:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Pixels in a row whose bytes are shuffled at once and go to the stack: the C function, the
+    place of the first one's, where they go, and the accumulators with their words' places there."""
+
+    function: str
+    at: int
+    to: int
+    users: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class WordReads:
     """Formats of C expressions of the word at {0} in every lane, and of two and of four words from
     {0} on; without those each is broadcast. {1} is the number of the element at {0}."""
