@@ -94,7 +94,7 @@ def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -
     assert np.mean(got != want) < 0.01
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("target", "function"),
     [("cortex-m3", "HardSwish"), ("cortex-m4f", "HardSwish"), ("cortex-m55", "HardSwish"),
@@ -221,7 +221,6 @@ def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
 @pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_any_floats_between_bytes_have_the_portable_kernels_bits(
