@@ -89,8 +89,12 @@ def _are_recorded(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 def _casts(graph: torch.fx.GraphModule) -> bool:
-    """Return whether a part of a graph is under autocast, of which the exporter loses the types."""
-    return any(n.target is torch.amp.autocast_mode._enter_autocast for n in graph.graph.nodes)
+    """Return whether a graph, or a part, is under autocast, of which the exporter loses the types.
+
+    Whoever calls it under another one gets another graph.
+    """
+    inside = any(n.target is torch.amp.autocast_mode._enter_autocast for n in graph.graph.nodes)
+    return inside or any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,17 @@ def test_what_a_graph_does_beside_computing_is_done(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_graph_that_is_called_under_autocast_gives_its_types(recorded: bool) -> None:
+    """And those of its own once it is called outside."""
+    x = torch.linspace(-1, 1, 16, requires_grad=recorded).reshape(4, 4)
+    run = torch.compile(lambda x: x @ (x + 0.1), backend=backend)
+    for casts in (True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=casts):
+            torch.testing.assert_close(run(x), x @ (x + 0.1))
+
+
+@pytest.mark.slow
 def test_random_numbers_keep_their_order_beside_those_of_values() -> None:
     def function(x: Any) -> Any:
         return torch.bernoulli(x).sum() + torch.randn_like(x) + torch.multinomial(x, 2).sum()
