@@ -132,7 +132,8 @@ def _keep(store: ContentStore | None, key: bytes, found: _Predicted) -> None:
 def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
     """Return the SHA-256 of all that decides the prediction."""
     outputs = [v.name for v in model.graph.outputs]
-    digest = hashlib.sha256(repr((__version__, outputs, products.nodes, feeds)).encode())
+    asked = (__version__, ALLOWED, outputs, products.nodes, feeds)
+    digest = hashlib.sha256(repr(asked).encode())
     for graph in (model.graph, *model.functions.values()):
         for node in graph:
             digest.update(onnx_ir.to_proto(node).SerializeToString(deterministic=True))

@@ -7,6 +7,7 @@ layers of statistics are as at inference. All of these are put back into the ONN
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,8 @@ from atc.errors import UnsupportedError
 from atc.importers.domains import PARAMETERS
 
 _DOMAIN = "atc.training"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""What the exporter notes of a node: the paths of the modules around it, and its own name."""
 _ATEN = torch.ops.aten
 _NORMS = (_ATEN._native_batch_norm_legit_functional.default, _ATEN.batch_norm.default)
 
@@ -108,6 +111,15 @@ def complete(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
     program.model.metadata_props[PARAMETERS] = "\n".join(
         sorted(trained.intersection(graph.initializers))
     )
+    _name_by_modules(graph)
+
+
+def _name_by_modules(graph: onnx_ir.Graph) -> None:
+    """Put the path of the module that computes a node before the node's name."""
+    for node in graph:
+        scopes: Sequence[str] = literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+        if any(scopes[:-1]):
+            node.name = f"{scopes[-2]}/{node.name}"
 
 
 def is_training_norm(node: torch.fx.Node) -> bool:

@@ -65,6 +65,8 @@ def write_out(program: torch.export.ExportedProgram) -> bool:
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in [*module.graph.nodes]:
+            if node.target is _ATEN.view.default:  # what is written out may lie in another order
+                node.target = _ATEN.reshape.default
             if node.target in _OF_EXTENTS and _is_double(node):
                 found |= _widen_extents(module.graph, node)
             fault = _FAULTS.get(node.target) if node.op == "call_function" else None

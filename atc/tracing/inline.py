@@ -149,6 +149,7 @@ def applied(
         made = _renamed(each, renamed)
         if made.op_type in _DRAWN:
             _draw_by(made, tape.value(seed))
+        made.name = each.name or next(filter(None, each.output), "")  # for errors behind
         for old, new in zip(each.output, made.output, strict=True):
             if old and old not in types:
                 raise UnsupportedError(f"the type of '{one_line(old, 60)}' isn't known",

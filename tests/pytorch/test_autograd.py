@@ -53,6 +53,11 @@ def masked(linear: Any, x: Any) -> Any:
     return F.adaptive_avg_pool2d(linear(x).permute(0, 3, 1, 2), 1).flatten(1) @ mask
 
 
+def words_as_image(linear: Any, conv: Any, x: Any) -> Any:
+    """Convolve an image whose channels lie last, and take its pixels as words."""
+    return conv(linear(x).mT.reshape(2, 6, 4, 5)).flatten(2).mT.relu()
+
+
 def frozen_begin() -> Any:
     made = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Tanh(), nn.Conv2d(4, 2, 1))
     made[0].requires_grad_(False)
@@ -95,6 +100,8 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "windows of unequal sizes": (lambda: nn.Sequential(
         nn.AdaptiveAvgPool2d((5, 3)), nn.Conv2d(4, 4, 1), nn.AdaptiveMaxPool2d((3, 2))),
         (image(2, 4, 8, 7),)),
+    "words as an image": (lambda: Function(
+        words_as_image, nn.Linear(8, 6), nn.Conv2d(6, 6, 3, padding=1)), (image(2, 20, 8),)),
     "masked": (lambda: Function(masked, nn.Linear(8, 6)), (image(2, 3, 4, 8),)),
     "sampled": (lambda: Function(
         lambda to, x: F.grid_sample(

@@ -35,15 +35,8 @@ def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
     return {"result": result.detach(), **found, **dict(made.named_buffers())}
 
 
-EAGER = pytest.mark.xfail(
-    reason="a graph of float64 runs eagerly: it views a tensor whose axes lie in another order"
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=EAGER) if n == "SegFormer-B0" else n for n in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     """Dropouts drop: all draw the same masks from one seed."""
     a = small(name)

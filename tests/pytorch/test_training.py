@@ -229,6 +229,20 @@ def test_layers_drop_in_training(module: Any, shape: Any, tmp_path: Path) -> Non
     assert len({step(ROWS.numpy(), label) for _ in range(4)}) > 1
 
 
+class Distinct(nn.Linear):  # type: ignore[misc]
+    """A layer that adds the distinct results."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.unique(super().forward(x)).sum().reshape(1)
+
+
+def test_the_module_of_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:
+    """At whatever depth."""
+    module = nn.Sequential(nn.Tanh(), nn.Sequential(Distinct(4, 4)))
+    with pytest.raises(UnsupportedError, match="gradient of Unique.*node '1.0/.*Unique"):
+        atc.training_step(module, (torch.randn(2, 4),), tmp_path / "step", loss="square_loss")
+
+
 def test_a_step_of_a_module_needs_examples(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"atc.training_step\(module, \(tensor"):
         atc.training_step(nn.Linear(2, 2), tmp_path / "step")

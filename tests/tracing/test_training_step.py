@@ -403,6 +403,7 @@ def test_labels_of_another_shape_are_told(whole: Path) -> None:
         step(X)
 
 
+@pytest.mark.slow
 def test_a_budget_counts_weights_and_state(net: Path, tmp_path: Path) -> None:
     def sizes(**keywords: Any) -> tuple[int, int]:
         step = atc.training_step(net, tmp_path / "out", target="c99", lr=0.1, **keywords)
@@ -586,14 +587,20 @@ def test_convolutions_are_trained_in_blocks_as_in_float64(target: str, tmp_path:
         np.testing.assert_array_equal(found[name], shared[name], err_msg=name)
 
 
-def test_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "rounded"])
+def test_an_operator_without_a_derivative_is_named(tmp_path: Path, name: str) -> None:
+    """By the name of its node, or of what it makes."""
     text = LINE.replace('"": 13', '"": 21')
     text = text.replace("y = MatMul(x, t)", "m = MatMul(x, t) "
                         "s = Constant<value=float {0.1}>() f = Cast<to=1>(m) "
                         "z = Constant<value=int8 {0}>() q = QuantizeLinear(f, s, z) "
                         "d = DequantizeLinear(q, s, z) y = Cast<to=11>(d)")
     path = saved(tmp_path / "m.onnx", text, {"w": LW})
-    with pytest.raises(AtcError, match="gradient of DequantizeLinear.*train the floats"):
+    model = onnx.load(path)
+    next(n for n in model.graph.node if n.op_type == "DequantizeLinear").name = name
+    onnx.save(model, path)
+    message = f"gradient of DequantizeLinear.*train the floats.*'{name or 'd'}' .DequantizeLinear"
+    with pytest.raises(AtcError, match=message):
         atc.training_step(path, tmp_path / "out", loss="square_loss")
 
 

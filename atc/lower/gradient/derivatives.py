@@ -302,7 +302,7 @@ def dropout(step: Step) -> list[str]:
     inputs = (ones, *step.inputs[1:])
     (factor,) = emit_node(step, "Dropout", inputs, step.node.attributes, "", step.opset, 1)
     if "seed" not in step.node.attributes and step.at.has(2):
-        raise step.ctx.unsupported("the gradient of a Dropout without a seed")
+        raise step.at.unsupported("the gradient of a Dropout without a seed")
     return [compute(step.ctx, times, step.g, factor)]
 
 

@@ -346,7 +346,7 @@ def batch_normalization(step: Step) -> list[str]:
     epsilon = step.at.float("epsilon", 1e-5)
     if trains(step.at):
         if any(step.gradients[1:]):
-            raise ctx.unsupported("the gradient of a BatchNormalization's running statistics")
+            raise step.at.unsupported("the gradient of a BatchNormalization's running statistics")
         return normalized(step, [d for d in range(len(shape)) if d != 1], epsilon)
     channels = (shape[1], *[1] * (len(shape) - 2))
     s, m, v = (b.reshape(step.inputs[i], channels) for i in (1, 3, 4))

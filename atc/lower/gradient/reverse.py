@@ -121,8 +121,8 @@ def walked_back(
         rule = DERIVATIVES.get((step.domain, step.node.op_type))
         if rule is None:
             why = WITHOUT.get((step.domain, step.node.op_type), "")
-            raise ctx.unsupported(f"the gradient of {_named(step.node)} is not covered"
-                                  f"{why and ': '}{why}")  # fmt: skip
+            raise step.at.unsupported(f"the gradient of {step.node.op_type} is not covered"
+                                      f"{why and ': '}{why}")  # fmt: skip
         for x, part in zip(step.operands, rule(step.receiving(incoming, active)), strict=False):
             if x in active and part:
                 gradients.setdefault(x, Total(ctx)).add(part)
