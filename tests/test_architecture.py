@@ -32,7 +32,8 @@ SOURCES = {
 }
 
 LEVELS = """
-errors files names lazy_imports templates
+errors names lazy_imports templates
+files
 cache dims
 ir importers adapt
 backends lower passes runtime
@@ -60,7 +61,7 @@ __main__
 
 ONLY: dict[str, set[str]] = {
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
     "names": set(),
     "lazy_imports": set(),
     "templates": set(),

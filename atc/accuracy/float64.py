@@ -31,6 +31,7 @@ INTEGER_OPS = frozenset({
 
 _TYPES = ("to", "dtype")
 _OPSET = 19  # whose quantisation onnx.reference knows
+_QUANTIZES = ("QuantizeLinear", "DequantizeLinear")
 _TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
 _FLOATS = "value_floats"
 _UNREAD = "atc: an output without a name"
@@ -58,7 +59,8 @@ def run_in_double(
         SplitBfloat16,
     )
 
-    proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
+    proto, weights = _apart(model)
+    in_double(proto, outputs)
     for op, names in ((SplitBfloat16, split), (RoundBfloat16, rounded)):
         if names:
             _round_operands(proto.graph, op.__name__, names)
@@ -69,7 +71,9 @@ def run_in_double(
     wide = {name: widened(array) for name, array in feeds.items()}
     try:
         with np.errstate(all="ignore"):
-            values = Evaluator(proto, new_ops=own).run(None, wide)
+            evaluator = Evaluator(proto, new_ops=own)
+            evaluator.rt_inits_ |= weights
+            values = evaluator.run(None, wide)
     except Exception as error:  # what it raises is its to choose
         raise UnsupportedError(
             f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
@@ -80,23 +84,42 @@ def run_in_double(
     return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
 
 
+def _apart(model: onnx_ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Return a model without its floats of the outermost graph, and these where they are.
+
+    A model's message copies them, onnx's evaluator copies its message, and they may be gigabytes.
+    """
+    graph, version = model.graph, model.opset_imports.get("", _OPSET)
+    if version < _OPSET and any(node.op_type in _QUANTIZES for node in graph):
+        return _newer(onnx_ir.to_proto(model)), {}
+    tensors = {name: value.const_value for name, value in graph.initializers.items()}
+    weights = {name: t for name, t in tensors.items() if t is not None and t.dtype.value in NARROW}
+    rest: Any = onnx_ir.GraphView(  # Any: its annotations don't fit onnx_ir's own protocol
+        graph.inputs, graph.outputs, nodes=tuple(graph), name=graph.name,
+        initializers=[v for name, v in graph.initializers.items() if name not in weights],
+        opset_imports=graph.opset_imports,
+    )  # fmt: skip
+    proto = onnx.ModelProto(ir_version=model.ir_version, graph=onnx_ir.serde.serialize_graph(rest))
+    for domain, imported in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=imported)
+    proto.functions.extend(onnx_ir.to_proto(function) for function in model.functions.values())
+    return proto, {name: tensor.numpy() for name, tensor in weights.items()}
+
+
 def _opset(model: onnx.ModelProto) -> int:
     return next((i.version for i in model.opset_import if i.domain == ""), _OPSET)
 
 
 def _newer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model in an opset whose quantisation onnx.reference knows, if it has any."""
-    operators = {node.op_type for node in model.graph.node}
-    if _opset(model) >= _OPSET or not operators & {"QuantizeLinear", "DequantizeLinear"}:
-        return model
+    """Return the model in an opset whose quantisation onnx.reference knows, if that can be had."""
     try:
         return onnx.version_converter.convert_version(model, _OPSET)
     except Exception:  # it raises many kinds; the evaluator then reports what it lacks
         return model
 
 
-def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
-    """Make every float of a model a float64, with outputs of these names; return it.
+def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> None:
+    """Make every float of a model a float64, with outputs of these names.
 
     But its own initializers, which are widened when they are read: they may be gigabytes.
     """
@@ -105,7 +128,6 @@ def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto
         _widen_nodes(function.node)
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return model
 
 
 def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> None:

@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
 from atc.accuracy.widening import widened
+from atc.files.mapped import reading
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 CHUNK = 1 << 14
@@ -36,7 +37,7 @@ class Evaluator(ReferenceEvaluator):
         """Return the values of these names, or of all outputs; see `ReferenceEvaluator.run`."""
         inner = any(node.need_context() or node.has_linked_attribute for node in self.rt_nodes_)
         if args or more or inner:  # who reads what isn't known here
-            self.rt_inits_ = {name: widened(array) for name, array in self.rt_inits_.items()}
+            self.rt_inits_ = {name: self._widened(name) for name in self.rt_inits_}
             return super().run(output_names, feed_inputs, *args, **more)
         output_names = self.output_names if output_names is None else output_names
         values = {"": None, **feed_inputs}
@@ -45,14 +46,19 @@ class Evaluator(ReferenceEvaluator):
         for k, node in enumerate(self.rt_nodes_):
             for name in node.input:
                 if name not in values:
-                    values[name] = widened(self.rt_inits_[name])
+                    values[name] = self._widened(name)
             made = node.run(*(values[name] for name in node.input))
             values.update(zip(node.output, made, strict=False))
             for name in (*node.input, *node.output):
                 if last.get(name, k) <= k and name not in kept:
                     values.pop(name, None)
-        constants = self.rt_inits_
-        return [values[n] if n in values else widened(constants[n]) for n in output_names]
+        return [values[n] if n in values else self._widened(n) for n in output_names]
+
+    def _widened(self, name: str) -> Any:
+        """Return an initializer in float64; its own pages go, if it lies in a mapped file."""
+        array = self.rt_inits_[name]
+        with reading(array):
+            return widened(array)
 
 
 class Conv(OpRun):

@@ -29,7 +29,7 @@ from atc.codegen.sources import gpu_files, kernel_tree
 from atc.codegen.template_values import TemplateValues
 from atc.files.blob import Blob
 from atc.files.byte_order import in_byte_order
-from atc.files.mapped import release
+from atc.files.mapped import reading
 from atc.ir.graph import Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
@@ -357,10 +357,10 @@ def _placed(
     offsets: dict[str, int] = {}
     size = sum(map(len, parts))
     for name in order:
-        data = in_byte_order(program.constants[name], target.big_endian)
-        alike = seen.setdefault((data.size, _sample(data)), [])
-        found = next((at for other, at in alike if np.array_equal(other, data)), None)
-        release(data)
+        with reading(program.constants[name]):
+            data = in_byte_order(program.constants[name], target.big_endian)
+            alike = seen.setdefault((data.size, _sample(data)), [])
+            found = next((at for other, at in alike if np.array_equal(other, data)), None)
         if found is None:
             found = size
             alike.append((data, found))

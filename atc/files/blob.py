@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from atc.files.mapped import release
+from atc.files.mapped import reading
 
 AT_ONCE = 1 << 25
 """Bytes that are written at once, a multiple of any large page."""
@@ -59,13 +59,14 @@ class Blob:
     def chunks(self, most: int = 1 << 24) -> Iterator[bytes | memoryview]:
         """Yield all bytes in order, at most so many at a time.
 
-        Of parts that lie in mapped files no more than that comes into memory.
+        Of parts that lie in mapped files no more than that comes into memory. Raises ModelError
+        if such a file was written since.
         """
         for part in self.parts:
             for k in range(0, len(part), most):
                 chunk = part[k : k + most] if len(part) > most else part
-                yield chunk
-                release(np.frombuffer(chunk, np.uint8))
+                with reading(np.frombuffer(chunk, np.uint8)):
+                    yield chunk
 
 
 NO_WEIGHTS = Blob(())

@@ -1,12 +1,75 @@
-"""Arrays that lie in mapped files."""
+"""Arrays that lie in mapped files, which must not change while they are used."""
 
 from __future__ import annotations
 
 import mmap
-from typing import Any
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from atc.errors import ModelError
+
+
+class ModelFile(mmap.mmap):
+    """A file that is mapped to be read, and that can tell whether it was written since."""
+
+    path: Path
+    descriptor: int
+    state: tuple[int, int]
+
+    def __new__(cls, path: Path) -> Self:
+        """Map a file; ValueError if it is empty."""
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            self = super().__new__(cls, descriptor, 0, access=mmap.ACCESS_READ)
+            self.path, self.descriptor, self.state = path, descriptor, _state(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        return self
+
+    def check(self) -> None:
+        """Raise ModelError if the file was written or shortened after it was mapped.
+
+        What lies beyond a shortened file's end can't be read: the system ends who tries.
+        """
+        if _state(self.descriptor) != self.state:
+            raise ModelError(
+                "changed while it was compiled", where=str(self.path),
+                hint="compile it again, and let its writer replace it instead of writing into it",
+            )  # fmt: skip
+
+
+def _state(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns
+
+
+def model_files(arrays: Iterable[npt.NDArray[Any]]) -> frozenset[ModelFile]:
+    """Return the model's files that arrays lie in."""
+    return frozenset(f for f in map(_file_of, arrays) if isinstance(f, ModelFile))
+
+
+@contextmanager
+def reading(array: npt.NDArray[Any]) -> Iterator[None]:
+    """Read an array that may lie in a mapped file; its memory is given back.
+
+    Raises ModelError if the file was written since it was mapped, before or after.
+    """
+    files = model_files([array])
+    for file in files:
+        file.check()
+    yield
+    for file in files:
+        file.check()
+    release(array)
 
 
 def release(array: npt.NDArray[Any]) -> None:

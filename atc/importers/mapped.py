@@ -14,6 +14,8 @@ import onnx
 import onnx_ir
 from google.protobuf.message import DecodeError
 
+from atc.files.mapped import ModelFile
+
 LEAST = 1 << 16
 """Bytes of a tensor from which on it stays in the file."""
 
@@ -30,15 +32,14 @@ _IN_THIS_FILE = "\0"
 _OTHER_TYPES = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
 
 
-def read_mapped(path: Path) -> tuple[onnx.ModelProto, mmap.mmap | None]:
+def read_mapped(path: Path) -> tuple[onnx.ModelProto, ModelFile | None]:
     """Read a file's message; its large tensors become external data that `mapped_tensor` knows.
 
     Returns the mapped file, too, or None where nothing of it is needed. Errors are those of
     `onnx.load_model`.
     """
     if path.stat().st_size >= LEAST:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = ModelFile(path)
         data = memoryview(mapped)
         try:
             parts = [*_without_tensors(data, "model", 0, len(data))]
@@ -79,8 +80,7 @@ class DataFiles:
             return tensor
         path = (self.folder / tensor.location).resolve()
         if path not in self._mapped:
-            with path.open("rb") as file:
-                self._mapped[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped[path] = ModelFile(path)
         return _array_in(self._mapped[path], tensor)
 
 

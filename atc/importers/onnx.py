@@ -46,7 +46,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         if file is not None:
             _replace_tensors(model, partial(mapped_tensor, file=file))
         _check_model(proto, model, path)
-        for tensor in _tensors(model):
+        for tensor in tensors_of(model):
             check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = path.parent
@@ -179,7 +179,7 @@ def _check_once(what: str, names: Iterable[str], where: str) -> None:
             raise ModelError(f"the {what} '{name}' is listed {count} times", where=where)
 
 
-def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
+def tensors_of(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
     """Yield every tensor of the model: initializers and attributes, including subgraphs'."""
     graphs = [model.graph, *model.graph.subgraphs()]
     for graph in graphs:

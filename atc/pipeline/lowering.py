@@ -14,7 +14,8 @@ from atc.build.output_folder import write_dump
 from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line
-from atc.files.mapped import release
+from atc.files.mapped import model_files, reading
+from atc.importers.onnx import tensors_of
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
@@ -85,12 +86,15 @@ def optimise(
     if report is None:
         graph = with_states(graph, model, partial(lowered, model, request.options, request.policy))
     dumped: list[str] = []
+    files = model_files(t.numpy() for t in tensors_of(model) if isinstance(t, onnx_ir.Tensor))
 
     def observe(name: str, current: Graph) -> None:
+        for file in files:
+            file.check()
         diagnostics.graph(name, current)
         if request.options.dump is not None:
             dumped.append(f"{len(dumped):02}-{name}.txt")
-            write_dump(request.options.dump / dumped[-1], dump(current, release))
+            write_dump(request.options.dump / dumped[-1], dump(current, reading))
 
     layout_costs = layout_costs or LayoutCosts(request.target, request.limits(model))
     reports: list[LayoutReport] = []

@@ -19,7 +19,7 @@ from atc.build.output_folder import Content, check_folder, network_name, write_t
 from atc.cache import TEMPLATES
 from atc.diagnostics import Diagnostics, remembering
 from atc.errors import CompilerCrash
-from atc.files.mapped import release
+from atc.files.mapped import reading
 from atc.ir.text import dump
 from atc.options.files import file_digest
 from atc.options.options import Options
@@ -307,5 +307,5 @@ def _keep_kernels(done: Compilation, built: Built, listed: frozenset[str]) -> No
 def _texts(done: Compilation) -> dict[str, bytes]:
     return {
         f"{done.name}.report.json": report_json(done).encode(),
-        f"{done.name}.graph.txt": dump(done.graph, release).encode(),
+        f"{done.name}.graph.txt": dump(done.graph, reading).encode(),
     }

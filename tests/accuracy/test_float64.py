@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import onnx
@@ -134,6 +135,27 @@ def test_values_are_forgotten_once_nothing_reads_them() -> None:
     tracemalloc.stop()
     assert (y == 2.0 * x).all()
     assert peak < 8 * 8 * size
+
+
+def test_weights_are_read_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody copies them all: they may be gigabytes of a mapped file."""
+    w = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    x = np.linspace(-1, 1, 300, dtype=np.float32).reshape(1, 300)
+    model = onnx_ir.from_proto(node_model("MatMul", [x, w], constant=[1]))
+    (value,) = model.graph.initializers.values()
+    value.const_value = onnx_ir.Tensor(w, name=value.name)
+    found: list[object] = []
+    real = float64_ops.Evaluator.run
+
+    def run(self: float64_ops.Evaluator, *arguments: Any) -> Any:
+        found.extend(np.shares_memory(w, array) for array in self.rt_inits_.values())
+        return real(self, *arguments)
+
+    monkeypatch.setattr(float64_ops.Evaluator, "run", run)
+    (given,), (made,) = model.graph.inputs, model.graph.outputs
+    (y,) = run_in_double(model, [str(made.name)], {str(given.name): x})[1]
+    assert found == [True]
+    np.testing.assert_allclose(y, x.astype(np.float64) @ w.astype(np.float64), rtol=1e-13)
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["alone", "in a branch"])

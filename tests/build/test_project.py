@@ -118,6 +118,45 @@ def test_weights_as_text_and_a_change_of_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_folders_with_odd_names_are_built_in(tmp_path: Path) -> None:
+    odd = tmp_path / "a b $c [e] 'f' #g @h@ (i) & % é" / "net"
+    odd.parent.mkdir()
+    for generator in ("Ninja", "Unix Makefiles"):
+        tool = require("ninja" if generator == "Ninja" else "make")
+        folder = project(odd.with_name(generator))
+        configure = [
+            require("cmake"), "-S", folder, "-B", folder / "build", "-G", generator,
+            f"-DCMAKE_MAKE_PROGRAM={tool}",
+        ]  # fmt: skip
+        for command in (configure, [require("cmake"), "--build", folder / "build"]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        assert_right(folder / "build/net_example", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "generator", "said"), [
+    ('a"b', "Ninja", 'has ",'), ("a;b", "Ninja", ";,"), ("a${b}", "Ninja", "${ or"),
+    ("a[b", "Ninja", "lone ["),
+    ("a:b", "Unix Makefiles", "has : or"), ("a$(b", "Unix Makefiles", "or $(:"),
+])  # fmt: skip
+@pytest.mark.parametrize("source", [True, False])
+def test_where_cmake_or_make_cant_build_is_told_of(
+    name: str, generator: str, said: str, source: bool, tmp_path: Path
+) -> None:
+    odd = tmp_path / name
+    folder = project((odd if source else tmp_path) / "net")
+    build = (tmp_path if source else odd) / "build"
+    done = subprocess.run(
+        [require("cmake"), "-S", folder, "-B", build, "-G", generator],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    errors = " ".join(done.stderr.split())
+    assert done.returncode
+    assert said in errors
+    assert errors.count("CMake Error") == 1, errors
+
+
+@pytest.mark.slow
 def test_external_weights_are_the_programs_to_read(tmp_path: Path) -> None:
     folder = project(tmp_path / "net", external=True)
     build = cmake(folder, f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'there'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
 import random
@@ -15,9 +16,11 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from atc.compile import compile_model
 from atc.errors import AtcError, ModelError
 from atc.importers.mapped import LEAST
 from atc.importers.onnx import load_onnx
+from atc.options.options import Options
 
 F32 = TensorProto.FLOAT
 COUNT = LEAST // 4
@@ -173,3 +176,56 @@ def test_external_tensors_of_a_file_share_its_mapping(tmp_path: Path) -> None:
         assert tensor is not None
         assert (tensor.numpy() == array).all()
     assert len(os.listdir("/proc/self/fd")) - before <= 2
+
+
+def in_two_files(folder: Path) -> dict[str, Path]:
+    """Write a model whose large tensors lie in its own file and one that also has a data file."""
+    own, apart = folder / "own.onnx", folder / "apart.onnx"
+    weights = np.random.default_rng(0).standard_normal((2, 128, 256)).astype(np.float32)
+    x, y = (helper.make_tensor_value_info(name, F32, [1, 128]) for name in "xy")
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("MatMul", ["h", "b"], ["y"]),
+    ]
+    tensors = [
+        numpy_helper.from_array(weights[0], "a"),
+        numpy_helper.from_array(weights[1].reshape(256, 128), "b"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(net, own)
+    onnx.save(net, apart, save_as_external_data=True, location="data", size_threshold=0)
+    return {"own": own, "apart": folder / "data"}
+
+
+STAGES = {
+    "lowered": "atc.pipeline.lowering.run_passes",
+    "packed": "atc.pipeline.writing.emit",
+}
+"""What runs when a model has been read, and when its kernels have been chosen."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a mapped file can't be shortened there")
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("change", ["shortened", "written"])
+@pytest.mark.parametrize("where", ["own", "apart"])
+def test_a_file_that_changes_while_it_is_compiled_is_told_of(
+    stage: str, change: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read beyond a file's end would end the process; other weights would be wrong numbers."""
+    file = in_two_files(tmp_path)[where]
+    module, _, name = STAGES[stage].rpartition(".")
+    real = getattr(importlib.import_module(module), name)
+
+    def changing(*arguments: object, **more: object) -> object:
+        size = file.stat().st_size
+        with file.open("r+b") as opened:
+            opened.truncate(100) if change == "shortened" else opened.write(bytes(size))
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(f"{module}.{name}", changing)
+    out = tmp_path / "out"
+    with pytest.raises(ModelError, match="changed while it was compiled") as caught:
+        compile_model(Options(model=tmp_path / f"{where}.onnx", output=out))
+    assert caught.value.where == str(file)
+    assert not out.exists()

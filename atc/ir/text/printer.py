@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
@@ -22,29 +23,29 @@ KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", 
                       "dequantized", "alias", "return"})  # fmt: skip
 
 
-Read = Callable[[Array], None]
-"""Hears of a constant whose data was read."""
+Reading = Callable[[Array], AbstractContextManager[None]]
+"""Makes what is entered while a constant's data is read."""
 
 
-def dump(graph: Graph, read: Read = lambda constant: None) -> str:
+def dump(graph: Graph, reading: Reading = lambda constant: nullcontext()) -> str:
     """Return the graph, one line a node: outputs = Op(attributes) inputs  # the user's nodes.
 
-    `read` hears of each constant before the next one is read: it may give back its memory.
+    Each constant is read within `reading` of it, which may check its file or give back its memory.
     """
-    return plain("\n".join(_lines(graph, "", read))) + "\n"
+    return plain("\n".join(_lines(graph, "", reading))) + "\n"
 
 
-def _lines(graph: Graph, indent: str, read: Read) -> Iterator[str]:
+def _lines(graph: Graph, indent: str, reading: Reading) -> Iterator[str]:
     yield f"{indent}graph {_name(graph.name)}({_typed(graph, graph.inputs)})"
-    yield from (f"{indent}  {line}" for line in _declarations(graph, read))
+    yield from (f"{indent}  {line}" for line in _declarations(graph, reading))
     for node in graph.nodes:
         yield f"{indent}  {_node(graph, node)}"
         for subgraph in node.op.subgraphs():
-            yield from _lines(subgraph, indent + "    ", read)
+            yield from _lines(subgraph, indent + "    ", reading)
     yield f"{indent}  return {', '.join(map(_name, graph.outputs))}".rstrip()
 
 
-def _declarations(graph: Graph, read: Read) -> Iterator[str]:
+def _declarations(graph: Graph, reading: Reading) -> Iterator[str]:
     yield from (f"dim {_value(symbol)}" for symbol in graph.dims)
     yield from (f"guard {extent}" for extent in graph.guards)
     yield from (f"composite {_value(each)}" for each in graph.composites)
@@ -52,18 +53,18 @@ def _declarations(graph: Graph, read: Read) -> Iterator[str]:
     yield from (f"state {given} -> {computed}" for given, computed in graph.states)
     yield from (f"length {symbol}: {following}" for symbol, following in graph.lengths)
     for name, array in graph.constants.items():
-        yield f"const {_name(name)}: {graph.types[name]} = {data_text(array)}"
-        read(array)
+        with reading(array):
+            text = data_text(array)
+        yield f"const {_name(name)}: {graph.types[name]} = {text}"
     for name, alias in graph.aliases.items():
         yield f"alias {_name(name)}: {alias.kind} {_name(alias.of)}"
     for name, origin in graph.quantization.items():
-        both = (
-            f"{TensorType(DType.from_numpy(a.dtype), a.shape)} = {data_text(a)}"
-            for a in (origin.integers, origin.scale)
-        )
+        both = []
+        for array in (origin.integers, origin.scale):
+            type_ = TensorType(DType.from_numpy(array.dtype), array.shape)
+            with reading(array):
+                both.append(f"{type_} = {data_text(array)}")
         yield f"dequantized {_name(name)}: {' * '.join(both)}"
-        read(origin.integers)
-        read(origin.scale)
 
 
 def _node(graph: Graph, node: Node) -> str:
