@@ -132,7 +132,8 @@ def _keep(store: ContentStore | None, key: bytes, found: _Predicted) -> None:
 def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
     """Return the SHA-256 of all that decides the prediction."""
     outputs = [v.name for v in model.graph.outputs]
-    digest = hashlib.sha256(repr((__version__, outputs, products.nodes, feeds)).encode())
+    asked = (__version__, ALLOWED, outputs, products.nodes, feeds)
+    digest = hashlib.sha256(repr(asked).encode())
     for graph in (model.graph, *model.functions.values()):
         for node in graph:
             digest.update(onnx_ir.to_proto(node).SerializeToString(deterministic=True))
@@ -151,8 +152,8 @@ def _products(graph: Graph, model: onnx_ir.Model, target: Target, limits: Limits
     heavy = {node_name(n) for g in graphs for n in g if n.op_type in HEAVY}
     nodes: dict[str, None] = {}
     unknown: set[str] = set()
-    for node, constants in _nodes(graph, {}):
-        able = candidates(workload_of(graph, node, constants), target, limits.of(node))
+    for around, node, constants in _nodes(graph, {}):
+        able = candidates(workload_of(around, node, constants), target, limits.of(node))
         if not any(c.kernel.precision == SPLIT for c in able):
             continue
         own = [name for name in node.origin if name in heavy]
@@ -161,11 +162,13 @@ def _products(graph: Graph, model: onnx_ir.Model, target: Target, limits: Limits
     return _Products(tuple(nodes), frozenset(unknown))
 
 
-def _nodes(graph: Graph, outer: Mapping[str, Array]) -> Iterator[tuple[Node, Mapping[str, Array]]]:
-    """Yield the nodes of a graph and its subgraphs, with the constants that they see."""
+def _nodes(
+    graph: Graph, outer: Mapping[str, Array]
+) -> Iterator[tuple[Graph, Node, Mapping[str, Array]]]:
+    """Yield the nodes of a graph and its subgraphs, with theirs and the constants that they see."""
     constants = {**outer, **graph.constants}
     for node in graph.nodes:
-        yield node, constants
+        yield graph, node, constants
         for inner in node.op.subgraphs():
             yield from _nodes(inner, constants)
 

@@ -33,6 +33,7 @@ _TYPES = ("to", "dtype")
 _OPSET = 19  # whose quantisation onnx.reference knows
 _TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
 _FLOATS = "value_floats"
+_UNREAD = "atc: an output without a name"
 _FACTORS = {"Attention": 3, "GRU": 3, "LSTM": 3, "MultiHeadAttention": 3, "RNN": 3}
 """How many operands are multiplied, where it isn't the first two."""
 
@@ -115,7 +116,8 @@ def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> 
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
                 _round_operands(attribute.g, op, names)
-        if (node.name or next(iter(node.output), "")) in names:
+        first = next((name for name in node.output[:1] if name != _UNREAD), "")
+        if (node.name or first or node.op_type) in names:  # as `lower.context.node_name` has it
             for k, name in enumerate(node.input[:_FACTORS.get(node.op_type, 2)]):
                 node.input[k] = f"atc {op} {number} {k} of {name}"
                 graph.node.append(
@@ -136,6 +138,8 @@ def _widen(graph: onnx.GraphProto, initializers: bool = True) -> None:
 
 def _widen_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
     for node in nodes:
+        for k, name in enumerate(node.output):  # "" is what onnx.reference reads omitted inputs by
+            node.output[k] = name or _UNREAD
         for attribute in node.attribute:
             _widen_attribute(node, attribute)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atc.backends.cuda.targets import EMULATED
+from atc.backends.flops import operations
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
@@ -128,12 +129,25 @@ def _with_room(size: int) -> int:
 
 
 def operands(w: Workload) -> list[Array | None]:
-    """Return data for a workload's operands; None for those that it lacks."""
+    """Return data for a workload's operands; None for those that it lacks.
+
+    Weights in floats shrink with the length of the sums, so that these are about 1: functions
+    behind them take longer where their results are subnormal, and states that grow would part by
+    their roundings.
+    """
     arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
-    if isinstance(w.op, Recurrent) and arrays[1] is not None and not w.op.scales:
-        weights = arrays[1] / w.op.hidden**0.5  # states that grow would part by their roundings
+    type_ = w.inputs[1] if len(arrays) > 1 else None
+    if type_ is not None and type_.dtype.is_float and arrays[1] is not None:
+        weights = arrays[1] / _length_of_sums(w) ** 0.5
         arrays[1] = weights.astype(arrays[1].dtype)
     return arrays
+
+
+def _length_of_sums(w: Workload) -> int:
+    """Return how many products are summed for an element; 1 where none are."""
+    if isinstance(w.op, Recurrent):
+        return w.op.hidden
+    return max(operations(w) // (2 * w.outputs[0].size), 1)
 
 
 def sample(type_: TensorType, seed: int) -> Array:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.accuracy import float64_ops
 from atc.accuracy.float64 import run_in_double
+from atc.lower.context import node_name
 from support import node_cases, node_model
 
 
@@ -133,3 +134,37 @@ def test_values_are_forgotten_once_nothing_reads_them() -> None:
     tracemalloc.stop()
     assert (y == 2.0 * x).all()
     assert peak < 8 * 8 * size
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["alone", "in a branch"])
+def test_what_is_left_out_is_not_read_from_an_output_without_a_name(inner: bool) -> None:
+    nodes = [
+        helper.make_node("GRU", ["x", "w", "w"], ["", "h"], hidden_size=1),
+        helper.make_node("Clip", ["x", "", "most"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, 1]) for n in "xy")
+    arrays = {"w": np.ones((1, 3, 1)), "most": np.array(2.5), "yes": np.array(True)}
+    types = {"w": np.float32, "most": np.float32, "yes": np.bool_}
+    constants = [numpy_helper.from_array(a.astype(types[n]), n) for n, a in arrays.items()]
+    if inner:
+        branch = helper.make_graph(nodes, "branch", [], [y])
+        nodes = [helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (found,) = evaluate(model, np.full((1, 1, 1), -3, np.float32))
+    assert found.ravel() == [-3]
+
+
+def test_a_node_without_any_name_is_rounded_by_its_operators() -> None:
+    nodes = [helper.make_node("GRU", ["x", "w", "w"], ["", "y"], hidden_size=1)]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, 1]) for n in "xy")
+    w = numpy_helper.from_array(np.full((1, 3, 1), 1.001, np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    feeds = {"x": np.full((1, 1, 1), 0.7, np.float32)}
+    name = node_name(onnx_ir.from_proto(model).graph[0])
+    exact, rounded = (
+        run_in_double(onnx_ir.from_proto(model), ["y"], feeds, rounded=names)[1][0]
+        for names in ((), (name,))
+    )
+    assert 1e-5 < abs(exact - rounded).max() < 1e-2

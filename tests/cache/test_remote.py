@@ -74,6 +74,7 @@ def test_what_one_machine_compiled_another_takes_from_the_store(store: str, tmp_
     assert (third.compiled, third.objects) == ([], first.objects)
 
 
+@pytest.mark.few(1)
 def test_a_store_that_is_read_is_not_written(store: str, tmp_path: Path) -> None:
     reader = machine(tmp_path, "reader", store, access="read")
     assert reader.compile().stats.remote_counts.stored == 0
@@ -82,6 +83,7 @@ def test_a_store_that_is_read_is_not_written(store: str, tmp_path: Path) -> None
     assert other.warnings == []
 
 
+@pytest.mark.few(1)
 def test_force_replaces_what_the_store_has(store: str, tmp_path: Path) -> None:
     site = machine(tmp_path, "a", store)
     site.compile()
@@ -470,6 +472,7 @@ def test_entries_are_what_the_format_says(tmp_path: Path) -> None:
     assert json.loads(head) == {"key": len(site.key("add").encoded()), "label": "add"}
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_by_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"ATC_CACHE_KEY": KEY}
     url = parse_remote(f"file://{tmp_path}/share")

@@ -91,6 +91,7 @@ def test_a_device_is_compared_node_by_node(
     assert rmse == pytest.approx(2 / 256**0.5, rel=1e-2)  # of one element among 256
 
 
+@pytest.mark.slow
 def test_riscv32_takes_no_atomic_instructions(tmp_path: Path) -> None:
     objdump = require("riscv64-unknown-elf-objdump")
     require("riscv64-unknown-elf-gcc")
@@ -198,6 +199,7 @@ def test_loading_a_foreign_library_says_so(affine: Path, tmp_path: Path) -> None
     assert main(["load_and_run", str(folder)]) != 0
 
 
+@pytest.mark.slow
 def test_loading_what_is_for_a_microcontroller_says_so(affine: Path, tmp_path: Path) -> None:
     require("arm-none-eabi-gcc")
     folder = atc.compile(affine, tmp_path / "net", target="cortex-m3").folder

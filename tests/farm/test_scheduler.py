@@ -87,6 +87,7 @@ def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> 
     assert (reported, reported.done) == ([], len(jobs))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("every", [False, True])
 def test_wrong_objects_are_noticed(

@@ -26,6 +26,7 @@ from atc.build.library import BuildContext, compile_units, kernel_unit, library_
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.codegen.sources import kernel_tree
+from atc.fast_run.harness import operands
 from atc.fast_run.measure import Bench, fast_run
 from atc.fast_run.task import workloads
 from atc.ir.graph import Graph
@@ -383,3 +384,23 @@ def test_workloads_are_found_in_subgraphs() -> None:
 
 def test_candidates_have_readable_labels() -> None:
     assert Candidate(MapLoops(), {"nv": 2, "mr": 6}).label == "map(mr=6, nv=2)"
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "weights", "length"),
+    [("MatMul", (50, 400), (400, 30), 400), ("Conv", (1, 40, 12, 12), (30, 40, 3, 3), 360)],
+)
+def test_sums_of_what_is_measured_are_about_1(
+    op: str, x: tuple[int, ...], weights: tuple[int, ...], length: int
+) -> None:
+    """Larger ones bring functions behind them to subnormal numbers, which take longer."""
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.ones(weights, np.float32), "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    (w,) = workloads(compile_graph(model), {})
+    of_x, of_w = (a for a in operands(w)[:2] if a is not None)
+    assert np.sqrt(length) * of_x.std() * of_w.std() == pytest.approx(1, rel=0.1)

@@ -360,6 +360,7 @@ def test_the_search_gets_out_of_circles(rows: list[tuple[int, int, int]]) -> Non
     assert plan.size == plan.lower_bound
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("planner", [plan_arena, plan_no_reuse])
 def test_the_plan_does_not_depend_on_the_order_of_the_buffers(

@@ -67,7 +67,7 @@ def test_none_without_tries(step: Graph) -> None:
     assert [f.graph for f in frontier(step, WISH, Search(tries=0, rounds=2))] == [step]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("fewer", "more"),
     [(Search(1), Search(3)), (Search(3), Search(10)), (Search(2, 0, 4), Search(2, 1, 4)),
@@ -86,6 +86,7 @@ def test_rules_and_rounds_find_better_plans(step: Graph) -> None:
         assert any(least_work(more, f.need) < f.work for f in one)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("search", [Search(4), Search(2, 2, 4)])
 def test_threads_change_nothing(step: Graph, search: Search) -> None:

@@ -332,6 +332,7 @@ def test_rows_pass_through_a_pool_on_every_small_core(target: str, tmp_path: Pat
     assert plan.size < 49 * 40 * 16 / 2
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("quantized", [True, False])
 def test_a_limit_of_ram_brings_them_to_any_processor(quantized: bool, tmp_path: Path) -> None:

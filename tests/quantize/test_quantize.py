@@ -72,6 +72,7 @@ def test_the_compiled_digits_classify_as_well_in_int8(
     assert kinds == {onnx.TensorProto.INT8}
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", quantize.METHODS)
 def test_nodes_stay_in_float_on_request(

@@ -403,6 +403,7 @@ def test_labels_of_another_shape_are_told(whole: Path) -> None:
         step(X)
 
 
+@pytest.mark.slow
 def test_a_budget_counts_weights_and_state(net: Path, tmp_path: Path) -> None:
     def sizes(**keywords: Any) -> tuple[int, int]:
         step = atc.training_step(net, tmp_path / "out", target="c99", lr=0.1, **keywords)

@@ -176,6 +176,28 @@ def test_no_more_products_are_left_in_float32_than_about_enough(
     assert decided(tmp_path / "m.onnx", model).float32_nodes == {*names[:6]}
 
 
+def test_products_in_branches_are_decided_as_those_outside(tmp_path: Path) -> None:
+    """What branches compute has types of its own."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, X.shape[:1] + (200,)) for n in "yz"]
+    taken, other = (
+        helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["p"], f"in {name}"),
+             helper.make_node(name, ["p"], ["y"])],
+            name, [], ends[:1],
+        )
+        for name in ("Relu", "Sigmoid")
+    )  # fmt: skip
+    choice = helper.make_node("If", ["c"], ["z"], then_branch=taken, else_branch=other)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape),
+              helper.make_tensor_value_info("c", TensorProto.BOOL, [])]  # fmt: skip
+    known = [numpy_helper.from_array(WEIGHTS[0], "w")]
+    graph = helper.make_graph([choice], "g", inputs, ends[1:], known)
+    found = decided(tmp_path / "m.onnx", helper.make_model(graph, ir_version=8))
+    assert found.float32_nodes == frozenset()
+    assert found.predicted_error is not None
+    assert 0 < found.predicted_error < 2e-5
+
+
 def test_what_can_not_be_predicted_is_not_split(tmp_path: Path) -> None:
     model = near_copies(1.0)
     model.graph.node[2].op_type = "FusedMatMul"  # which onnx.reference doesn't know

@@ -53,6 +53,7 @@ def test_the_committed_digits_are_read(compiled: Path) -> None:
     np.testing.assert_allclose(scores[:1], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_python_reads_the_images(compiled: Path) -> None:
     program = SAMPLES / "embed_python" / "read_digits.py"
     done = subprocess.run(

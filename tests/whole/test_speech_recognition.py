@@ -24,6 +24,7 @@ sys.path.insert(0, str(SAMPLE))
 import log_mel  # noqa: E402
 import make_whisper  # noqa: E402
 
+pytestmark = pytest.mark.slow
 Floats = NDArray[np.float32]
 TOY = make_whisper.SHAPES["toy"]
 PROMPT = (1, 2, 3, 4)

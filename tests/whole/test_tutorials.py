@@ -111,7 +111,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "atc.cfg"
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_can_be_followed(page: str, tmp_path: Path, settings: Path) -> None:
     for need in NEEDS.get(page, ()):

@@ -334,6 +334,7 @@ def test_m_13_rules_that_are_tried(deep: Path) -> None:
     assert many == memory(deep, **DROP)
 
 
+@pytest.mark.slow
 def test_m_14_rounds_of_the_genetic_search(deep: Path) -> None:
     one = {**DROP, "MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY": "1",
            "MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE": "6"}  # fmt: skip
@@ -372,6 +373,7 @@ def test_m_16_memory_that_is_low_enough(step: Path) -> None:
     assert enough[1] == 0
 
 
+@pytest.mark.slow
 def test_m_17_threads_of_the_search(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, used = "MGB_SUBLINEAR_MEMORY_WORKERS", []
 
@@ -831,6 +833,7 @@ def test_m_36_a_second_run_measures_nothing(tmp_path: Path) -> None:
     assert max(stages[1]) == 0
 
 
+@pytest.mark.slow
 def test_m_37_where_measured_times_are_kept(built: Path, tmp_path: Path) -> None:
     assert (built / "times/algo_cache/cache.lock").is_file()
     chosen = options({"MGE_FASTRUN_CACHE_DIR": str(tmp_path)})

@@ -143,6 +143,7 @@ KINDS: dict[str, Callable[[np.random.Generator, Any, Any], tuple[Any, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_errs_at_most_five_times_as_much_as_ordinary_sums() -> None:
     target, (m, n, k) = machine("zen4"), (32, 48, 768)
     w = dense_product(m, n, k)

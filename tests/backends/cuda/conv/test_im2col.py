@@ -121,6 +121,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_emulation_shows_faults_of_windows(

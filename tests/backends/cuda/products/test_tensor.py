@@ -338,7 +338,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_emulation_shows_faults_of_warpgroups(
     fault: str, monkeypatch: pytest.MonkeyPatch
