@@ -15,6 +15,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import default_partition
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atc.errors import UnsupportedError
@@ -45,6 +46,23 @@ def of_operators(
     with sdpa_kernel(SDPBackend.MATH):  # the other ways of attention have derivatives of their own
         run: Run = traced(graph, inputs)
     return run
+
+
+def leave_out_checkpoints(graph: torch.fx.GraphModule) -> None:
+    """Let a graph that runs eagerly keep what it would compute again.
+
+    Dynamo's checkpoints leave it to compilers that the same random numbers are drawn again.
+    """
+    for part in graph.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+                    node.target, node.kwargs = _called, {}
+            part.recompile()
+
+
+def _called(part: torch.fx.GraphModule, *operands: Any) -> Any:
+    return part(*operands)
 
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -79,9 +97,13 @@ class _Draw:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     shapes: OpenShapes
+    states: Mapping[torch.fx.Node, int]
+    """Which inputs of the graph are states of the generator."""
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         def made(node: torch.fx.Node) -> torch.Tensor:
+            if node in self.states:
+                return inputs[self.states[node]]
             value = node.meta["val"]
             how = {"dtype": value.dtype, "device": value.device}
             numbers = (n if type(n) is int else number_of(n, self.shapes)(inputs)
@@ -106,25 +128,68 @@ def _mask(x: torch.Tensor, p: float) -> torch.Tensor:
     return made
 
 
+def _again(
+    state: torch.Tensor, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """Draw from a state of the generator's, which goes on behind as if nothing was drawn."""
+    now = torch.random.get_rng_state()
+    torch.random.set_rng_state(state)
+    try:
+        made: torch.Tensor = function(*args, **kwargs)
+        return made
+    finally:
+        torch.random.set_rng_state(now)
+
+
+def _write_out_states(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
+    """Make functions of how checkpoints save states of the generator, and draw from them again.
+
+    Returns which inputs of the graph are such states.
+    """
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    states = {}
+    for node in [*graph.graph.nodes]:
+        if node.target is run_and_save_rng_state:
+            function, *args = node.args
+            with graph.graph.inserting_before(node):
+                made = (graph.graph.call_function(torch.random.get_rng_state),
+                        graph.graph.call_function(function, tuple(args), node.kwargs))  # fmt: skip
+            for user in [*node.users]:
+                new = made[user.args[1]]
+                new.meta = dict(user.meta)
+                user.replace_all_uses_with(new)
+                graph.graph.erase_node(user)
+            graph.graph.erase_node(node)
+            made[0].meta["val"] = torch.random.get_rng_state()
+        elif node.target is run_with_rng_state:
+            node.target = _again
+            state = node.args[0]
+            if state in inputs:
+                states[state] = inputs.index(state)
+                state.meta["val"] = torch.random.get_rng_state()  # whose size is fixed
+    return states
+
+
 def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
     """Make inputs of the random numbers that a graph draws; return what draws them.
 
     Where one depends on other values than extents all stay, in their order.
     """
     draws: list[_Draw] = []
+    states = _write_out_states(graph)
     last = [n for n in graph.graph.nodes if n.op == "placeholder"][-1:]
     shapes = open_shapes(graph, partly=True)
-    random = [n for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)
-              and torch.Tag.nondeterministic_seeded in n.target.tags]  # fmt: skip
+    random = [n for n in graph.graph.nodes if _is_random(n)]
     by_shape = all([_is_by_shape(node, shapes) for node in random])
     for node in random:
         if node.target is _ATEN.bernoulli.p:
             node.target = _mask
+        node.args = tuple(_mask if a is _ATEN.bernoulli.p else a for a in node.args)
     if not by_shape:
         graph.recompile()
         return draws
     for node in random:
-        draws.append(_Draw(node.target, node.args, node.kwargs, shapes))
+        draws.append(_Draw(node.target, node.args, node.kwargs, shapes, states))
         with graph.graph.inserting_after(last[0]) if last else graph.graph.inserting_before():
             drawn = graph.graph.placeholder(f"drawn_{len(draws)}")
         drawn.meta = dict(node.meta)
@@ -137,13 +202,26 @@ def _hoist_random_numbers(graph: torch.fx.GraphModule) -> list[_Draw]:
     return draws
 
 
+def _is_random(node: torch.fx.Node) -> bool:
+    """Return whether a node draws random numbers, or tells the generator's state."""
+    return node.target in (torch.random.get_rng_state, _again) or (
+        isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+    )
+
+
 def _is_by_shape(node: torch.fx.Node, shapes: OpenShapes) -> bool:
     """Return whether random numbers depend on nothing but a shape that calls tell."""
-    values = [n.meta["val"] for n in node.all_input_nodes]
+    function, operands = node.target, node.all_input_nodes
+    if function is _again:
+        if node.args[0].op != "placeholder":
+            return False
+        function, operands = node.args[1], operands[1:]
+    values = [n.meta["val"] for n in operands]
     if not values:
         return _is_closed(node.meta["val"])
     (value, *others) = values
-    if others or node.target not in _BY_SHAPE or not isinstance(value, torch.Tensor):
+    if others or function not in _BY_SHAPE or not isinstance(value, torch.Tensor):
         return False
     try:
         for number in (*value.shape, *value.stride()):

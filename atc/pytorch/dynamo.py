@@ -22,7 +22,7 @@ from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from atc.api import compile as compile_file
 from atc.errors import AtcError, one_line
 from atc.files.temporary import temporary_folder
-from atc.pytorch.autograd import of_operators
+from atc.pytorch.autograd import leave_out_checkpoints, of_operators
 from atc.pytorch.export import export, reason
 from atc.pytorch.graphs import (
     Bound,
@@ -69,6 +69,7 @@ def backend(
     freeze = bool(keywords.pop("freeze", False))
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     if freeze or not _are_recorded(tensors):
+        leave_out_checkpoints(graph)
         return _Graph(graph, freeze, limits, keywords)
     try:
         return of_operators(
@@ -79,6 +80,7 @@ def backend(
     except Exception as error:  # AOTAutograd raises whatever its parts do
         why = f"its gradients can't be traced: {reason(error)}"
         warnings.warn(one_line(f"{_EAGERLY}: {why}"), stacklevel=2)
+        leave_out_checkpoints(graph)
         eager: Run = graph.forward
         return eager
 

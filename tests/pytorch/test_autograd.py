@@ -15,6 +15,7 @@ pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 from atc.pytorch import backend  # noqa: E402
 from atc.pytorch.dynamo import _Graph  # noqa: E402
 
+checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
 nn, F = torch.nn, torch.nn.functional
 
 
@@ -64,6 +65,9 @@ def frozen_begin() -> Any:
     return made
 
 
+NEW = {"use_reentrant": False}
+"""How checkpoints are taken that torch.compile takes."""
+
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "convolutions": (lambda: nn.Sequential(
         nn.Conv2d(4, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -102,6 +106,9 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
         (image(2, 4, 8, 7),)),
     "words as an image": (lambda: Function(
         words_as_image, nn.Linear(8, 6), nn.Conv2d(6, 6, 3, padding=1)), (image(2, 20, 8),)),
+    "computed again": (lambda: Function(
+        lambda begin, end, x: end(checkpoint(begin, checkpoint(begin, x, **NEW), **NEW)),
+        nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.4)), nn.Linear(8, 3)), (image(),)),
     "masked": (lambda: Function(masked, nn.Linear(8, 6)), (image(2, 3, 4, 8),)),
     "sampled": (lambda: Function(
         lambda to, x: F.grid_sample(
@@ -248,6 +255,24 @@ def test_frozen_parameters_are_not_trained() -> None:
     with pytest.warns(UserWarning, match="gradients are recorded, and parameters are constants"):
         run(torch.ones(1, 3)).sum().backward()
     torch.testing.assert_close(module.weight.grad, torch.ones(2, 3))
+
+
+@pytest.mark.slow
+def test_what_runs_eagerly_draws_the_same_masks_again() -> None:
+    """PyTorch's checkpoints don't, behind its own backend `eager`."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Linear(8, 3), nn.Tanh())
+    run = torch.compile(lambda x: checkpoint(module, x, **NEW), backend=backend,
+                        options={"freeze": True})  # fmt: skip
+    found = []
+    for way in (module, run):
+        torch.manual_seed(5)
+        module.zero_grad()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="atc runs a graph eagerly")
+            way(image().float()).square().sum().backward()
+        found.append([p.grad.clone() for p in module.parameters()])
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.slow
