@@ -134,6 +134,7 @@ def test_folders_with_odd_names_are_built_in(tmp_path: Path) -> None:
         assert_right(folder / "build/net_example", tmp_path)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "generator", "said"), [
     ('a"b', "Ninja", 'has ",'), ("a;b", "Ninja", ";,"), ("a${b}", "Ninja", "${ or"),
     ("a[b", "Ninja", "lone ["),

@@ -205,6 +205,7 @@ STAGES = {
 """What runs when a model has been read, and when its kernels have been chosen."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="a mapped file can't be shortened there")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("change", ["shortened", "written"])
