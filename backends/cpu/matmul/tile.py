@@ -201,6 +201,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         in_lanes = by_lane and not params.interleave
         if shared and prefetch is not None and in_lanes:
             in_lanes = prefetch.every % lanes(target) == 0
+        if shared and params.phases > 1 and not in_lanes:  # so few sums wait for one another
+            prefetch, shared = None, False
         step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
