@@ -36,7 +36,8 @@ def step_values(program: Program, arena: Arena) -> Iterator[StepValue]:
         for name, type_ in zip(call.node.outputs, types, strict=True):
             place = _place(program, arena, name)
             names = tuple(v for v in _names(program, name) if not is_own(v))
-            if place is not None and names:
+            packed = program.types[name] != type_  # as the next kernel reads it, in no known order
+            if place is not None and names and not packed:
                 yield StepValue(call.node.origin[-1], names, type_, number, *place)
 
 
