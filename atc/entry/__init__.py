@@ -41,6 +41,7 @@ def taking_modules(function: Callable[P, Compilation]) -> Compile[P]:
 
     @wraps(function)
     def compile(model: Any = None, *arguments: Any, **options: Any) -> Compilation:
+        options = _with_output(options)
         if model is None:
             return function(*arguments, **options)
         if not _is_module(model):
@@ -58,6 +59,7 @@ def training_modules(function: Callable[..., TrainingStep]) -> Callable[..., Tra
 
     @wraps(function)
     def training_step(model: Any, *arguments: Any, **options: Any) -> TrainingStep:
+        options = _with_output(options)
         if not _is_module(model):
             return function(model, *arguments, **options)
         _require_examples("training_step", model, arguments, options)
@@ -66,6 +68,13 @@ def training_modules(function: Callable[..., TrainingStep]) -> Callable[..., Tra
         return train_module(function, model, *arguments, **options)
 
     return training_step
+
+
+def _with_output(options: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords with `output` in the place of `out`, as it may be called."""
+    if "out" not in options or "output" in options:
+        return options
+    return {("output" if name == "out" else name): value for name, value in options.items()}
 
 
 def _require_examples(
@@ -88,11 +97,13 @@ def _is_module(model: object) -> bool:
 compile = taking_modules(compile_file)
 compile.__doc__ = f"""{compile_file.__doc__}
     Of a PyTorch module: `compile(module, example_inputs, output, dynamic_shapes=None, ...)`, with
-    the same keywords, compiles it for inputs like the examples, a tuple of tensors.
+    the same keywords, compiles it for inputs like the examples, a tuple of tensors. `out` is
+    another name of `output`.
     """
 
 training_step = training_modules(train_file)
 training_step.__doc__ = f"""{train_file.__doc__}
     Of a PyTorch module: `training_step(module, example_inputs, output, ...)`, with the same
-    keywords. The module is taken as it is: `train()` lets its Dropout and BatchNorm train.
+    keywords. The module is taken as it is: `train()` lets its Dropout and BatchNorm train. `out` is
+    another name of `output`.
     """

@@ -620,3 +620,8 @@ def test_open_shapes_are_given_or_refused(tmp_path: Path) -> None:
     )
     step(LX, LY)
     np.testing.assert_allclose(step.get("w"), LW - 0.5 * slope(LW), rtol=1e-9)
+
+
+def test_the_output_may_be_called_out(net: Path, tmp_path: Path) -> None:
+    atc.training_step(net, out=tmp_path / "step", target="c99", lr=0.1)
+    assert (tmp_path / "step/include/step_step.h").is_file()
