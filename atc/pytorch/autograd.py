@@ -132,13 +132,10 @@ def _again(
     state: torch.Tensor, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
     """Draw from a state of the generator's, which goes on behind as if nothing was drawn."""
-    now = torch.random.get_rng_state()
-    torch.random.set_rng_state(state)
-    try:
+    with torch.random.fork_rng(devices=()):
+        torch.random.set_rng_state(state)
         made: torch.Tensor = function(*args, **kwargs)
         return made
-    finally:
-        torch.random.set_rng_state(now)
 
 
 def _write_out_states(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, int]:
