@@ -32,26 +32,31 @@ NAMES = [
 
 
 def small(name: str) -> Architecture:
-    """Return an architecture as small as it may be."""
+    """Return an architecture as small as it may be; skips where its package isn't installed."""
     found = named(name)
+    if find_spec(found.package) is None:
+        pytest.skip(f"{found.package} isn't installed")
     size = SMALLER[found.kind]
     if name in FIXED:
         return found
     return replace(found, shape=(1, size) if found.kind == "text" else (1, 3, size, size))
 
 
+def drawn(a: Architecture, shape: tuple[int, ...]) -> Any:
+    """Return an input of a shape: words of the vocabulary, or normal numbers."""
+    return torch.randint(0, a.vocabulary, shape) if a.vocabulary else torch.randn(shape)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_the_eager_ones(name: str) -> None:
     a = small(name)
-    if find_spec(a.package) is None:
-        pytest.skip(f"{a.package} isn't installed")
     made = module(a)
     torch._dynamo.reset()
     run = torch.compile(made, backend=backend, options={"freeze": True})
     for seed in range(2):
         torch.manual_seed(seed)
-        x = torch.randint(0, a.vocabulary, a.shape) if a.vocabulary else torch.randn(a.shape)
+        x = drawn(a, a.shape)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("error", message="atc runs a graph eagerly")
             wanted, found = made(x), run(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
 from benchmarks.architectures import module  # noqa: E402
-from pytorch.test_models import NAMES, small  # noqa: E402
+from pytorch.test_models import NAMES, drawn, small  # noqa: E402
 
 from atc.pytorch import backend  # noqa: E402
 
@@ -40,13 +39,11 @@ def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
 def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     """Dropouts drop: all draw the same masks from one seed."""
     a = small(name)
-    if find_spec(a.package) is None:
-        pytest.skip(f"{a.package} isn't installed")
     made = module(a).double().train()
     other = copy.deepcopy(made)
-    shape = (BATCH, *a.shape[1:])
     torch.manual_seed(1)
-    x = torch.randint(0, a.vocabulary, shape) if a.vocabulary else torch.randn(shape).double()
+    x = drawn(a, (BATCH, *a.shape[1:]))
+    x = x.double() if x.is_floating_point() else x
     wanted = trained(made, made, x)
     torch._dynamo.reset()
     with warnings.catch_warnings():
