@@ -36,9 +36,9 @@ from atc.passes.fuse.siblings import fuse_siblings
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
-from atc.passes.layout.store_f16 import store_f16
+from atc.passes.layout.store_exact import store_exact
 from atc.passes.layout.store_halves import store_halves
-from atc.passes.layout.widen_f16 import widen_f16
+from atc.passes.layout.widen_halves import widen_halves
 from atc.passes.quantized.fuse_requantize import fuse_requantize
 from atc.passes.quantized.lower_qdq import lower_qdq
 from atc.passes.quantized.merge_padding import merge_padding
@@ -129,7 +129,7 @@ def layout_passes(
     narrow = (  # when no kernel changes
         _rule("narrow_scales", narrow_scales),
         Pass("store_bf16", partial(store_bf16, storing=storing)),
-        Pass("store_f16", partial(store_f16, storing=storing)),
+        Pass("store_exact", partial(store_exact, storing=storing)),
     )
     if width > 1:
         return (attention, *blocked, packed, in_place, parts, *narrow)
@@ -162,7 +162,7 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where functions of bytes are computed without floats."""
 
 VECTOR_PASSES: tuple[Pass, ...] = (
-    Pass("widen_f16", widen_f16),  # first: kernels of vectors compute in floats
+    Pass("widen_halves", widen_halves),  # first: kernels of vectors compute in floats
 )
 """What runs before all other passes where the processor has vectors."""
 

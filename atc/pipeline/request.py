@@ -176,11 +176,13 @@ class Request:
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())
             limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
+        low = bf16_nodes(model, self.policy)
         if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
-            return replace(limits, precisions=frozenset({"float32"}))
+            own = {"float32", *["bf16"] * bool(low)}
+            return replace(limits, precisions=frozenset(own), bf16_nodes=low)
         if options.allow_hf32 and not options.max_error:
             limits = replace(limits, precisions=limits.precisions | {"tf32"})
-        low, float32 = bf16_nodes(model, self.policy), decided.float32_nodes
+        float32 = decided.float32_nodes
         if decided.bf16 and not self.policy.mode:
             low |= node_names(model) - decided.float_nodes
         return replace(

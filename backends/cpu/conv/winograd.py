@@ -48,7 +48,7 @@ from atc.backends.render.tile_geometry import (
     panel_groups,
     panels,
 )
-from atc.backends.render.vector_expr import LOADS, lanes
+from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -168,7 +168,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if is_dynamic(op.window):
             return False
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
-        wide = wide and sums_floats(w, (DType.FLOAT, DType.FLOAT16))
+        wide = wide and sums_floats(w, (DType.FLOAT, *ROUNDED))
         return is_3x3(op.window) and wide and op.group == 1 and w.constant[1]
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
