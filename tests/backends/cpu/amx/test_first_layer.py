@@ -45,7 +45,7 @@ CASES = {name: case for name, case in DIRECT.items() if case.plain} | {
     "more pad than kernel": Case(3, 8, (2, 2), pad=4, plain=True, epilogue="none"),
     "libm": Case(2, 16, (5, 6), plain=True, epilogue="libm"),
 }
-FEW = {"bf16": "small patches", "bf16x3": "four channels"}
+FEW = {"bf16": "small patches", "bf16x3": "stem"}
 """Cases that together meet most branches of the template."""
 KERNELS = {"bf16": (FirstTilesBf16(), 4e-6), "bf16x3": (FirstTilesBf16x3(), 2e-5)}
 
