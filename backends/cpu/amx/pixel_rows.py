@@ -156,7 +156,7 @@ class Window(Panels):
 
     @property
     def margins(self) -> list[tuple[int, int]]:
-        """Where padding follows the lines of a part's planes, and its bytes: windows meet it."""
+        """Places behind the lines of a part's planes, and bytes of padding there, which is read."""
         ends = [(k * self.plane + end, self.plane - end) for k, end in enumerate(self._filled)]
         return [(place, size) for place, size in ends if size]
 
