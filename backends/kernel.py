@@ -230,9 +230,9 @@ class Kernel(Generic[OpT, ParamsT]):
     approximate: ClassVar[bool] = False
     """Whether its template itself calls functions that vectors approximate."""
     precision: ClassVar[str] = "float32"
-    """What its products are computed in: float32, bf16x3 (three products of bfloat16 halves, 16 to
-    17 significant bits), tf32 (11 bits), bf16, or int8 where an operator of floats allows rounding
-    to that."""
+    """What its products are computed in: float32, bf16x6 (six products of numbers split into three
+    bfloat16, 24 bits), bf16x3 (three products of halves, 16 to 17 significant bits), tf32 (11
+    bits), bf16, or int8 where an operator of floats allows rounding to that."""
     tensor_cores: ClassVar[bool] = False
     """Whether a GPU's tensor cores compute it."""
     cycle: ClassVar[float] = 1.0

@@ -15,7 +15,7 @@ from atc.select.select import Selection
 DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 """What errors of float32 kernels are to stay under, as a part of the output's scale."""
 
-PRECISIONS = ("float32", "bf16x3", "tf32", "bf16", "int8")
+PRECISIONS = ("float32", "bf16x6", "bf16x3", "tf32", "bf16", "int8")
 """What kernels compute products in, most precise first."""
 
 _ROUNDINGS = 32  # roundings to 16 bits, or 19, one on another

@@ -65,7 +65,7 @@ class Decisions:
     float_nodes: frozenset[str] = frozenset()
     """Nodes for which they may not, even so."""
     float32_nodes: frozenset[str] | None = None
-    """Nodes whose products are in float32, None until the error of bf16x3 is predicted."""
+    """Nodes whose products keep the bits of float32, None until bf16x3's error is predicted."""
     predicted_error: float | None = None
     """The predicted error of products below float32, as a part of the output's scale."""
     measured_error: float | None = None
@@ -187,7 +187,7 @@ class Request:
             low |= node_names(model) - decided.float_nodes
         return replace(
             limits, precisions=limits.precisions | ({"bf16"} if low else set()), bf16_nodes=low,
-            float_nodes=node_names(model, self.policy.keep) | (float32 or frozenset()),
+            float_nodes=node_names(model, self.policy.keep), wide_nodes=float32 or frozenset(),
             stored_nodes=stored_nodes(model, self.policy),
         )  # fmt: skip
 

@@ -32,6 +32,8 @@ from atc.templates import render, verbatim
 from support import static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
+LEFT_BYTE = 0x4B
+"""What memory holds that a kernel may write: a large number in all types, as others leave there."""
 VECTOR_TARGETS = (
     "x86-64-avx2", "x86-64-avx512", "aarch64-neon", "armv7-neon", "wasm32-simd128", "riscv64-rvv",
 )  # fmt: skip
@@ -131,7 +133,7 @@ class _Memory:
         return self._add(np.ascontiguousarray(array).tobytes())
 
     def free(self, size: int) -> int:
-        at = self._add(bytes([FENCE_BYTE]) * size)
+        at = self._add(bytes([LEFT_BYTE]) * size)
         self.writable.append((at, size))
         return at
 

@@ -1,4 +1,4 @@
-"""Products on AMX's tiles: MatMul, Conv, Attention and Recurrent in bf16, bf16x3 and int8.
+"""Products on AMX's tiles: MatMul, Conv, Attention and Recurrent in bf16, bf16x3, bf16x6 and int8.
 
 May import every other family of CPU kernels; only the catalogue imports it.
 """

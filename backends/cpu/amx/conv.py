@@ -2,8 +2,9 @@
 
 A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed over the channels and
 taps; while the next one is, the pixels of the last go through the epilogue. Floats are multiplied
-as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part); there
-a pixel whose sums are not finite is summed once more in float.
+as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part) or of
+three (bf16x6: six of the nine products); there a pixel whose sums are not finite is summed once
+more in float.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ class ConvTiles(
         epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes)
         shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
         return {
-            **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts == 2,
+            **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,
             "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
             "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
             "result_size": w.outputs[0].dtype.itemsize, "partitions": params.partitions,
@@ -321,6 +322,14 @@ class ConvTilesBf16x3(ConvTiles):
     parts = 2
 
 
+class ConvTilesBf16x6(ConvTiles):
+    """Products of numbers of 24 bits, each as six of bfloat16."""
+
+    name = "conv_amx_bf16x6"
+    precision = "bf16x6"
+    parts = 3
+
+
 class ConvTilesBytes(ConvTiles):
     """Exact INT32 sums of u8 x s8 or s8 x s8."""
 
@@ -329,4 +338,4 @@ class ConvTilesBytes(ConvTiles):
     sums = DType.INT32
 
 
-KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())
+KERNELS = (ConvTilesBf16x3(), ConvTilesBf16x6(), ConvTilesBf16(), ConvTilesBytes())

@@ -1,10 +1,10 @@
-"""MatMul in AMX's tiles: bf16, or bf16x3, three products of numbers split into two bfloat16.
+"""MatMul in AMX's tiles: bf16, or of numbers split into several bfloat16 (bf16x3, bf16x6).
 
 A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs,
-B when compiling where it is constant. bf16x3 leaves out the product of both lower parts and sums
-the small products first; where a result isn't finite, its row is recomputed in plain float, for
-parts of an infinity times parts of a number make NaN. A block's epilogue waits until the next
-block's products run beside it.
+B when compiling where it is constant. Three of the four products of two parts are summed, and six
+of the nine of three (amx.products); where a result isn't finite, its row is recomputed in plain
+float, for parts of an infinity times parts of a number make NaN. A block's epilogue waits until the
+next block's products run beside it.
 
 Blocks, order and prefetch as measured on Sapphire Rapids.
 """
@@ -29,6 +29,7 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
+from atc.backends.cpu.amx.products import PRODUCTS, square_order
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD, largest_divisor, row_blocks
 from atc.backends.cpu.matmul.operands import (
     batch_base,
@@ -50,7 +51,7 @@ from atc.ir.view import dense
 SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
-"""The depth above which it is blocked in bf16x3, and the largest block."""
+"""The depth above which it is blocked where numbers are split, and the largest block."""
 LINE = 64
 """Bytes of a cache line, and of a row of a tile."""
 TRANSPOSED, GATHERED = 64.0, 300.0
@@ -98,6 +99,8 @@ PAIRS = Elements("float", "float", "float", 4, STEP, "TILE_DOT_BF16", "v_load")
 """Numbers rounded to bfloat16."""
 SPLIT_PAIRS = replace(PAIRS, planes=2)
 """Numbers split into two, for three products."""
+WHOLE_PAIRS = replace(PAIRS, planes=3)
+"""Numbers split into three, for six products."""
 
 
 class TiledMatMul(Kernel[MatMul]):
@@ -151,7 +154,7 @@ class TiledMatMul(Kernel[MatMul]):
         """Cycles of products, placing both operands, epilogues, and waiting for memory."""
         op, e, mode, shape = w.op, self.elements, read_mode(w), self.shape(w, target)
         blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
-        step = {1: 4, 2: 12}[e.planes] * PRODUCT + SIDE * LINE * e.planes / REACHED
+        step = 4 * len(PRODUCTS[e.planes]) * PRODUCT + SIDE * LINE * e.planes / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         if mode == "packed":
             packed = shape.packed * e.size
@@ -188,7 +191,7 @@ class MatMulAmx(TiledMatMul):
     def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
         """Functions know both operands where rows may be recomputed."""
         operands = (("const float *", "all_a"), ("const float *", "all_b"))
-        own = operands if self.elements.planes == 2 else ()
+        own = operands if self.elements.planes > 1 else ()
         return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, own)
 
     def placing(self, op: MatMul) -> float:
@@ -203,6 +206,14 @@ class MatMulAmxSplit(MatMulAmx):
     name = "matmul_amx_bf16x3"
     precision = "bf16x3"
     elements = SPLIT_PAIRS
+
+
+class MatMulAmxWhole(MatMulAmx):
+    """float MatMul in tiles, six products of split parts."""
+
+    name = "matmul_amx_bf16x6"
+    precision = "bf16x6"
+    elements = WHOLE_PAIRS
 
 
 def panel_cycles(mode: str, planes: int) -> float:
@@ -293,7 +304,7 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
     op = w.op
     steps, panels = -(-op.k // e.depth), -(-op.n // SIDE)
     deep = steps
-    if e.planes == 2 and op.k > DEEP and w.constant[1]:
+    if e.planes > 1 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
     # a block, as deep as sums are, is multiplied by all of B: a cache holds it meanwhile
@@ -305,8 +316,8 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     """Return constant B [*batch, k, n] as tiles of pairs.
 
-    [*batch][k / deep][n / 32][deep / 32][lower, upper][2 tiles][16 pairs][16 columns]; pair j of a
-    step is of the numbers j and 16 + j. Only the upper, rounded to nearest, where planes is 1.
+    [*batch][k / deep][n / 32][deep / 32][part, lowest first][2 tiles][16 pairs][16 columns]; pair j
+    of a step is of the numbers j and 16 + j. One part, rounded to nearest, where planes is 1.
     """
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
     full = gathered_b(op, b).reshape(-1, op.k, op.n)
@@ -315,10 +326,6 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     shape = (planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
     ordered = np.stack(in_parts(padded, planes)).reshape(shape).transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]
-
-
-_ONE = "A0 W0 00 W1 01 A1 10 11"
-_THREE = "A0 W0 00 W1 01 A1 10 11 W2 00 W3 01 10 11 A2 00 01 A3 10 11"
 
 
 def step_orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]]:
@@ -330,26 +337,20 @@ def step_orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]
     found = {}
     for tiles in (1, 2):
         order: list[tuple[str, int, int]] = []
-        words = (_ONE if planes == 1 else _THREE).split()
-        kept = [x for x in words if not (tiles == 1 and _of_second(x))]
-        products = sum(x[0].isdigit() for x in kept)
+        kept = [x for x in square_order(planes) if x[0] == "W" or x[1] < tiles]
+        products = sum(kind == "dot" for kind, _, _ in kept)
         done = asked = 0
-        for word in kept:
-            if word[0] in "AW":
-                order.append((word[0], int(word[1]), 0))
+        for kind, i, j in kept:
+            if kind != "dot":
+                order.append((kind, 2 * j + i, 0))
                 continue
-            order.append(("dot", int(word[0]), int(word[1])))
+            order.append((kind, i, j))
             done += 1
             while asked < lines * done // products:
                 order.append(("ask", asked, 0))
                 asked += 1
         found[tiles] = order
     return found
-
-
-def _of_second(word: str) -> bool:
-    """Return whether an instruction is of the second row tile."""
-    return word[0] == "1" or (word[0] == "A" and int(word[1]) % 2 == 1)
 
 
 @dataclass(frozen=True)
@@ -400,4 +401,4 @@ class Text:
         return self.finish.store(f"y{at}", value, 0, 16 * vector, part)
 
 
-KERNELS = (MatMulAmx(), MatMulAmxSplit())
+KERNELS = (MatMulAmx(), MatMulAmxSplit(), MatMulAmxWhole())
