@@ -12,13 +12,21 @@ from math import isclose, isnan, sqrt
 
 import numpy as np
 
-from atc.backends.kernel import Workload
 from atc.backends.render.expr import address, behind, literal
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.ir.expr import Call, Const, Expr, Extent, Input, call, cast, inputs_of, walk
+from atc.ir.expr import (
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Input,
+    call,
+    cast,
+    inputs_of,
+    walk,
+)
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Epilogue
 from atc.ir.view import View
 
 FUNCTIONS = {
@@ -63,6 +71,16 @@ BYTES = frozenset({DType.UINT8, DType.INT8})
 
 ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
 """The functions that round floats as a cast there and back does."""
+
+
+FLOATS = (DType.FLOAT, *ROUNDED)
+"""The types whose vectors are read as floats without another loss."""
+
+
+def rounded_vector(dtype: DType | None, value: str) -> str:
+    """Return the C of a vector of floats rounded to a type of 16 bits, or as it is."""
+    return value if dtype is None else f"{ROUNDED[dtype]}({value})"
+
 
 INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 """Functions of INT32, which wrap."""
@@ -195,9 +213,10 @@ def _supported(e: Expr) -> bool:
 
 
 def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Return whether all operands are floats that can be read in vectors along the last loop."""
+    """Return whether all operands are floats, or have 16 bits of them, that can be read in vectors
+    along the last loop."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in types)
+    floats = all(t is not None and t.dtype in FLOATS for t in types)
     return fits and floats and len(types) == len(views)
 
 
@@ -235,32 +254,6 @@ def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) ->
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
     known = all(t is not None and t.dtype in LOADS for t in types)
     return fits and known and len(types) == len(views)
-
-
-def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
-    """Return whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
-    value = stored(epilogue.expr)
-    fits = value is not None and vectorisable(value)
-    return fits and readable_typed(epilogue.views, w.inputs[first:])
-
-
-def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
-    """Return whether vectors can compute an epilogue whose operands start at input `first`."""
-    float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
-    return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
-
-
-def vector_epilogue_lines(
-    epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = "",
-    prefix: str = "e",
-) -> tuple[list[str], str]:  # fmt: skip
-    """Return the lines and the vector to be stored of an epilogue applied to the vector `result`.
-
-    The epilogue's operands start at input `first`; `indices` run over the output, the last one is
-    where the vector begins.
-    """
-    read = vector_reader(epilogue.views, indices, first, count)
-    return render_vector(epilogue.expr, lambda k: result if k == 0 else read(k - 1), prefix)
 
 
 def render_vector(

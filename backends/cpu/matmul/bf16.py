@@ -39,7 +39,8 @@ from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul

@@ -10,12 +10,8 @@ from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import (
-    read_at,
-    read_views,
-    store_vector,
-    vector_epilogue_lines,
-)
+from atc.backends.render.vector_epilogue import epilogue_types, vector_epilogue_lines
+from atc.backends.render.vector_expr import read_at, read_views, store_vector
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Expr, Input
 from atc.ir.graph import DType
@@ -134,7 +130,8 @@ class EpilogueFunctions:
     @property
     def declared(self) -> list[str]:
         """The C parameters of the operands."""
-        return [f"const float *{x}" for x in self.operands]
+        types = epilogue_types(self.epilogue)
+        return [f"const {types[int(x[1:]) - self.first].c} *{x}" for x in self.operands]
 
     @property
     def extras(self) -> list[str]:

@@ -40,7 +40,8 @@ from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import Weights, stored_weights
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, lower_bound, max_value
 from atc.ir.graph import DType
@@ -111,7 +112,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
         half = weight_type(w)
-        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs)
+        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs[:2])
         some = op.k != 0 and prod(op.loops) != 0
         return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
