@@ -6,13 +6,14 @@ broadcast). BOOL subexpressions are masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isclose, isnan, sqrt
 
 import numpy as np
 
 from atc.backends.render.expr import address, behind, literal
+from atc.backends.render.half_arithmetic import Fused, half_arithmetic
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.expr import (
@@ -72,6 +73,9 @@ BYTES = frozenset({DType.UINT8, DType.INT8})
 ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
 """The functions that round floats as a cast there and back does."""
 
+
+KINDS = {DType.BOOL: "vmask", DType.INT32: "vi32", DType.FLOAT16: "vf16"}
+"""The C types of vectors that are no floats."""
 
 FLOATS = (DType.FLOAT, *ROUNDED)
 """The types whose vectors are read as floats without another loss."""
@@ -276,7 +280,7 @@ def render_vector(
         shared = uses.get(e, 0) > 1 and "(" in text
         if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
-            kind = {DType.BOOL: "vmask", DType.INT32: "vi32"}.get(e.dtype, "vf32")
+            kind = KINDS.get(e.dtype, "vf32")
             lines.append(f"const {kind} {name} = {text};")
             text = name
         done[e] = text
@@ -286,9 +290,9 @@ def render_vector(
 # ---- subexpressions that are one math function ---------------------------------------------------
 
 
-def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
+def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, Fused]]:
     """Return the subexpressions to compute, operands first, and those that are one function."""
-    fused: dict[Expr, tuple[str, Expr]] = {}
+    fused = dict(half_arithmetic(expr))
     order: list[Expr] = []
     seen: set[Expr] = set()
 
@@ -296,9 +300,9 @@ def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
         if e in seen:
             return
         seen.add(e)
-        known = _activation(e)
+        known = None if e in fused else _activation(e)
         if known is not None:
-            fused[e] = known
+            fused[e] = (f"{known[0]}({{}})", known[1:])
         for a in _operands(e, fused):
             visit(a)
         order.append(e)
@@ -307,9 +311,9 @@ def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
     return order, fused
 
 
-def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
+def _operands(e: Expr, fused: Mapping[Expr, Fused]) -> tuple[Expr, ...]:
     if e in fused:
-        return (fused[e][1],)
+        return fused[e][1]
     return e.args if isinstance(e, Call) else ()
 
 
@@ -379,10 +383,10 @@ def _reads_twice(e: Expr) -> bool:
 
 
 def _text(
-    e: Expr, args: list[str], fused: dict[Expr, tuple[str, Expr]], read: Callable[[int], str]
+    e: Expr, args: list[str], fused: Mapping[Expr, Fused], read: Callable[[int], str]
 ) -> str:
     if e in fused:
-        return f"{fused[e][0]}({args[0]})"
+        return fused[e][0].format(*args)
     match e:
         case Input():
             return read(e.index)
