@@ -34,7 +34,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, tile_function, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
@@ -423,7 +423,7 @@ class _TileText:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
             **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
-            "awaited": awaited, "results": results(self.finish, panel, tile, self.n, self.lanes),
+            "awaited": awaited, **tile_ends(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:
