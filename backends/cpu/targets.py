@@ -22,6 +22,7 @@ _AVX512_FLAGS = (
     "-mprefer-vector-width=512",  # else GCC's own vectorisation stops at 256 bits
 )
 _TILES = ("amx_tile", "amx_bf16", "amx_int8")
+_BESIDE_TILES = ("avx512_vnni", "avx512_bf16", "avx512_fp16")
 
 TARGETS: tuple[Target, ...] = (
     Target(
@@ -124,12 +125,12 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=64,
         vector_registers=32,
         machine=MACHINES["sapphirerapids"],
-        features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES}),
+        features=frozenset({*_AVX2, "f16c", *_AVX512, *_BESIDE_TILES, *_TILES}),
         cflags=(
-            *(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16"),
+            *(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16", "-mavx512fp16"),
             *("-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         ),
-        cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES),
+        cpu_checks=(*_AVX2, *_AVX512, *_BESIDE_TILES, *_TILES),
     ),
     Target(
         name="aarch64-neon",
@@ -149,10 +150,10 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=16,
         vector_registers=32,
         machine=MACHINES["neoverse_n1"],
-        features=frozenset({"neon", "fma", "asimddp"}),
-        cflags=("-march=armv8.2-a+dotprod",),
-        zig_flags=("-mcpu=generic+v8_2a+dotprod",),
-        cpu_checks=("asimddp",),
+        features=frozenset({"neon", "fma", "asimdhp", "asimddp"}),
+        cflags=("-march=armv8.2-a+fp16+dotprod",),
+        zig_flags=("-mcpu=generic+v8_2a+fullfp16+dotprod",),
+        cpu_checks=("asimdhp", "asimddp"),
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),  # whose default CPU has everything
     ),
@@ -163,10 +164,10 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=16,
         vector_registers=32,
         machine=MACHINES["neoverse_v1"],
-        features=frozenset({"neon", "fma", "asimddp", "i8mm"}),
-        cflags=("-march=armv8.2-a+dotprod+i8mm",),
-        zig_flags=("-mcpu=generic+v8_2a+dotprod+i8mm",),
-        cpu_checks=("asimddp", "i8mm"),
+        features=frozenset({"neon", "fma", "asimdhp", "asimddp", "i8mm"}),
+        cflags=("-march=armv8.2-a+fp16+dotprod+i8mm",),
+        zig_flags=("-mcpu=generic+v8_2a+fullfp16+dotprod+i8mm",),
+        cpu_checks=("asimdhp", "asimddp", "i8mm"),
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),  # whose default CPU has everything
     ),

@@ -11,6 +11,7 @@ from atc.backends.kernel import Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.tile_geometry import Geometry, spatial_strides
+from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import (
     BYTES,
     lanes,
@@ -18,8 +19,7 @@ from atc.backends.render.vector_expr import (
     render_vector,
     store_vector,
     stored,
-    typed_epilogue,
-)  # fmt: skip
+)
 from atc.backends.target import Target
 from atc.dims import max_value
 from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, walk

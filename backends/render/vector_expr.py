@@ -6,19 +6,28 @@ broadcast). BOOL subexpressions are masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isclose, isnan, sqrt
 
 import numpy as np
 
-from atc.backends.kernel import Workload
 from atc.backends.render.expr import address, behind, literal
+from atc.backends.render.half_arithmetic import Fused, half_arithmetic
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.ir.expr import Call, Const, Expr, Extent, Input, call, cast, inputs_of, walk
+from atc.ir.expr import (
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Input,
+    call,
+    cast,
+    inputs_of,
+    walk,
+)
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Epilogue
 from atc.ir.view import View
 
 FUNCTIONS = {
@@ -63,6 +72,19 @@ BYTES = frozenset({DType.UINT8, DType.INT8})
 
 ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
 """The functions that round floats as a cast there and back does."""
+
+
+KINDS = {DType.BOOL: "vmask", DType.INT32: "vi32", DType.FLOAT16: "vf16"}
+"""The C types of vectors that are no floats."""
+
+FLOATS = (DType.FLOAT, *ROUNDED)
+"""The types whose vectors are read as floats without another loss."""
+
+
+def rounded_vector(dtype: DType | None, value: str) -> str:
+    """Return the C of a vector of floats rounded to a type of 16 bits, or as it is."""
+    return value if dtype is None else f"{ROUNDED[dtype]}({value})"
+
 
 INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 """Functions of INT32, which wrap."""
@@ -195,9 +217,10 @@ def _supported(e: Expr) -> bool:
 
 
 def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Return whether all operands are floats that can be read in vectors along the last loop."""
+    """Return whether all operands are floats, or have 16 bits of them, that can be read in vectors
+    along the last loop."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in types)
+    floats = all(t is not None and t.dtype in FLOATS for t in types)
     return fits and floats and len(types) == len(views)
 
 
@@ -237,32 +260,6 @@ def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) ->
     return fits and known and len(types) == len(views)
 
 
-def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
-    """Return whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
-    value = stored(epilogue.expr)
-    fits = value is not None and vectorisable(value)
-    return fits and readable_typed(epilogue.views, w.inputs[first:])
-
-
-def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
-    """Return whether vectors can compute an epilogue whose operands start at input `first`."""
-    float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
-    return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
-
-
-def vector_epilogue_lines(
-    epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = "",
-    prefix: str = "e",
-) -> tuple[list[str], str]:  # fmt: skip
-    """Return the lines and the vector to be stored of an epilogue applied to the vector `result`.
-
-    The epilogue's operands start at input `first`; `indices` run over the output, the last one is
-    where the vector begins.
-    """
-    read = vector_reader(epilogue.views, indices, first, count)
-    return render_vector(epilogue.expr, lambda k: result if k == 0 else read(k - 1), prefix)
-
-
 def render_vector(
     expr: Expr, read: Callable[[int], str], prefix: str = "v"
 ) -> tuple[list[str], str]:
@@ -283,7 +280,7 @@ def render_vector(
         shared = uses.get(e, 0) > 1 and "(" in text
         if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
-            kind = {DType.BOOL: "vmask", DType.INT32: "vi32"}.get(e.dtype, "vf32")
+            kind = KINDS.get(e.dtype, "vf32")
             lines.append(f"const {kind} {name} = {text};")
             text = name
         done[e] = text
@@ -293,9 +290,9 @@ def render_vector(
 # ---- subexpressions that are one math function ---------------------------------------------------
 
 
-def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
+def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, Fused]]:
     """Return the subexpressions to compute, operands first, and those that are one function."""
-    fused: dict[Expr, tuple[str, Expr]] = {}
+    fused = dict(half_arithmetic(expr))
     order: list[Expr] = []
     seen: set[Expr] = set()
 
@@ -303,9 +300,9 @@ def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
         if e in seen:
             return
         seen.add(e)
-        known = _activation(e)
+        known = None if e in fused else _activation(e)
         if known is not None:
-            fused[e] = known
+            fused[e] = (f"{known[0]}({{}})", known[1:])
         for a in _operands(e, fused):
             visit(a)
         order.append(e)
@@ -314,9 +311,9 @@ def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
     return order, fused
 
 
-def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
+def _operands(e: Expr, fused: Mapping[Expr, Fused]) -> tuple[Expr, ...]:
     if e in fused:
-        return (fused[e][1],)
+        return fused[e][1]
     return e.args if isinstance(e, Call) else ()
 
 
@@ -386,10 +383,10 @@ def _reads_twice(e: Expr) -> bool:
 
 
 def _text(
-    e: Expr, args: list[str], fused: dict[Expr, tuple[str, Expr]], read: Callable[[int], str]
+    e: Expr, args: list[str], fused: Mapping[Expr, Fused], read: Callable[[int], str]
 ) -> str:
     if e in fused:
-        return f"{fused[e][0]}({args[0]})"
+        return fused[e][0].format(*args)
     match e:
         case Input():
             return read(e.index)

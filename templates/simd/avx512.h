@@ -28,6 +28,11 @@
 #define V_ROUNDS_BF16 0
 #endif
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
+#if defined(__AVX512FP16__)
+#define V_HALVES 1 /* and computes in it */
+#else
+#define V_HALVES 0
+#endif
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
@@ -462,5 +467,19 @@ static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
 static inline vf32 v_load_f16_n(const uint16_t *p, size_t n) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_mask_n(n), p));
 }
+
+#if V_HALVES
+/* V_LANES float16, and arithmetic of them: results are the nearest ones. */
+typedef __m256h vf16;
+__extension__ typedef _Float16 avx_half;
+static inline vf16 v_f16_set1(float x) { return _mm256_set1_ph((avx_half)x); }
+static inline vf16 v_f16_round(vf32 a) { return _mm256_castsi256_ph(_mm512_cvtps_ph(a, 0)); }
+static inline vf32 v_f16_widen(vf16 a) { return _mm512_cvtph_ps(_mm256_castph_si256(a)); }
+static inline vf16 v_f16_add(vf16 a, vf16 b) { return _mm256_add_ph(a, b); }
+static inline vf16 v_f16_sub(vf16 a, vf16 b) { return _mm256_sub_ph(a, b); }
+static inline vf16 v_f16_mul(vf16 a, vf16 b) { return _mm256_mul_ph(a, b); }
+static inline vf16 v_f16_div(vf16 a, vf16 b) { return _mm256_div_ph(a, b); }
+static inline vf16 v_f16_div_const(vf16 a, float b) { return _mm256_div_ph(a, v_f16_set1(b)); }
+#endif
 
 #endif

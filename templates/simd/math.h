@@ -532,6 +532,23 @@ static inline void v_store_f16_n(uint16_t *p, vf32 a, size_t n) {
 }
 #endif
 
+#if !V_HALVES
+/* V_LANES float16: here as floats that float16 holds. */
+typedef vf32 vf16;
+static inline vf16 v_f16_set1(float x) { return v_set1(x); } /* a number that float16 holds */
+static inline vf16 v_f16_round(vf32 a) { return v_round_f16(a); } /* the nearest, as above */
+static inline vf32 v_f16_widen(vf16 a) { return a; }
+/* The nearest float16. It is that of the float, which has more than twice as many bits. */
+static inline vf16 v_f16_add(vf16 a, vf16 b) { return v_round_f16(v_add(a, b)); }
+static inline vf16 v_f16_sub(vf16 a, vf16 b) { return v_round_f16(v_sub(a, b)); }
+static inline vf16 v_f16_mul(vf16 a, vf16 b) { return v_round_f16(v_mul(a, b)); }
+static inline vf16 v_f16_div(vf16 a, vf16 b) { return v_round_f16(v_div(a, b)); }
+/* a / b for a b that has been found to give the same by its reciprocal, whatever a is. */
+static inline vf16 v_f16_div_const(vf16 a, float b) {
+  return v_round_f16(v_mul(a, v_set1(1.0f / b)));
+}
+#endif
+
 /* The nearest bfloat16 (ties to even), as a float. */
 static inline vf32 v_round_bf16(vf32 a) {
   const vi32 bits = v_cast_i32(a);

@@ -23,6 +23,11 @@
 #endif
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
+#if defined(__aarch64__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define V_HALVES 1 /* and computes in it */
+#else
+#define V_HALVES 0
+#endif
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
@@ -666,5 +671,18 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
 /* The nearest float16 (ties to even; infinite from 65520 on), as a float; and stored in 16 bits. */
 static inline vf32 v_round_f16(vf32 a) { return from_f16(to_f16(a)); }
 static inline void v_store_f16(uint16_t *p, vf32 a) { vst1_u16(p, to_f16(a)); }
+
+#if V_HALVES
+/* V_LANES float16, and arithmetic of them: results are the nearest ones. */
+typedef float16x4_t vf16;
+static inline vf16 v_f16_round(vf32 a) { return vcvt_f16_f32(a); }
+static inline vf32 v_f16_widen(vf16 a) { return vcvt_f32_f16(a); }
+static inline vf16 v_f16_set1(float x) { return vdup_n_f16((float16_t)x); }
+static inline vf16 v_f16_add(vf16 a, vf16 b) { return vadd_f16(a, b); }
+static inline vf16 v_f16_sub(vf16 a, vf16 b) { return vsub_f16(a, b); }
+static inline vf16 v_f16_mul(vf16 a, vf16 b) { return vmul_f16(a, b); }
+static inline vf16 v_f16_div(vf16 a, vf16 b) { return vdiv_f16(a, b); }
+static inline vf16 v_f16_div_const(vf16 a, float b) { return vdiv_f16(a, v_f16_set1(b)); }
+#endif
 
 #endif

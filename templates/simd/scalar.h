@@ -18,6 +18,7 @@
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
+#define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */

@@ -19,6 +19,7 @@
 #define V_REGISTERS 16 /* vector registers of the machine */
 #define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
+#define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */

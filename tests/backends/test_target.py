@@ -58,15 +58,18 @@ def test_the_flags_switch_on_just_the_features(target: Target, cc: str) -> None:
     command = [*compiler.argv, *machine_flags(compiler, target), "-dM", "-E", "-x", "c", os.devnull]
     macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {line.split()[1].strip("_").lower() for line in macros.splitlines()}
-    spelt = {"avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16"}
+    spelt = {"avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16",
+             "avx512fp16": "avx512_fp16"}  # fmt: skip
     names = {spelt.get(name, name) for name in names}
     known = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
-             "avx_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"}  # fmt: skip
+             "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+             "amx_int8"}  # fmt: skip
     if target.arch == "x86_64":
         assert names & known == target.features
     elif target.arch == "aarch64":
         assert {"arm_neon", "arm_feature_fma"} <= names
-        extras = {"asimddp": "arm_feature_dotprod", "i8mm": "arm_feature_matmul_int8"}
+        extras = {"asimddp": "arm_feature_dotprod", "i8mm": "arm_feature_matmul_int8",
+                  "asimdhp": "arm_feature_fp16_vector_arithmetic"}  # fmt: skip
         assert {k for k, macro in extras.items() if macro in names} == target.features & set(extras)
     elif target.arch in ("riscv64", "wasm32"):
         extras = {"v": "riscv_v", "simd128": "wasm_simd128"}

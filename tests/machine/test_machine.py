@@ -20,7 +20,7 @@ import onnx
 import pytest
 from machine.bochs import FOR_MACHINE, HERE, MODELS, Machine, Run, Write, find_machine
 from onnx import TensorProto, helper, numpy_helper
-from tile_emulation import emulating
+from tile_emulation import emulable, emulating
 
 from atc.api import compile as compile_network
 from atc.backends.target import host_arch, host_features
@@ -191,6 +191,7 @@ def example(
     if not parts:
         parts = {to: get_target(target)}
     for part, own in parts.items():
+        own = emulable(own) if emulate else own
         sources = [*part.glob("src/**/*.c"), *part.glob("*.S")]
         _compile([*command, *own.cflags, "-I", str(part), "-I", str(part / "include")],
                  sources, part)  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from c_compiler import compile_command, compile_in
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
-from tile_emulation import emulated, emulating
+from tile_emulation import emulable, emulated, emulating
 
 from atc.backends.kernel import AnyKernel, Candidate, Workload
 from atc.backends.kernel_source import KernelSource, render_kernel
@@ -75,7 +75,7 @@ class Call:
 
 def vector_target(name: str) -> Target:
     """Return a target, or skip the test where nothing here can build and run it."""
-    target = get_target(name)
+    target = emulable(get_target(name))
     at_home = target.arch in ("", host_arch())
     if at_home and not target.features - TILES <= host_features():
         pytest.skip(f"this CPU can't run {name}")

@@ -79,7 +79,10 @@ TABLES = (
     Table("avx2", 8, True, "x86_64", ("avx2", "fma", "f16c")),
     Table("avx512", 16, True, "x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
           ("-mprefer-vector-width=512",)),
+    Table("avx512", 16, True, "x86_64",
+          ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_fp16"), label="avx512-fp16"),
     Table("neon", 4, True, "aarch64", target="aarch64-neon"),
+    Table("neon", 4, True, "aarch64", target="aarch64-neon-dotprod", label="neon-fp16"),
     Table("neon", 4, True, "arm", target="armv7-neon", flushes=True, label="armv7-neon"),
     Table("wasm_simd128", 4, False, "wasm32", target="wasm32-simd128"),
     Table("rvv", 8, True, "riscv64", target="riscv64-rvv"),
@@ -168,6 +171,7 @@ RESULTS = {
     "i32": "v_i32_store((int32_t *)(void *)(y + at), {});",
     "mask": "v_store(y + at, v_select({}, v_set1(1.0f), v_zero()));",
     "float": "y[at] = (float){};",
+    "f16": "v_store(y + at, v_f16_widen({}));",
     "bytes": "uint8_t *bytes = (uint8_t *)(void *)y; {};",
 }
 
@@ -363,7 +367,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
     y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;
-    y[7] = V_SCALES, y[8] = V_READS_FACTORS;
+    y[7] = V_SCALES, y[8] = V_READS_FACTORS, y[9] = V_HALVES;
   }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }
@@ -405,7 +409,7 @@ def compile_table(table: Table, folder: Path, text: str, *command: str) -> None:
     exact = (FOLDER / "exact.h").read_text()  # beside the functions whose names it takes
     (folder / "simd_exact.h").write_text(re.sub(r"(?m)^#define v_\w+ v_exact_\w+\n", "", exact))
     (folder / "program.c").write_text(text)
-    flags = [*STRICT, *(f"-m{feature}" for feature in table.features), *table.flags]
+    flags = [*STRICT, *(f"-m{f.replace('_', '')}" for f in table.features), *table.flags]
     result = command[command.index("-o") + 1] if "-o" in command else None
     compile_in(folder, [command[0], *flags, "program.c", *command[1:]], result)
 

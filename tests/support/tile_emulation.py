@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from atc.backends.target import TILES, host_features
+from atc.backends.target import TILES, Target, host_features
 
 HEADER = "simd_tiles.h"
 _ASKING, _TRUSTING = b"if (!cpu_is_able())", b"if (0 && !cpu_is_able())"
+
+
+_HALVES = {"avx512_fp16": "-mavx512fp16"}
+"""What all CPUs with tiles have and few others; without the flag vectors do without."""
+
+
+def emulable(target: Target) -> Target:
+    """Return a target with tiles for a CPU without, and without what else such CPUs lack."""
+    lacking = {name: flag for name, flag in _HALVES.items() if name not in host_features()}
+    if not emulated() or not lacking:
+        return target
+    cflags = tuple(f for f in target.cflags if f not in lacking.values())
+    return replace(target, features=target.features - lacking.keys(), cflags=cflags)
 
 
 def emulated() -> bool:

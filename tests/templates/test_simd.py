@@ -59,6 +59,15 @@ def in_int32() -> Inputs:
 
 
 @cache
+def halves() -> Inputs:
+    """Any float16, and such as are near each other."""
+    bits = np.random.default_rng(3).integers(0, 65536, (3, COUNT)).astype(np.uint16)
+    bits[1, : COUNT // 2] = bits[0, : COUNT // 2] ^ (bits[2, : COUNT // 2] & 0x83FF)
+    a, b, c = bits.view(np.float16).astype(np.float32)
+    return a, b, c
+
+
+@cache
 def integers() -> Inputs:
     """Any int32."""
     rng = np.random.default_rng(2)
@@ -119,6 +128,17 @@ def narrow(a: Array, b: Array) -> Array:
     return result
 
 
+def in_halves(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the function of float16, computed in double and rounded once."""
+
+    def rounded(*operands: Array) -> Array:
+        wide = [v.astype(np.float16).astype(np.float64) for v in operands]
+        result: Array = function(*wide).astype(np.float16).astype(np.float32)
+        return result
+
+    return rounded
+
+
 def by_rows(function: Callable[..., Array]) -> Callable[[Array], Array]:
     """Return the function of each row."""
     return lambda rows: function(rows, axis=1)
@@ -150,6 +170,14 @@ OPS = (
     call("v_store_halves", "(uint16_t *)(void *)bytes + at, {a}",
        lambda a: (a.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8), "bytes"),
     call("v_round_f16", "{a}", lambda a: a.astype(np.float16).astype(np.float32)),
+    call("v_f16_set1", "-2.5f", lambda: np.full(COUNT, -2.5), "f16"),
+    call("v_f16_round", "{a}", in_halves(lambda a: a), "f16"),
+    call("v_f16_widen", "v_f16_round({a})", in_halves(lambda a: a)),
+    call("v_f16_div_const", "v_f16_round({a}), 1.4140625f", in_halves(lambda a: a / 1.4140625),
+         "f16", halves),
+    *(call(f"v_f16_{name}", "v_f16_round({a}), v_f16_round({b})", in_halves(truth), "f16", halves)
+      for name, truth in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply),
+                          ("div", np.divide))),
     call("v_store_u8", "bytes + at, {a}", lambda a: saturate(a, np.uint8), "bytes"),
     call("v_store_i8", "(int8_t *)bytes + at, v_without_nan({a})",
        lambda a: saturate(a, np.int8), "bytes"),

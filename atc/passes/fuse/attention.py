@@ -27,10 +27,10 @@ class Kernels(Enum):
 
     PLAIN = "plain"
     VECTORS = "vectors"
-    """They know position masks that bound the keys that a query sees, and any number of queries
-    where keys and values lie along their numbers."""
+    """They know weights that are rounded, position masks that bound the keys that a query sees, and
+    any number of queries where keys and values lie along their numbers."""
     DEVICE = "device"
-    """They know all position masks, weights that are rounded, and any number of queries."""
+    """They know all position masks, too, and any number of queries."""
 
 
 def fuse_attention(state: Rewriting, node: Node, kernels: Kernels = Kernels.PLAIN) -> Node:
@@ -64,7 +64,7 @@ def _attention(state: Rewriting, node: Node, second: MatMul, kernels: Kernels) -
     rounded = _rounded(weights.op)
     scores = _source(state, weights.inputs[0])
     more = kernels is not Kernels.PLAIN
-    if rounded is not None and kernels is not Kernels.DEVICE:
+    if rounded is not None and not more:
         return None
     if scores is not None and isinstance(scores.op, Map) and more:
         scores = fuse_positions(state, scores, scores.op)
@@ -129,7 +129,8 @@ def _worthwhile(
             return False
     views, names = op.epilogue.views, (*scores.inputs[:2], *scores.outputs)
     fits = all(views[k].strides[-1] in (0, 1) for k in read)
-    return fits and _floats(state, (*names, *(scores.inputs[2 + k] for k in read)))
+    shown = [state.types[scores.inputs[2 + k]].dtype for k in read]
+    return fits and _floats(state, names) and all(t is DType.FLOAT or t.is_half for t in shown)
 
 
 def _floats(state: Rewriting, names: Sequence[str]) -> bool:

@@ -22,14 +22,20 @@ from atc.backends.cpu.amx.matmul import (
     step_orders,
 )
 from atc.backends.cpu.attention.bf16 import MODES
-from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
+from atc.backends.cpu.attention.tile import (
+    EXPONENTIAL,
+    ROUNDING,
+    AttentionKernel,
+    Operand,
+    panel_mode,
+)
 from atc.backends.cpu.matmul.cost import Panel, column_panels, vector_kinds
 from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_expr import lanes, rounded_vector
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -117,6 +123,7 @@ class AttentionAmx(AttentionKernel[Params]):
             "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
             "score_placed": self.planes == 2 or "i" in score.places,
             "value_placed": "i" in result.places or bool(op.y_view.strides[-2]), "y": y,
+            "rounded": [rounded_vector(op.weights, x) for x in ("low", "high")],
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
@@ -126,7 +133,8 @@ class AttentionAmx(AttentionKernel[Params]):
         blocks = rows * (s.key_panels + s.value_panels)
         products = rows * (s.key_panels * s.depth + s.value_panels * s.keys) * tiles * PRODUCT
         cycles = products + blocks * (BLOCK_END + SIDE * ROW_END)
-        cycles += op.queries * (s.row / 16 * (EXPONENTIAL + 2 * self.planes) + s.depth * 12)
+        weighing = EXPONENTIAL + 2 * self.planes + (ROUNDING if op.weights else 0)
+        cycles += op.queries * (s.row / 16 * weighing + s.depth * 12)
         for view, count in ((op.k_view, s.depth * s.keys), (op.v_view, s.keys * s.value_panels)):
             cycles += count * panel_cycles(MODES[panel_mode(view)], self.planes)
         return prod(op.batch) * cycles + 600.0

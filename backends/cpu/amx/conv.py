@@ -45,7 +45,7 @@ from atc.backends.kernel import (
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
 from atc.backends.render.tile_geometry import geometry
-from atc.backends.render.vector_expr import typed_epilogue
+from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType

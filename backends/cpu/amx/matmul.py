@@ -42,7 +42,7 @@ from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul

@@ -18,7 +18,8 @@ from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry
-from atc.backends.render.vector_expr import lanes, typed_epilogue
+from atc.backends.render.vector_epilogue import typed_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked

@@ -1,7 +1,7 @@
 """Attention in bfloat16 with AVX512_BF16: the float kernel's tiles, with pairs for numbers.
 
 Keys, values and a few queries at a time are rounded to pairs in scratch; scores are summed and
-made weights in float32, which are rounded where they lie, half as long.
+made weights in float32, which are rounded where they lie, half as long; to nothing else before.
 """
 
 from __future__ import annotations

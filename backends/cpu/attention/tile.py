@@ -34,7 +34,8 @@ from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes, rounded_vector
 from atc.backends.target import Target
 from atc.dims import is_dynamic, lower_bound, max_value
 from atc.ir.expr import operands_of, renumber
@@ -53,6 +54,8 @@ MOST_HEADS = 64
 """Heads of one group that are rows."""
 EXPONENTIAL = 14.0
 """Cycles per vector of scores: maximum, exponential, sum."""
+ROUNDING = 2.0
+"""Cycles to round a vector of weights to 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +196,7 @@ class AttentionKernel(Kernel[Attention, ParamsT]):
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Floats, both epilogues in vectors, results that lie side by side."""
         op = w.op
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        floats &= op.weights is None
+        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs[:3])
         some = prod((*op.loops, op.depth)) != 0 and lower_bound(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
         return floats and some and dense and all(
@@ -275,6 +277,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             **found, "variants": variants, "few": FEW, "queries": w.op.queries,
             "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",
             "open": is_dynamic(w.op.keys), "pairs": False,
+            "rounded": rounded_vector(w.op.weights, "weight"),
         }  # fmt: skip
 
     def _tiles(
@@ -330,7 +333,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         """Cycles of all tiles, exponentials and copies."""
         op, step = w.op, lanes(target)
         cycles = product_cycles(target.machine, op, params, step)
-        cycles += op.queries * -(-op.keys // step) * EXPONENTIAL
+        rounding = 0.0 if op.weights is None else ROUNDING
+        cycles += op.queries * -(-op.keys // step) * (EXPONENTIAL + rounding)
         per_element = {"columns": 2.5 / step, "any": 1.5, "direct": 0}
         cycles += op.keys * op.depth * per_element[panel_mode(op.k_view)]
         cycles += op.keys * op.width * per_element[panel_mode(op.v_view)]

@@ -21,7 +21,8 @@ from atc.backends.render.axis import plane_axes
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Columns, Geometry, cut_columns
-from atc.backends.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
+from atc.backends.render.vector_epilogue import typed_epilogue
+from atc.backends.render.vector_expr import BYTES, LOADS, lanes
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType, TensorType

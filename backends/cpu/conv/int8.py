@@ -43,7 +43,8 @@ from atc.backends.cpu.matmul.int8 import (
 from atc.backends.kernel import Kernel, Pack, Stripable, Workload
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry, geometry
-from atc.backends.render.vector_expr import lanes, typed_epilogue
+from atc.backends.render.vector_epilogue import typed_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType

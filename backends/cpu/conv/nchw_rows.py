@@ -27,7 +27,8 @@ from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.machine import CALL
 from atc.backends.render.axis import Axis, plane_axes
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value, maximum, minimum
 from atc.ir.graph import DType

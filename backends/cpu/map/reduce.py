@@ -10,6 +10,7 @@ from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.reduction import neutral
+from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import (
     BYTES,
     lanes,
@@ -17,7 +18,6 @@ from atc.backends.render.vector_expr import (
     render_vector,
     store_vector,
     stored,
-    typed_epilogue,
     vector_reader,
     vectorisable,
 )

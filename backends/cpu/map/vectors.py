@@ -10,7 +10,6 @@ from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import (
     lanes,
-    readable,
     readable_typed,
     render_vector,
     store_vector,
@@ -42,11 +41,8 @@ class MapVectors(Kernel[Map]):
         value = stored(op.expr)
         if op.coordinates or not wide or prod(op.shape) == 0:
             return False
-        if value is None or not vectorisable(value):
-            return False
-        if w.outputs[0].dtype is DType.FLOAT and readable(op.views, w.inputs):
-            return True
-        return readable_typed(op.views, w.inputs)
+        computed = value is not None and vectorisable(value)
+        return computed and readable_typed(op.views, w.inputs)
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""

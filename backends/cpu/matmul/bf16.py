@@ -33,13 +33,14 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
-from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
+from atc.backends.cpu.matmul.text import EpilogueFunctions, tile_ends, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -235,8 +236,8 @@ class _TileText:
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
         operands = ["const float *a", "const float *b", *["const float *next"] * self.shared]
-        found = results(self.finish, panel, tile, self.n, self.lanes)
-        return {**tile_function(self.finish, panel, tile, operands), "results": found}
+        found = tile_ends(self.finish, panel, tile, self.n, self.lanes)
+        return {**tile_function(self.finish, panel, tile, operands), **found}
 
     def arguments(self, y: str) -> str:
         """Return the last arguments of a tile's call, those after `b`."""

@@ -19,7 +19,8 @@ from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.machine import CALL
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value
 from atc.ir.expr import cost
@@ -65,7 +66,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
         op = w.op
         if is_dynamic((op.k, op.n, op.a_view.strides[-2:], op.b_view.strides[-2:])):
             return False
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs[:2])
         long = 2 * op.k >= lanes(target) and prod(op.loops) != 0
         read = op.a_view.strides[-1] == 1 and (w.constant[1] or op.b_view.strides[-2] == 1)
         return floats and long and read and vector_epilogue(op.epilogue, w, target, 2)

@@ -24,7 +24,7 @@ def read_mode(w: Workload[MatMul]) -> str:
 def is_float_product(w: Workload[MatMul]) -> bool:
     """Return whether a workload multiplies matrices of floats that aren't empty."""
     op = w.op
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs[:2])
     return floats and op.k > 0 and prod(op.loops) > 0
 
 

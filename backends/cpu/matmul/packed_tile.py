@@ -30,7 +30,8 @@ from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import CALL, PAGE
-from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array

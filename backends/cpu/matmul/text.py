@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
+from atc.backends.render.epilogue import LONG
 from atc.backends.render.expr import address
-from atc.backends.render.vector_expr import (
-    read_at,
-    read_views,
-    store_vector,
-    vector_epilogue_lines,
-)
+from atc.backends.render.vector_epilogue import epilogue_types, vector_epilogue_lines
+from atc.backends.render.vector_expr import read_at, read_views, store_vector
 from atc.dims import Dim, is_dynamic
-from atc.ir.expr import Expr, Input
+from atc.ir.expr import Expr, Input, cost
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 
@@ -74,6 +71,34 @@ def results(
         store = finish.store(place, name, r, v * lanes, part)
         found.append(Result(name, r, v, part, place, store))
     return found
+
+
+def tile_ends(
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
+) -> dict[str, object]:
+    """Return the results of a tile, and the statements that store a row of them if that's a loop's.
+
+    A long epilogue for each sum would be long code, and its constants would take their registers.
+    """
+    return {
+        "results": results(finish, panel, tile, n, lanes),
+        "row_stores": _row_stores(finish, panel, tile, n, lanes),
+    }
+
+
+def _row_stores(
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
+) -> list[str]:
+    """Return the statements that store row r of a tile, whose sums lie row by row in `sums`; none
+    for a short epilogue."""
+    if cost(finish.expr) <= LONG or tile.rows == 1:
+        return []
+    stores = []
+    for v in range(panel.vectors):
+        part, column = panel.part if v == panel.vectors - 1 else 0, v * lanes
+        sums = f"v_load({plus(f'sums + r * {panel.vectors * lanes}', column)})"
+        stores.append(finish.store(plus(f"y + r * {n}", column), sums, "r", column, part))
+    return stores
 
 
 def tile_function(
@@ -134,7 +159,8 @@ class EpilogueFunctions:
     @property
     def declared(self) -> list[str]:
         """The C parameters of the operands."""
-        return [f"const float *{x}" for x in self.operands]
+        types = epilogue_types(self.epilogue)
+        return [f"const {types[int(x[1:]) - self.first].c} *{x}" for x in self.operands]
 
     @property
     def extras(self) -> list[str]:
@@ -161,7 +187,7 @@ class EpilogueFunctions:
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
 
-    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+    def store(self, place: str, sums: str, row: int | str, column: int, part: int) -> str:
         """Return the statement that stores sums at row i + row and column j + column."""
         value = self.value(sums, row, column, part)
         return store_vector(self.result, place, value, str(part) if part else "")

@@ -34,13 +34,14 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import batch_base, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, results, spot, tile_function, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import Weights, stored_weights
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, lower_bound, max_value
 from atc.ir.graph import DType
@@ -111,7 +112,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
         half = weight_type(w)
-        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs)
+        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs[:2])
         some = op.k != 0 and prod(op.loops) != 0
         return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
@@ -422,7 +423,7 @@ class _TileText:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
             **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
-            "awaited": awaited, "results": results(self.finish, panel, tile, self.n, self.lanes),
+            "awaited": awaited, **tile_ends(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:

@@ -13,7 +13,8 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.epilogue import deferred_epilogue
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_epilogue import vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, NormalizeBlocked

@@ -11,7 +11,8 @@ from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_epilogue import vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import max_value
 from atc.ir.graph import DType

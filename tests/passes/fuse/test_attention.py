@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import workload_of
 from atc.backends.targets import get_target
+from atc.ir.graph import DType
 from atc.ir.ops import Attention
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
@@ -168,6 +169,55 @@ def test_results_are_those_of_single_operators(target: str) -> None:
             assert_close(run(list(arrays.values())), expected, rtol=2e-3, atol=2e-5)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from error
+
+
+def in_halves(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of the cases with all floats in float16."""
+    done = onnx.ModelProto()
+    done.CopyFrom(model)
+    for known in done.graph.initializer:
+        half = numpy_helper.to_array(known).astype(np.float16)
+        known.CopyFrom(numpy_helper.from_array(half, known.name))
+    for value in done.graph.input:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return done
+
+
+def computed_in_halves(case: Case) -> Any:
+    """Return what the operators give, each computed in double and rounded once to float16."""
+
+    def rounded(values: Any) -> Any:
+        return values.astype(np.float16).astype(np.float64)
+
+    arrays = {n: rounded(a) for n, a in case.arrays().items()}
+    with np.errstate(all="ignore"):
+        s = rounded(arrays["q"] @ arrays["k"].swapaxes(-1, -2))
+        s = s if case.scale is None else rounded(s * float(np.float16(case.scale)))
+        s = rounded(s + arrays["mask"]) if case.mask else s
+        p = np.exp(s - s.max(-1, keepdims=True))
+        return rounded(rounded(p / p.sum(-1, keepdims=True)) @ arrays["v"])
+
+
+HALVES = {n: FUSED[n] for n in ("plain", "scaled", "full mask", "odd", "wide")}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_halves_are_rounded_as_single_operators_round_them(target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"this machine can't run {target}")
+    models = [in_halves(case.model()) for case in HALVES.values()]
+    for model in models:
+        graph = run_passes(compile_graph(model), width=16)
+        assert [n.op.weights for n in graph.nodes if isinstance(n.op, Attention)] == [
+            DType.FLOAT16
+        ]
+    for case, run in zip(HALVES.values(), compile_models(models, target), strict=True):
+        assert not isinstance(run, Exception), run
+        (got,) = run([a.astype(np.float16) for a in case.arrays().values()])
+        expected = computed_in_halves(case)
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=4e-3)
 
 
 def test_a_row_without_any_key_is_nan_as_for_single_operators() -> None:

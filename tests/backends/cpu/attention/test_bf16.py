@@ -1,8 +1,9 @@
-"""Attention in bfloat16 and on AMX's tiles, emulated where there are none, against float64."""
+"""Attention in bfloat16 and on AMX's tiles, emulated where there are none, against float64; weights
+that are rounded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.amx.attention import AttentionAmx, AttentionAmxSplit
 from atc.backends.cpu.attention.bf16 import AttentionBf16
+from atc.backends.cpu.attention.tile import AttentionTile
 from atc.backends.kernel import Kernel, Workload
 from atc.ir.expr import Input, call, const
 from atc.ir.graph import Array, DType, TensorType, type_of
@@ -116,6 +118,30 @@ def test_products_are_those_of_rounded_operands(name: str) -> None:
         assert got.size == prod(expected.shape)
         error = np.abs(got.reshape(expected.shape) - expected).max()
         assert error < tolerance * np.abs(expected).max(), f"{call_}: {error}"
+
+
+ROUNDING: dict[str, tuple[Kernel, str]] = {
+    "registers": (AttentionTile(), "x86-64-avx2"),
+    "split on tiles": (AttentionAmxSplit(), "x86-64-amx"),
+}
+"""Kernels whose products keep weights of 11 bits, and a target."""
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_weights_are_rounded_before_they_are_divided(name: str) -> None:
+    kernel, target_name = ROUNDING[name]
+    target = vector_target(target_name)
+    w, operands, _ = prepared(Case(1, 6, 40, 8, 40), np.float32)
+    w = replace(w, op=replace(w.op, weights=DType.FLOAT16))
+    operands[2] = np.eye(40, dtype=np.float32)[None]
+    params = next(iter(kernel.parameters(w, target)), {})
+    ((got,),) = run_calls([Call(kernel, params, w, operands)], target)
+    weights = got / got.max(-1, keepdims=True)  # the largest one is 1 before
+    halves = weights.astype(np.float16).astype(np.float32)
+    np.testing.assert_allclose(weights, halves, rtol=1e-6)
+    scores = (operands[0].astype(np.float64) @ operands[1].swapaxes(1, 2)) * 8**-0.5
+    exact = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(halves, exact, rtol=2**-11 + 1e-4)
 
 
 def test_split_products_of_infinities_are_those_of_floats() -> None:
