@@ -57,6 +57,7 @@ def harness_of(
         ]
         args += [f"(void *)got{k}" for k in range(len(w.outputs))]
         args += ["scratch"] if source.scratch else []
+        args += [source.table] if source.dims else []
         tolerance = TOLERANCE[candidate.kernel.precision]
         calls.append({"call": f"{source.symbol}({', '.join(args)});", "tolerance": tolerance})
     constant_bytes = sum(t.nbytes for t, c in zip(w.inputs, w.constant, strict=True) if c and t)

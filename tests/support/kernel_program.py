@@ -112,13 +112,13 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
 
 def _all_partitions(source: KernelSource, arguments: str) -> str:
     """Return the C that calls a kernel, or all its partitions in all phases, in their order."""
-    work_split = source.work_split
+    work_split, table = source.work_split, [source.table] if source.dims else []
     counts = {"phase": work_split.phases, "partition": work_split.partitions}
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "
         for name, count in counts.items() if count > 1
     )  # fmt: skip
-    return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names))});"
+    return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names, *table))});"
 
 
 class _Memory:

@@ -84,6 +84,12 @@ class ConvHalves(ConvDirect):
         """Return the geometry of an image whose blocks of rows lie in scratch."""
         return _in_row_blocks(w, params)
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], DirectParams]:
+        """Open none: few networks have two of these."""
+        return w, params
+
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
