@@ -355,8 +355,8 @@ def test_products_of_bfloat16(kernel: AnyKernel) -> None:
 HALVES = (
     "Sums, differences, products and quotients of two numbers in float16 are rounded to the "
     "nearest float16, whether an instruction computes them in float16 (AVX512_FP16, FEAT_FP16) or "
-    "they are rounded from float32, which has more than twice as many bits. A quotient by a constant "
-    "is a product where that has been found to give the same for all 65,536 numbers."
+    "they are rounded from float32, which has more than twice as many bits. A quotient by a "
+    "constant is a product where that has been found to give the same for all 65,536 numbers."
 )
 
 
