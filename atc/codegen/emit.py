@@ -329,7 +329,7 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
 def _layout_weights(
     programs: Sequence[Program], target: Target, before: Blob
 ) -> tuple[list[dict[str, int]], Blob]:
-    """Return each program's constants with their offsets, and the blob in order of first use.
+    """Return each program's constants with their offsets, and the blob, in the order of use.
 
     Equal bytes lie once, whosever they are. The blob's parts are constants, each with what fills
     it up to a multiple of the target's alignment.
@@ -351,12 +351,9 @@ def _placed(
     target: Target,
 ) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
-    order = dict.fromkeys(
-        a for call in calls(program.steps) for a in call.arguments if a in program.constants
-    )
     offsets: dict[str, int] = {}
     size = sum(map(len, parts))
-    for name in order:
+    for name in _in_order(program):
         with reading(program.constants[name]):
             data = in_byte_order(program.constants[name], target.big_endian)
             alike = seen.setdefault((data.size, _sample(data)), [])
@@ -369,6 +366,20 @@ def _placed(
             size += padded
         offsets[name] = found
     return offsets
+
+
+def _in_order(program: Program) -> list[str]:
+    """Return the largest constants of all calls in the order of use, then the others.
+
+    So a kernel that asks for lines ahead of those it reads asks for the next kernel's first ones.
+    """
+    largest, others = dict[str, None](), dict[str, None]()
+    for call in calls(program.steps):
+        own = [a for a in call.arguments if a in program.constants]
+        if own:
+            largest.setdefault(max(own, key=lambda a: program.constants[a].nbytes))
+            others.update(dict.fromkeys(own))
+    return [*largest, *(name for name in others if name not in largest)]
 
 
 def _sample(data: Array) -> bytes:

@@ -157,7 +157,10 @@ INNER_PRODUCT = (
     "Winograd's inner product makes NaN of all results of a row with an infinity (a column, where "
     "rows are constant), and loses digits of rows below 2^-126."
 )
-FIXED_POINT = "Products in fixed point make NaN of all results of a row with an infinity."
+FIXED_POINT = (
+    "Products in fixed point make NaN of all results of a row with an infinity; those of packed "
+    "weights in AMX's tiles NaN or infinities, also of a row with a number above 3.3895e38."
+)
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
     "90112 in bfloat16."

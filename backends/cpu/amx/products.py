@@ -6,6 +6,7 @@ sum comes back every fourth product: that hides the products' latency.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TILE = 1024
@@ -60,14 +61,14 @@ def step_lines(s: Step) -> list[str]:
     return _with_prefetches(s, _tall(s) if s.tall else _square(s))
 
 
-def square_order(parts: int) -> list[tuple[str, int, int]]:
+def square_order(terms: Sequence[tuple[int, int]]) -> list[tuple[str, int, int]]:
     """Return the order of a step of 2 x 2 tiles: (kind, i, j), each load before its first product.
 
     Kind A loads the i-th tile of pixels of part j, W the i-th tile of weights of part j, and dot
-    adds their product to sum (i, j).
+    adds their product to sum (i, j). `terms` are as those of PRODUCTS.
     """
-    order, loaded = [], (-1, -1)
-    for part, weights in PRODUCTS[parts]:
+    order, loaded = list[tuple[str, int, int]](), (-1, -1)
+    for part, weights in terms:
         pixels_change, weights_change = part != loaded[0], weights != loaded[1]
         order += [("A", 0, part)] * pixels_change + [("W", 0, weights)] * weights_change
         order += [("dot", 0, 0)] + [("W", 1, weights)] * weights_change + [("dot", 0, 1)]
@@ -79,7 +80,7 @@ def square_order(parts: int) -> list[tuple[str, int, int]]:
 def _square(s: Step) -> list[str]:
     """32 pixels x 32 channels."""
     lines = []
-    for kind, i, j in square_order(s.parts):
+    for kind, i, j in square_order(PRODUCTS[s.parts]):
         match kind:
             case "A":
                 lines.append(s.pixels(4 + i, i, j))
