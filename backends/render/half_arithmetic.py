@@ -17,6 +17,9 @@ from atc.ir.graph import DType
 
 FUNCTIONS = {"Add": "v_f16_add", "Sub": "v_f16_sub", "Mul": "v_f16_mul", "Div": "v_f16_div"}
 
+OF_FLOATS = {"Erf": "v_f16_erf"}
+"""Functions of floats whose results are rounded, which need not be as exact before."""
+
 Fused = tuple[str, tuple[Expr, ...]]
 """The C of a subexpression, with braces for its operands, and these."""
 
@@ -30,7 +33,9 @@ def half_arithmetic(expr: Expr) -> Mapping[Expr, Fused]:
                 text = _computed(fn, args) if fn in FUNCTIONS else None
                 if text is not None:
                     found[e] = (text, tuple(_halves(args)))
-    operands = {a for _, given in found.values() for a in given}
+                elif fn in OF_FLOATS:
+                    found[e] = (f"{OF_FLOATS[fn]}({{}})", args)
+    operands = {a for _, given in found.values() for a in given if a.dtype is DType.FLOAT16}
     for e in operands - found.keys():
         assert isinstance(e, Call)
         found[e] = ("v_f16_round({})", e.args)

@@ -246,6 +246,8 @@ static inline vf32 v_exact_erf(vf32 x) {
   return EXACT(erf, held);
 }
 
+static inline vf16 v_exact_f16_erf(vf32 x) { return v_f16_round(v_exact_erf(x)); }
+
 static inline vf32 v_exact_gelu(vf32 x) {
   const vf32 positive = v_relu(x);
   const vf32 a = v_min_const(v_set1(14.5f), v_abs(x)); /* -0 below -14.5 */
@@ -310,6 +312,7 @@ static inline vf32 v_add_part(float *total, vf32 part) {
 #define v_hardswish v_exact_hardswish
 #define v_tanh v_exact_tanh
 #define v_erf v_exact_erf
+#define v_f16_erf v_exact_f16_erf
 #define v_gelu v_exact_gelu
 #define v_sin v_exact_sin
 #define v_cos v_exact_cos

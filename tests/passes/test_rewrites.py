@@ -41,6 +41,24 @@ REWRITES = {
           return y
         """,
     ),
+    ("fold_views", "what is computed of transposed keys keeps their order for a product"): (
+        """
+        graph g(q: f32[2,4], k: f32[3,4], b: f32[4,1])
+          t: f32[4,3] = Map(shape=(4, 3), expr=x0, views=(<1,4>)) k  # t
+          s: f32[4,3] = Map(shape=(4, 3), expr=Mul(Tanh(x0), x1), views=(<3,1>, <1,0>)) t, b  # s
+          y: f32[2,3] = MatMul(batch=(), m=2, n=3, k=4, a_view=<4,1>, b_view=<3,1>, \
+epilogue=x0) q, s  # y
+          return y
+        """,
+        """
+        graph g(q: f32[2,4], k: f32[3,4], b: f32[4,1])
+          s.in_order: f32[3,4] = Map(shape=(3, 4), expr=Mul(Tanh(x0), x1), \
+views=(<4,1>, <0,1>)) k, b  # t; s
+          y: f32[2,3] = MatMul(batch=(), m=2, n=3, k=4, a_view=<4,1>, b_view=<1,4>, \
+epilogue=x0) q, s.in_order  # y
+          return y
+        """,
+    ),
     ("fuse_epilogue", "bias and activation go into the product"): (
         f"""
         graph g(x: f32[3,2], b: f32[2])

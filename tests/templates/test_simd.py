@@ -173,6 +173,8 @@ OPS = (
     call("v_f16_set1", "-2.5f", lambda: np.full(COUNT, -2.5), "f16"),
     call("v_f16_round", "{a}", in_halves(lambda a: a), "f16"),
     call("v_f16_widen", "v_f16_round({a})", in_halves(lambda a: a)),
+    call("v_f16_erf", "v_f16_widen(v_f16_round({a}))", in_halves(np.vectorize(math.erf)), "f16",
+         halves),
     call("v_f16_div_const", "v_f16_round({a}), 1.4140625f", in_halves(lambda a: a / 1.4140625),
          "f16", halves),
     *(call(f"v_f16_{name}", "v_f16_round({a}), v_f16_round({b})", in_halves(truth), "f16", halves)

@@ -228,7 +228,8 @@ def test_what_a_part_of_a_sum_loses_is_carried(program: Program) -> None:
 
 def test_the_exact_functions_take_the_names_of_all() -> None:
     text = (FOLDER / "exact.h").read_text()
-    assert set(re.findall(r"^#define (v_\w+) v_exact_\w+$", text, re.MULTILINE)) == {*MATH}
+    names = set(re.findall(r"^#define (v_\w+) v_exact_\w+$", text, re.MULTILINE))
+    assert names == {*MATH, "v_f16_erf"}
 
 
 @pytest.mark.parametrize("called", [str, exact])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atc.ir.graph import Node
+from atc.dims import is_dynamic
+from atc.ir.graph import Node, TensorType
 from atc.ir.ops import Map, MatMul, Normalize, Reduce, Reshape, Softmax
 from atc.ir.view import Split, View, compose, compose_refining, dense, simplify_loops
 from atc.passes.rewriting import Rewriting, merge_origin
@@ -134,6 +135,32 @@ def tidy(op: Map | Reduce) -> Map | Reduce:
     return replace(op, shape=shape, views=tuple(found[:own]), coordinates=tuple(found[own:]))
 
 
+def _as_it_lies(state: Rewriting, node: Node, op: MatMul, source: Node) -> Node | None:
+    """Return a product whose B is computed elementwise in the order in which its operand lies: the
+    product reads any order, vectors read only the dense one."""
+    made = source.op
+    assert isinstance(made, Map)
+    whole = [v for v in made.views if 0 not in v.strides]
+    if len(whole) != 1 or made.coordinates or is_dynamic((made, op.b_view)):
+        return None
+    order = sorted(range(len(made.shape)), key=lambda d: -whole[0].strides[d])
+    if order == sorted(order) or not state.only_reader(source.outputs[0]):
+        return None
+    shape = tuple(made.shape[d] for d in order)
+    views = tuple(View(tuple(v.strides[d] for d in order), v.offset) for v in made.views)
+    steps = dense(shape).strides
+    view = View(tuple(steps[order.index(d)] for d in range(len(order))))
+    found = compose((*op.batch, op.k, op.n), op.b_view, made.shape, (view,))
+    if found is None or isinstance(found, Split):
+        return None
+    dtype = state.types[source.outputs[0]].dtype
+    name = state.emit(
+        replace(made, shape=shape, views=views), source.inputs, TensorType(dtype, shape), source,
+        "in_order",
+    )  # fmt: skip
+    return replace(_with_input(node, 1, name), op=replace(op, b_view=found[0]))
+
+
 def _matmul(state: Rewriting, node: Node) -> Node:
     for index in (0, 1):
         while True:
@@ -143,7 +170,10 @@ def _matmul(state: Rewriting, node: Node) -> Node:
             if source is not None and isinstance(source.op, Reshape):
                 node = _with_input(node, index, source.inputs[0])
                 continue
-            if source is None or not isinstance(source.op, Map) or not source.op.is_movement:
+            if source is None or not isinstance(source.op, Map):
+                break
+            if not source.op.is_movement:
+                node = (_as_it_lies(state, node, op, source) if index else None) or node
                 break
             view = op.a_view if index == 0 else op.b_view
             tail = (op.m, op.k) if index == 0 else (op.k, op.n)

@@ -37,6 +37,7 @@ X = rounded(Input(F, 0))
          "v_f16_widen(v_f16_div_const(v_f16_round(x0), 1.4140625f))"),
         (rounded(call("Sub", rounded(call("Exp", X)), rounded(Input(F, 1)))),
          "v_f16_widen(v_f16_sub(v_f16_round(v_exp(v_round_f16(x0))), v_f16_round(x1)))"),
+        (rounded(call("Erf", X)), "v_f16_widen(v_f16_erf(v_round_f16(x0)))"),
         (rounded(call("Mul", X, number(0.3))),
          "v_round_f16(v_mul(v_round_f16(x0), v_set1(3e-01f)))"),
         (rounded(call("Mul", X, Input(F, 1))), "v_round_f16(v_mul(v_round_f16(x0), x1))"),
