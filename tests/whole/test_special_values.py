@@ -159,7 +159,8 @@ INNER_PRODUCT = (
 )
 FIXED_POINT = (
     "Products in fixed point make NaN of all results of a row with an infinity; those of packed "
-    "weights in AMX's tiles NaN or infinities, also of a row with a number above 3.3895e38."
+    "weights in AMX's tiles NaN or infinities, where they round to bfloat16 also of a row with a "
+    "number above 3.3895e38."
 )
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
