@@ -30,10 +30,10 @@ class OpensExtents(Protocol[OpT, ParamsT]):
         raise NotImplementedError
 
 
-def opened_view(view: View, name: str) -> View:
-    """Return a view with its strides opened, named after an operand."""
-    strides = tuple(opened(s, f"{name}s{d}") for d, s in enumerate(view.strides))
-    return View(strides, opened(view.offset, f"{name}o"))
+def opened_view(view: View, name: str, kept: int = 1) -> View:
+    """Return a view with its strides but the last `kept` opened, named after an operand."""
+    outer = tuple(opened(s, f"{name}s{d}") for d, s in enumerate(view.strides[:-kept]))
+    return View((*outer, *view.strides[-kept:]), opened(view.offset, f"{name}o"))
 
 
 def opened_types(w: Workload[OpT]) -> Workload[OpT]:
