@@ -1,7 +1,8 @@
 """Kernels: data beside a template, which `kernel_source` renders to a C function.
 
 A kernel says which workloads it accepts, with which parameters, how it wants its constant operands
-packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload.
+packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload,
+but for those that differ in extents which C takes as numbers (`render/opening.py`).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _with_dims(head: str, body: str) -> str:
     names = names_in(body)
     used = sorted(int(found[1]) for name in names if (found := _DIM.fullmatch(name)))
     lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
-    if head.endswith("dims)\n{\n") and not used and "dims" not in names:
+    if "dims" in names_in(head) and not used and "dims" not in names:
         lines = ["  (void)dims; /* this one needs none */\n"]
     return head + "".join(lines) + body
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from atc import __version__
+from atc.backends.kernel import Candidate, shown_params
 from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.simplify import simplified
@@ -390,18 +391,26 @@ def _sample(data: Array) -> bytes:
 def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, object]]:
     """Return each kernel's declaration and the model's nodes that call it."""
     users: dict[str, list[str]] = {}
-    labels: dict[str, str] = {}
+    candidates: dict[str, list[Candidate]] = {}
     for call in (c for p in programs for c in calls(p.steps)):
         origin = call.node.origin[0] if call.node.origin else node_text(call.node)
         users.setdefault(call.source.symbol, []).append(comment(origin, 40))
-        labels[call.source.symbol] = call.choice.candidate.label
+        candidates.setdefault(call.source.symbol, []).append(call.choice.candidate)
     return [
         {
             "prototype": k.prototype, "symbol": k.symbol, "launch": k.launch,
-            "label": labels[k.symbol], "users": _listed(users[k.symbol]),
+            "label": _common_label(candidates[k.symbol]), "users": _listed(users[k.symbol]),
         }
         for k in kernels
     ]
+
+
+def _common_label(candidates: Sequence[Candidate]) -> str:
+    """Return a kernel with the parameters that all the candidates have which share it."""
+    first, *others = (shown_params(c.params).items() for c in candidates)
+    inner = ", ".join(f"{k}={v}" for k, v in sorted(first) if all((k, v) in o for o in others))
+    name = candidates[0].kernel.name
+    return f"{name}({inner})" if inner else name
 
 
 def _listed(names: Sequence[str]) -> str:

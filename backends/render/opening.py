@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from atc.backends.kernel import Candidate, OpT, ParamsT, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic, opened
+from atc.dims.opened import Opened
 from atc.ir.graph import TensorType
 from atc.ir.view import View
 
@@ -29,10 +30,10 @@ class OpensExtents(Protocol[OpT, ParamsT]):
         raise NotImplementedError
 
 
-def opened_view(view: View, name: str) -> View:
-    """Return a view with its strides opened, named after an operand."""
-    strides = tuple(opened(s, f"{name}s{d}") for d, s in enumerate(view.strides))
-    return View(strides, opened(view.offset, f"{name}o"))
+def opened_view(view: View, name: str, kept: int = 1) -> View:
+    """Return a view with its strides but the last `kept` opened, named after an operand."""
+    outer = tuple(opened(s, f"{name}s{d}") for d, s in enumerate(view.strides[:-kept]))
+    return View((*outer, *view.strides[-kept:]), opened(view.offset, f"{name}o"))
 
 
 def opened_types(w: Workload[OpT]) -> Workload[OpT]:
@@ -53,7 +54,7 @@ def opened_operands(
 
 def opened_type(type_: TensorType, name: str) -> TensorType:
     """Return a type with all its extents opened, named after an operand."""
-    return replace(type_, shape=tuple(opened(n, f"{name}n{d}") for d, n in enumerate(type_.shape)))
+    return replace(type_, shape=tuple(Opened(n, f"{name}n{d}") for d, n in enumerate(type_.shape)))
 
 
 def opened_extents(c: Candidate, w: Workload, target: Target) -> tuple[Workload, Candidate]:

@@ -44,9 +44,11 @@ from atc.backends.kernel import (
 )
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
+from atc.backends.render.opening import OpensExtents
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.target import Target
+from atc.dims import opened
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -152,6 +154,7 @@ class ConvTiles(
     TiledConv[TilesParams, Cut],
     Splittable[ConvBlocked, TilesParams],
     PacksActivations[ConvBlocked, TilesParams],
+    OpensExtents[ConvBlocked, TilesParams],
 ):
     """The common part of convolutions on tiles."""
 
@@ -278,6 +281,19 @@ class ConvTiles(
         c = self.cut(w, params)
         return c.own + params.partitions * 2 * 4 * TILE
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], TilesParams]:
+        """Open the channels that are summed: the loop around a step's products."""
+        x, weights = w.input(0), w.input(1)
+        if w.op.group != 1:
+            return w, params
+        c = opened(weights.shape[1], "c")
+        blocks = -(-c // x.shape[-1])
+        x = replace(x, shape=(x.shape[0], blocks, *x.shape[2:]))
+        weights = replace(weights, shape=(weights.shape[0], c, *weights.shape[2:]))
+        return replace(w, inputs=(x, weights, *w.inputs[2:])), params
+
     def values(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> dict[str, object]:
@@ -289,7 +305,7 @@ class ConvTiles(
         shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
         return {
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,
-            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
+            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": int(c.g.ic) % c.channels,
             "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
             "result_size": w.outputs[0].dtype.itemsize, "partitions": params.partitions,
         }  # fmt: skip

@@ -76,13 +76,16 @@ class MapVectors(Kernel[Map], OpensExtents[Map, Params]):
     def with_open_extents(
         self, w: Workload[Map], params: Params, target: Target
     ) -> tuple[Workload[Map], Params]:
-        """Open the outer loops, a long last one of whole vectors, and strides of operands."""
+        """Open the outer loops, a long last one of whole vectors, and strides.
+
+        The innermost loop's own strides stay, and those of the loop around one that is unrolled.
+        """
         op, last = w.op, w.op.shape[-1]
-        shape = [opened(n, f"n{d}") for d, n in enumerate(op.shape)]
-        if last % lanes(target) or last < LONG * lanes(target):
-            shape[-1] = last
-        views = tuple(opened_view(v, f"x{k}") for k, v in enumerate(op.views))
-        op = replace(op, shape=tuple(shape), views=views)
+        long = last % lanes(target) == 0 and last >= LONG * lanes(target)
+        outer = tuple(opened(n, f"n{d}") for d, n in enumerate(op.shape[:-1]))
+        kept = 1 if long else 2
+        views = tuple(opened_view(v, f"x{k}", kept) for k, v in enumerate(op.views))
+        op = replace(op, shape=(*outer, opened(last, "n") if long else last), views=views)
         return replace(opened_types(w), op=op), params
 
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
