@@ -30,6 +30,7 @@ from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_chea
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
+from atc.passes.fuse.packed_siblings import merge_packed_siblings
 from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
 from atc.passes.fuse.read_halves import read_halves
 from atc.passes.fuse.siblings import fuse_siblings
@@ -83,6 +84,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
+    Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only
     _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
