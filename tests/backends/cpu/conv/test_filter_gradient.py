@@ -155,9 +155,9 @@ def test_tiles_against_numpy(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_every_parameter_set_against_numpy(name: str) -> None:
-    """One of three with each case, others from case to case, where an emulator repeats NEON's."""
+    """One of nine with each case, others from case to case, where an emulator repeats NEON's."""
     target = vector_target(name)
-    block, share = target.vector_bytes // 4, 3 if name in EMULATED else 1
+    block, share = target.vector_bytes // 4, 9 if name in EMULATED else 1
     compare(
         [call(case, target, params, block)
          for number, case in enumerate((CASES | DEPTHWISE).values())
