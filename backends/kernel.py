@@ -1,13 +1,14 @@
 """Kernels: data beside a template, which `kernel_source` renders to a C function.
 
 A kernel says which workloads it accepts, with which parameters, how it wants its constant operands
-packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload.
+packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload,
+but for those that differ in extents which C takes as numbers (`render/opening.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
@@ -18,7 +19,7 @@ from atc.backends.render.packing import Pack as Pack
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.errors import InternalError
-from atc.ir.expr import Call, functions_of
+from atc.ir.expr import expressions, functions_of
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType
 from atc.ir.ops import Conv, ConvBlocked, MatMul
 from atc.ir.weights import is_narrow, is_whole
@@ -122,8 +123,8 @@ def weight_type(w: Workload) -> TensorType | None:
     if not isinstance(w.op, ConvBlocked | MatMul) or not w.constant[1]:
         return None
     x, weights = w.inputs[:2]
-    floats = (DType.FLOAT, *[DType.FLOAT16] * isinstance(w.op, ConvBlocked))  # which it widens
-    mixed = x is not None and x.dtype in floats and weights is not None
+    widens = isinstance(w.op, ConvBlocked)
+    mixed = x is not None and (x.dtype is DType.FLOAT or widens and x.dtype.is_half)
     return weights if mixed and weights is not None and weights.dtype.is_half else None
 
 
@@ -230,9 +231,9 @@ class Kernel(Generic[OpT, ParamsT]):
     approximate: ClassVar[bool] = False
     """Whether its template itself calls functions that vectors approximate."""
     precision: ClassVar[str] = "float32"
-    """What its products are computed in: float32, bf16x3 (three products of bfloat16 halves, 16 to
-    17 significant bits), tf32 (11 bits), bf16, or int8 where an operator of floats allows rounding
-    to that."""
+    """What its products are computed in: float32, bf16x6 (six products of numbers split into three
+    bfloat16, 24 bits), bf16x3 (three products of halves, 16 to 17 significant bits), tf32 (11
+    bits), bf16, or int8 where an operator of floats allows rounding to that."""
     tensor_cores: ClassVar[bool] = False
     """Whether a GPU's tensor cores compute it."""
     cycle: ClassVar[float] = 1.0
@@ -417,15 +418,9 @@ APPROXIMATED = frozenset({
 """Functions of expressions that vectors compute less exactly than libm."""
 
 
-def _approximates(value: object) -> bool:
-    """Return whether an expression in a value calls a function of APPROXIMATED."""
-    if isinstance(value, Call):
-        return not APPROXIMATED.isdisjoint(functions_of(value))
-    if isinstance(value, tuple):
-        return any(map(_approximates, value))
-    if is_dataclass(value):
-        return any(_approximates(getattr(value, f.name)) for f in fields(value))
-    return False
+def _approximates(op: Op) -> bool:
+    """Return whether an expression of an op calls a function of APPROXIMATED."""
+    return any(not APPROXIMATED.isdisjoint(functions_of(e)) for e in expressions(op))
 
 
 @dataclass(frozen=True)

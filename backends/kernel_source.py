@@ -16,6 +16,7 @@ from atc.backends.kernel import (
     stripe_names,
 )
 from atc.backends.render.code import functions_changed, names_in
+from atc.backends.render.opening import opened_extents
 from atc.backends.render.own_math import HEADER, with_own_math
 from atc.backends.render.simplify import simplified
 from atc.backends.target import Target
@@ -49,7 +50,8 @@ class KernelSource:
     portable: bool
     fallible: tuple[str, ...] = ()
     dims: tuple[str, ...] = field(default=(), compare=False)
-    """C expressions of the extents that a call hands over, over the network's table `d`."""
+    """C of the extents that a call hands over: numbers, and expressions over the network's table
+    `d`. Kernels that differ in nothing else share the function."""
     headers: tuple[str, ...] = ()
     work_split: WorkSplit = field(default=WorkSplit(), compare=False)
     launch: Launch | None = None
@@ -69,6 +71,11 @@ class KernelSource:
     def path(self) -> str:
         """The path of the file in the generated project."""
         return f"src/kernels/{self.symbol}.{'cu' if self.launch else 'c'}"
+
+    @property
+    def table(self) -> str:
+        """The last argument of a call, that of the extents; '' where the function takes none."""
+        return f"(const int64_t[]){{{', '.join(self.dims)}}}" if self.dims else ""
 
     @property
     def prototype(self) -> str:
@@ -131,7 +138,7 @@ def _with_dims(head: str, body: str) -> str:
     names = names_in(body)
     used = sorted(int(found[1]) for name in names if (found := _DIM.fullmatch(name)))
     lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
-    if head.endswith("dims)\n{\n") and not used and "dims" not in names:
+    if "dims" in names_in(head) and not used and "dims" not in names:
         lines = ["  (void)dims; /* this one needs none */\n"]
     return head + "".join(lines) + body
 
@@ -143,23 +150,25 @@ def _parameters(arguments: Sequence[Argument]) -> str:
 def _text(
     candidate: Candidate, w: Workload, target: Target, arguments: Sequence[Argument]
 ) -> str:
-    kernel, params = candidate.kernel, candidate.params
-    types = [w.inputs[i] for i in range(len(w.inputs))]
-    launch = kernel.launch(w, params, target)
+    kernel, launch = candidate.kernel, candidate.kernel.launch(w, candidate.params, target)
+    shared, shown = opened_extents(candidate, w, target)
+    params, table = shown.params, shared is not w
     values: dict[str, object] = {
         "symbol": _PLACEHOLDER,
         "parameters": _parameters(arguments),
         "kernel": kernel,
         "params": params,
-        "label": candidate.label,
+        "label": shown.label,
         "portable": kernel.portable,
         "headers": candidate.headers,
         "arguments": arguments,
         "launch": launch,
         "frame": "cuda/kernel.cu.j2" if launch else "cpu/kernel.c.j2",
-        "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
-        "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
-        **kernel.values(w, params, target),
+        "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(shared.inputs) if t is not None],
+        "results": [f"y{i} {_shown(t)}" for i, t in enumerate(shared.outputs)],
+        "dims_parameter": ", const int64_t *dims" if table else "",
+        "dims_argument": ", dims" if table else "",
+        **kernel.values(shared, params, target),
     }
     return render(kernel.template, values)
 

@@ -157,6 +157,8 @@ def _products(graph: Graph, model: onnx_ir.Model, target: Target, limits: Limits
         if not any(c.kernel.precision == SPLIT for c in able):
             continue
         own = [name for name in node.origin if name in heavy]
+        if own and (limits.bf16_nodes or frozenset()).issuperset(own):
+            continue  # less precise kernels may be taken, and operands may be bfloat16 anyway
         nodes.update(dict.fromkeys(own))
         unknown.update(() if own else node.origin)
     return _Products(tuple(nodes), frozenset(unknown))

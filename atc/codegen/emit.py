@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from atc import __version__
+from atc.backends.kernel import Candidate, shown_params
 from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.simplify import simplified
@@ -329,7 +330,7 @@ def project_texts(values: TemplateValues) -> dict[str, str]:
 def _layout_weights(
     programs: Sequence[Program], target: Target, before: Blob
 ) -> tuple[list[dict[str, int]], Blob]:
-    """Return each program's constants with their offsets, and the blob in order of first use.
+    """Return each program's constants with their offsets, and the blob, in the order of use.
 
     Equal bytes lie once, whosever they are. The blob's parts are constants, each with what fills
     it up to a multiple of the target's alignment.
@@ -351,12 +352,9 @@ def _placed(
     target: Target,
 ) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
-    order = dict.fromkeys(
-        a for call in calls(program.steps) for a in call.arguments if a in program.constants
-    )
     offsets: dict[str, int] = {}
     size = sum(map(len, parts))
-    for name in order:
+    for name in _in_order(program):
         with reading(program.constants[name]):
             data = in_byte_order(program.constants[name], target.big_endian)
             alike = seen.setdefault((data.size, _sample(data)), [])
@@ -371,6 +369,20 @@ def _placed(
     return offsets
 
 
+def _in_order(program: Program) -> list[str]:
+    """Return the largest constants of all calls in the order of use, then the others.
+
+    So a kernel that asks for lines ahead of those it reads asks for the next kernel's first ones.
+    """
+    largest, others = dict[str, None](), dict[str, None]()
+    for call in calls(program.steps):
+        own = [a for a in call.arguments if a in program.constants]
+        if own:
+            largest.setdefault(max(own, key=lambda a: program.constants[a].nbytes))
+            others.update(dict.fromkeys(own))
+    return [*largest, *(name for name in others if name not in largest)]
+
+
 def _sample(data: Array) -> bytes:
     """Return some bytes of many, which distinguish most arrays without reading all of them."""
     return bytes(data[:: max(data.size // 1024, 1)])
@@ -379,18 +391,26 @@ def _sample(data: Array) -> bytes:
 def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, object]]:
     """Return each kernel's declaration and the model's nodes that call it."""
     users: dict[str, list[str]] = {}
-    labels: dict[str, str] = {}
+    candidates: dict[str, list[Candidate]] = {}
     for call in (c for p in programs for c in calls(p.steps)):
         origin = call.node.origin[0] if call.node.origin else node_text(call.node)
         users.setdefault(call.source.symbol, []).append(comment(origin, 40))
-        labels[call.source.symbol] = call.choice.candidate.label
+        candidates.setdefault(call.source.symbol, []).append(call.choice.candidate)
     return [
         {
             "prototype": k.prototype, "symbol": k.symbol, "launch": k.launch,
-            "label": labels[k.symbol], "users": _listed(users[k.symbol]),
+            "label": _common_label(candidates[k.symbol]), "users": _listed(users[k.symbol]),
         }
         for k in kernels
     ]
+
+
+def _common_label(candidates: Sequence[Candidate]) -> str:
+    """Return a kernel with the parameters that all the candidates have which share it."""
+    first, *others = (shown_params(c.params).items() for c in candidates)
+    inner = ", ".join(f"{k}={v}" for k, v in sorted(first) if all((k, v) in o for o in others))
+    name = candidates[0].kernel.name
+    return f"{name}({inner})" if inner else name
 
 
 def _listed(names: Sequence[str]) -> str:

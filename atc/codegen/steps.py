@@ -166,7 +166,7 @@ class StepWriter:
     def _dims(self, call: Call) -> str:
         """Return the table of the extents that a kernel reads."""
         self.uses.extents |= dict.fromkeys(call.source.dims)
-        return f"(const int64_t[]){{{', '.join(call.source.dims)}}}"
+        return call.source.table
 
     def _partitioned(self, call: Call, cut: AxisPartition, arguments: Sequence[str]) -> list[str]:
         """Return the lines in which threads share an axis, whose extent the run may decide."""

@@ -32,6 +32,7 @@ from atc.dims.names import (
     read_sum,
 )
 from atc.dims.nonempty import at_least_one, divides_by_zero, substituted
+from atc.dims.opened import opened
 from atc.dims.parse import parse_extent
 from atc.dims.polynomial import Function, Symbol
 from atc.dims.text import bind_tokens, functions_in, is_open, plain
@@ -43,6 +44,7 @@ __all__ = [
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",
-    "max_value", "maximum", "minimum", "named", "not_equal", "parse_extent", "plain", "reach",
+    "max_value", "maximum", "minimum", "named", "not_equal", "opened",
+    "parse_extent", "plain", "reach",
     "read_sum", "substituted", "symbols_of", "upper_bound", "written",
 ]

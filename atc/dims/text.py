@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-_TOKEN = re.compile("⟨([^⟩]*)⟩")
+_TOKEN = re.compile(r"⟨([^⟩|]*)(?:\|[^⟩]*)?⟩")
+"""An extent in C; that of an `Opened` is a number, and what it is follows."""
 
 
 def plain(value: object) -> str:
@@ -22,9 +23,10 @@ def bind_tokens(
     Before `head`, a comment's end, extents that aren't in the rest are called `n`.
     """
     comment, _, body = text.partition(head) if head else ("", "", text)
-    found = tuple(dict.fromkeys(_TOKEN.findall(body)))
-    names = {expression: name(k) for k, expression in enumerate(found)}
-    return _TOKEN.sub(lambda match: names.get(match[1], "n"), comment + head + body), found
+    found = {match[0]: match[1] for match in _TOKEN.finditer(body)}
+    names = {token: name(k) for k, token in enumerate(found)}
+    text = _TOKEN.sub(lambda match: names.get(match[0], "n"), comment + head + body)
+    return text, tuple(found.values())
 
 
 def is_open(text: str) -> bool:

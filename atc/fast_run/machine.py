@@ -32,12 +32,16 @@ CHASED = 16 * MIB
 """Bytes of the largest one whose latency is measured."""
 CHAINS = {16: 12, 32: 24}
 """Sums that don't wait for each other, by the registers that there are."""
-SECONDS = 0.02
-"""How long each number is tried for."""
+SECONDS = 0.01
+"""How long each number is tried for, each time."""
+SHARE = 0.9
+"""The least part of the time that a program must have had its core for."""
+SPREAD = 1.25
+"""The most by which a number may be larger than when it was measured before."""
 COMPUTING = 0.8
 """What tiles get of the rate at which a loop reads that does nothing else."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
-_TIMEOUT = 60
+_TIMEOUT = 300
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,19 @@ class Found:
     latencies: Mapping[int, float]
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A machine, and in words why its numbers can't be relied on; '' where they can."""
+
+    machine: Machine
+    doubt: str = ""
+
+
 def measure_machine(
     known: Machine, environ: Mapping[str, str], sizes: Sequence[int] = SIZES,
     seconds: float = SECONDS,
-) -> Machine:  # fmt: skip
-    """Return the machine that this host is, measured in some 5 s; the rest is as `known`.
+) -> Measured:  # fmt: skip
+    """Return the machine that this host is, measured twice in some 8 s; the rest is as `known`.
 
     Memory is measured for arrays of these sizes, each number for so many seconds.
 
@@ -62,9 +74,40 @@ def measure_machine(
     """
     with temporary_folder("machine") as folder:
         *narrow, wide = vector_targets()
-        found = [_measured(t, environ, Path(folder, t.simd), sizes[:1], seconds) for t in narrow]
-        found.append(_measured(wide, environ, Path(folder, wide.simd), sizes, seconds))
-    return machine_of(known, found, system_caches(_SYSTEM))
+        programs = [_program(t, environ, Path(folder, t.simd), sizes[:1], seconds) for t in narrow]
+        programs.append(_program(wide, environ, Path(folder, wide.simd), sizes, seconds))
+        once, again = ([_measured(p) for p in programs] for _ in range(2))
+    caches = system_caches(_SYSTEM)
+    before, machine = (machine_of(known, found, caches) for found in (once, again))
+    share = min(f.numbers["share"] for f in (*once, *again))
+    return Measured(machine, doubt(before, machine, share))
+
+
+def doubt(before: Machine, machine: Machine, share: float) -> str:
+    """Return in words why measurements don't say what a machine can do; '' where they may.
+
+    `share` is the part of the time that they had their core for.
+    """
+    if share < SHARE:
+        return f"other programs had the core for {1 - share:.0%} of the time"
+    pairs = {
+        "multiply-adds per cycle": (before.fmas, machine.fmas),
+        "loads per cycle": (before.loads, machine.loads),
+        "the latency of multiply-adds": (before.fma_latency, machine.fma_latency),
+        "bytes of memory per cycle": (before.memory, machine.memory),
+    }
+    levels = ((1, before.l1, machine.l1), (2, before.l2, machine.l2), (3, before.l3, machine.l3))
+    for level, a, b in levels:
+        pairs[f"bytes of the L{level} cache per cycle"] = a.rate, b.rate
+        pairs[f"the latency of the L{level} cache"] = a.latency, b.latency
+    what, (first, second) = max(pairs.items(), key=lambda p: _ratio(*p[1]))
+    worst = _ratio(first, second)
+    return f"{what} were {first:g} and then {second:g}" if worst > SPREAD else ""
+
+
+def _ratio(a: float, b: float) -> float:
+    """Return how many times the larger is the smaller."""
+    return max(a, b, 0.1) / max(min(a, b), 0.1)
 
 
 def vector_targets() -> list[Target]:
@@ -76,10 +119,18 @@ def vector_targets() -> list[Target]:
     return [widths[size] for size in sorted(widths)]
 
 
-def _measured(
+@dataclass(frozen=True)
+class _Program:
+    """A program that measures vectors of so many bytes."""
+
+    path: Path
+    vector_bytes: int
+
+
+def _program(
     target: Target, environ: Mapping[str, str], folder: Path, sizes: Sequence[int],
     seconds: float,
-) -> Found:  # fmt: skip
+) -> _Program:  # fmt: skip
     folder.mkdir()
     compiler = find_compiler(target, environ)
     flags = (*compile_flags(compiler, target), "-I.")
@@ -91,10 +142,14 @@ def _measured(
     (folder / "machine.c").write_text(render("bench/machine.c.j2", values))
     compile_many([Job(compiler, flags, "machine.c", folder)], 1)
     program = link_program(compiler, flags, ["machine.c.o"], "machine", folder)
-    done = run_binary([str(program)], _TIMEOUT, cwd=folder)
+    return _Program(program, target.vector_bytes)
+
+
+def _measured(program: _Program) -> Found:
+    done = run_binary([str(program.path)], _TIMEOUT, cwd=program.path.parent)
     if done.status != 0:
         raise ToolchainError(f"the measuring program ended with status {done.status}")
-    return parsed(done.stdout.decode("ascii"), target.vector_bytes)
+    return parsed(done.stdout.decode("ascii"), program.vector_bytes)
 
 
 def parsed(text: str, vector_bytes: int) -> Found:

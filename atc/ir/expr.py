@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from threading import Lock
 from typing import ClassVar
@@ -301,6 +301,18 @@ def operands_of(expr: Expr) -> tuple[Input, ...]:
             return (expr,)
         case _:
             return ()
+
+
+def expressions(value: object) -> Iterator[Expr]:
+    """Yield the expressions in the fields of an op, those of its epilogue among them."""
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from expressions(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from expressions(getattr(value, each.name))
 
 
 def functions_of(expr: Expr) -> frozenset[str]:

@@ -30,15 +30,16 @@ from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_chea
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.mask_positions import mask_positions
+from atc.passes.fuse.packed_siblings import merge_packed_siblings
 from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
 from atc.passes.fuse.read_halves import read_halves
 from atc.passes.fuse.siblings import fuse_siblings
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
 from atc.passes.layout.store_bf16 import Storing, store_bf16
-from atc.passes.layout.store_f16 import store_f16
+from atc.passes.layout.store_exact import store_exact
 from atc.passes.layout.store_halves import store_halves
-from atc.passes.layout.widen_f16 import widen_f16
+from atc.passes.layout.widen_halves import widen_halves
 from atc.passes.quantized.fuse_requantize import fuse_requantize
 from atc.passes.quantized.lower_qdq import lower_qdq
 from atc.passes.quantized.merge_padding import merge_padding
@@ -83,6 +84,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
+    Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only
     _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
@@ -129,7 +131,7 @@ def layout_passes(
     narrow = (  # when no kernel changes
         _rule("narrow_scales", narrow_scales),
         Pass("store_bf16", partial(store_bf16, storing=storing)),
-        Pass("store_f16", partial(store_f16, storing=storing)),
+        Pass("store_exact", partial(store_exact, storing=storing)),
     )
     if width > 1:
         return (attention, *blocked, packed, in_place, parts, *narrow)
@@ -162,7 +164,7 @@ INTEGER_PASSES: tuple[Pass, ...] = (
 """What runs before all other passes where functions of bytes are computed without floats."""
 
 VECTOR_PASSES: tuple[Pass, ...] = (
-    Pass("widen_f16", widen_f16),  # first: kernels of vectors compute in floats
+    Pass("widen_halves", widen_halves),  # first: kernels of vectors compute in floats
 )
 """What runs before all other passes where the processor has vectors."""
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.backends.kernel import Workload
+from atc.ir.expr import Call, expressions, walk
+from atc.ir.graph import DType
+from atc.ir.ops import Map, Reshape, SubView
+from atc.ir.ops.data import Concat
 from atc.pipeline.request import Request
 from atc.select.select import Selection
 
 DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 """What errors of float32 kernels are to stay under, as a part of the output's scale."""
 
-PRECISIONS = ("float32", "bf16x3", "tf32", "bf16", "int8")
+PRECISIONS = ("float32", "bf16x6", "bf16x3", "tf32", "bf16", "int8")
 """What kernels compute products in, most precise first."""
 
 _ROUNDINGS = 32  # roundings to 16 bits, or 19, one on another
 _TF32 = 2.0**-11
+_ROUNDED = {DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
+_MOVING = (Concat, Map, Reshape, SubView)
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,17 @@ def contract_of(request: Request, selection: Selection) -> Contract:
     plain = PRECISE_BOUND if precise else DEFAULT_BOUND
     name = request.policy.mode or ("high_precision" if precise else "default")
     used = {choice.candidate.kernel.precision for choice in selection.values()}
-    epsilon = max(request.policy.epsilon, _TF32 if "tf32" in used else 0.0)
+    rounded = max((_rounding(choice.workload) for choice in selection.values()), default=0.0)
+    epsilon = max(request.policy.epsilon, rounded, _TF32 if "tf32" in used else 0.0)
     bound = options.max_error or max(plain, _ROUNDINGS * epsilon)
     products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
     split = decisions.predicted_error if {"bf16x3", "bf16"} & used else None
     return Contract(name, implmode, bound, decisions.measured_error, products, split)
+
+
+def _rounding(w: Workload) -> float:
+    """Return the relative error by which a node rounds floats to 16 bits, 0 where it doesn't."""
+    made = [e.dtype for expr in expressions(w.op) for e in walk(expr) if isinstance(e, Call)]
+    if not made and not isinstance(w.op, _MOVING):
+        made = [type_.dtype for type_ in w.outputs]
+    return max((_ROUNDED.get(dtype, 0.0) for dtype in made), default=0.0)

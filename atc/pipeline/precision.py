@@ -19,6 +19,8 @@ from atc.errors import OptionError
 from atc.ir.graph import DType
 from atc.lower.context import node_name
 from atc.lower.precision import Precision, Storage, Types
+from atc.lower.value_types import Types as ModelTypes
+from atc.lower.value_types import value_types
 from atc.options.files import lines_of, read_json, read_text, wrong
 
 MODES: Mapping[str, DType | None] = {
@@ -245,9 +247,7 @@ def _types(text: str | None) -> tuple[DType | None, ...]:
 
 def node_names(model: onnx_ir.Model, listed: Names | None = None) -> frozenset[str]:
     """Return the names of all nodes, or of those that are listed."""
-    graphs = (model.graph, *model.graph.subgraphs())
-    nodes = (node for graph in graphs for node in graph)
-    return frozenset(node_name(n) for n in nodes if listed is None or listed.holds(n))
+    return frozenset(node_name(n) for n in _nodes(model) if listed is None or listed.holds(n))
 
 
 def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
@@ -255,9 +255,13 @@ def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
 
     Their operands are bfloat16 anyway (a product of two is a float32), or the mode allows it.
     """
-    graphs = (model.graph, *model.graph.subgraphs())
-    nodes = [n for graph in graphs for n in graph if n.op_type in policy.heavy | HEAVY]
-    return frozenset(node_name(n) for n in nodes if _may_multiply(policy, n))
+    heavy, own = policy.heavy | HEAVY, _own_types(model, policy)
+
+    def multiplies(node: onnx_ir.Node) -> bool:
+        return _may_multiply(policy, node) or _reads_bf16(node, own)
+
+    nodes = [n for n in _nodes(model) if n.op_type in heavy]
+    return frozenset(node_name(n) for n in nodes if multiplies(n))
 
 
 def stored_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
@@ -265,9 +269,32 @@ def stored_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
 
     They are rounded to that anyway, or the mode allows it.
     """
-    graphs = (model.graph, *model.graph.subgraphs())
-    nodes = (node for graph in graphs for node in graph)
-    return frozenset(node_name(n) for n in nodes if _may_store(policy, n))
+    own = _own_types(model, policy)
+
+    def stores(node: onnx_ir.Node) -> bool:
+        found = {own.get(value) for value in node.outputs}
+        return _may_store(policy, node) or found == {onnx_ir.DataType.BFLOAT16}
+
+    return frozenset(node_name(n) for n in _nodes(model) if stores(n))
+
+
+def _nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph
+
+
+def _own_types(model: onnx_ir.Model, policy: Policy) -> ModelTypes:
+    """Return the types of a model's values, none where it has no bfloat16 or it is widened."""
+    types = {} if policy.mode == "force_fp32" else value_types(model)
+    return types if onnx_ir.DataType.BFLOAT16 in types.values() else {}
+
+
+def _reads_bf16(node: onnx_ir.Node, types: ModelTypes) -> bool:
+    """Return whether all floats that a node reads are bfloat16."""
+    read = {types.get(value) for value in node.inputs if value is not None}
+    return onnx_ir.DataType.BFLOAT16 in read and not any(
+        t is None or t.is_floating_point() for t in read - {onnx_ir.DataType.BFLOAT16}
+    )
 
 
 def _may_store(policy: Policy, node: onnx_ir.Node) -> bool:

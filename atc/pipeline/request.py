@@ -65,7 +65,7 @@ class Decisions:
     float_nodes: frozenset[str] = frozenset()
     """Nodes for which they may not, even so."""
     float32_nodes: frozenset[str] | None = None
-    """Nodes whose products are in float32, None until the error of bf16x3 is predicted."""
+    """Nodes whose products keep the bits of float32, None until bf16x3's error is predicted."""
     predicted_error: float | None = None
     """The predicted error of products below float32, as a part of the output's scale."""
     measured_error: float | None = None
@@ -176,16 +176,18 @@ class Request:
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())
             limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
+        low = bf16_nodes(model, self.policy)
         if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
-            return replace(limits, precisions=frozenset({"float32"}))
+            own = {"float32", *["bf16"] * bool(low)}
+            return replace(limits, precisions=frozenset(own), bf16_nodes=low)
         if options.allow_hf32 and not options.max_error:
             limits = replace(limits, precisions=limits.precisions | {"tf32"})
-        low, float32 = bf16_nodes(model, self.policy), decided.float32_nodes
+        float32 = decided.float32_nodes
         if decided.bf16 and not self.policy.mode:
             low |= node_names(model) - decided.float_nodes
         return replace(
             limits, precisions=limits.precisions | ({"bf16"} if low else set()), bf16_nodes=low,
-            float_nodes=node_names(model, self.policy.keep) | (float32 or frozenset()),
+            float_nodes=node_names(model, self.policy.keep), wide_nodes=float32 or frozenset(),
             stored_nodes=stored_nodes(model, self.policy),
         )  # fmt: skip
 

@@ -50,6 +50,11 @@ from atc.runtime.load import open_network
 
 _EAGERLY = "atc runs a graph eagerly"
 
+_PRECISION = frozenset(
+    {"precision_mode", "precision_mode_v2", "op_select_implmode", "max_error", "allow_hf32"}
+)
+"""Keywords that say what products may be computed in, in the place of PyTorch's own setting."""
+
 LARGEST = 16
 """Libraries that are kept of one graph, and shapes whose library is known at once."""
 
@@ -62,7 +67,8 @@ def backend(
 
     `options` are `torch.compile`'s: keywords of `atc.compile`; `freeze`, for parameters that don't
     change any more; `dynamic`, the `(lowest, largest)` extents of libraries for ranges, or False
-    for a library for each shape. Raises OptionError.
+    for a library for each shape. Products of floats are rounded no further than
+    `torch.set_float32_matmul_precision` allows: not at all by default. Raises OptionError.
     """
     keywords = {"op_compiler_cache_mode": "enable", **(options or {})}
     limits = limits_of(keywords.pop("dynamic", "input_shape" not in keywords))
@@ -83,6 +89,18 @@ def backend(
         leave_out_checkpoints(graph)
         eager: Run = graph.forward
         return eager
+
+
+def _allowed_precision(tensors: Iterable[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what PyTorch's own setting says of products, where no option says it.
+
+    Graphs that have tensors of 16 bits aren't asked: the setting is about products of floats.
+    """
+    halves = (torch.float16, torch.bfloat16)
+    asked = options.keys() & _PRECISION or torch.get_float32_matmul_precision() != "highest"
+    if asked or any(isinstance(x, torch.Tensor) and x.dtype in halves for x in tensors):
+        return {}
+    return {"precision_mode": "must_keep_origin_dtype"}
 
 
 def _are_recorded(tensors: Iterable[torch.Tensor]) -> bool:
@@ -266,7 +284,7 @@ class _Graph:
         if len(chosen) == len(results):
             return lambda *again: tuple(r(again) for r in chosen), ranges
         module = Bound(self._graph, inputs, given, self._read.items, shapes, results)
-        options = dict(self._options)
+        options = self._options | _allowed_precision(inputs, self._options)
         with temporary_folder("dynamo") as folder:
             path, output = Path(folder, "graph.onnx"), Path(folder, "graph")
             dims = dims_of(shapes, given, ranges) if ranges else None

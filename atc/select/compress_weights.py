@@ -55,7 +55,7 @@ def _weights(state: Rewriting, node: Node) -> Array | None:
     if not isinstance(node.op, ConvBlocked | MatMul):
         return None
     x, w = (state.types[name].dtype for name in node.inputs[:2])
-    floats = x in (DType.FLOAT, DType.FLOAT16) and w is DType.FLOAT
+    floats = (x is DType.FLOAT or x.is_half) and w is DType.FLOAT
     weights = state.constant(node.inputs[1])
     return weights if floats and weights is not None and weights.size >= LEAST else None
 

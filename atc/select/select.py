@@ -41,6 +41,10 @@ Timings = Mapping[Workload, tuple[Measurement, ...]]
 """What fast-run measured; workloads with a single candidate are not in it."""
 
 
+WIDE = frozenset({"float32", "bf16x6"})
+"""Precisions of products that keep the 24 bits of floats."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The constraints on candidates.
@@ -49,21 +53,23 @@ class Limits:
     scratch; if every candidate needs more, those with least scratch are taken. `tier`: all,
     only portable kernels, or only optimized ones, if there are any. `exact_nodes` are the
     model's nodes for which `exact` always holds. `precisions`: what kernels may compute
-    products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 only for
-    `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
-    stored in bfloat16. `packed` are layouts of constants that exist anyway: kernels that read them
-    are preferred if they are nearly as fast. `weight_price`: the cycles that each byte must save
-    by which constants exceed the model's. `tensor_cores`: whether those of a GPU may be used. With
-    `host_compute` the host computes small nodes whose operands it has. `crashing` are candidates
-    that their compiler crashes on, by workload and label: others are taken, if there are any.
+    products in (`Kernel.precision`); only in float32 for `float_nodes`, of all bits of floats
+    (WIDE) for `wide_nodes`, and in bf16 only for `bf16_nodes`, unless those are None; only results
+    of `stored_nodes` may be rounded to be stored in bfloat16. `packed` are layouts of constants
+    that exist anyway: kernels that read them are preferred if they are nearly as fast.
+    `weight_price`: the cycles that each byte must save by which constants exceed the model's.
+    `tensor_cores`: whether those of a GPU may be used. With `host_compute` the host computes small
+    nodes whose operands it has. `crashing` are candidates that their compiler crashes on, by
+    workload and label: others are taken, if there are any.
     """
 
     exact: bool = False
     workspace: int | None = None
     tier: str = "all"
     exact_nodes: frozenset[str] = frozenset()
-    precisions: frozenset[str] = frozenset({"float32", "bf16x3", "int8"})
+    precisions: frozenset[str] = frozenset({"float32", "bf16x6", "bf16x3", "int8"})
     float_nodes: frozenset[str] = frozenset()
+    wide_nodes: frozenset[str] = frozenset()
     bf16_nodes: frozenset[str] | None = None
     stored_nodes: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
@@ -78,6 +84,8 @@ class Limits:
         allowed = self.precisions
         if not self.float_nodes.isdisjoint(node.origin):
             allowed &= {"float32"}
+        elif not self.wide_nodes.isdisjoint(node.origin):
+            allowed &= WIDE
         elif self.bf16_nodes is not None and self.bf16_nodes.isdisjoint(node.origin):
             allowed -= {"bf16"}
         return replace(self, exact=exact, precisions=allowed)
@@ -88,7 +96,8 @@ class Limits:
 
     def keeps(self, node: Node) -> bool:
         """Return whether a node's operands must be stored unrounded."""
-        return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
+        kept = self.float_nodes | self.wide_nodes
+        return self.of(node).exact or not kept.isdisjoint(node.origin)
 
 
 SMALL = 64
@@ -213,7 +222,7 @@ def _imprecision(c: Candidate, w: Workload, limits: Limits) -> str:
     precision = c.kernel.precision
     if precision not in limits.precisions:
         return f"computes in {precision}"
-    must_be_exact = limits.exact or (w.whole and precision == "float32")
+    must_be_exact = limits.exact or (w.whole and precision in WIDE)
     inexact = must_be_exact and not c.kernel.exact(c.params)
     return "is less accurate than the operator's definition" if inexact else ""
 

@@ -26,8 +26,8 @@ def shown_machine(
 ) -> Shown:
     """Return the machine that is asked for; `measure` measures the host and keeps what it finds.
 
-    Raises OptionError for an unknown name and where nothing can be kept, ToolchainError where
-    nothing can be measured.
+    Raises OptionError for an unknown name, and where nothing can be kept or the machine was busy,
+    ToolchainError where nothing can be measured.
     """
     if name != "host":
         if measure:
@@ -46,8 +46,13 @@ def shown_machine(
             )
         diagnostics.stage("measuring this machine")
         measured = measure_machine(known, environ)
-        keep(measured, path)
-        return Shown(measured, f"measured, kept in {path}")
+        if measured.doubt:
+            raise OptionError(
+                f"this machine is busy, so nothing is kept: {measured.doubt}", where="--measure",
+                hint="measure again while nothing else runs",
+            )  # fmt: skip
+        keep(measured.machine, path)
+        return Shown(measured.machine, f"measured, kept in {path}")
     if path is not None and path.is_file():
         return Shown(read_kept(path), f"measured, kept in {path}")
     return Shown(known, "as it is known; atc machine --measure measures it")

@@ -18,20 +18,23 @@ def rounded_bits(values: Array) -> Array:
 
 
 def in_parts(values: Array, parts: int) -> list[Array]:
-    """Return floats as the bits of one bfloat16, or of two, the lower one first."""
-    return [rounded_bits(values)] if parts == 1 else [*reversed(split(values))]
+    """Return floats as the bits of one bfloat16, or of two or three, the lowest first."""
+    return [rounded_bits(values)] if parts == 1 else [*reversed(split(values, parts))]
 
 
-def split(values: Array) -> tuple[Array, Array]:
-    """Return floats as bits of two bfloat16 each, whose sum has 16 to 17 significant bits.
+def split(values: Array, parts: int = 2) -> tuple[Array, ...]:
+    """Return floats as bits of several bfloat16 each, the largest first.
 
-    Halves round away from zero; what would become an infinity is cut off instead.
+    The sum of two has 16 to 17 significant bits, that of three all 24. Halves round away from zero;
+    what would become an infinity is cut off instead.
     """
-    x = np.ascontiguousarray(values, np.float32)
-    upper = _upper(x)
-    with np.errstate(invalid="ignore"):
-        left = np.where(np.isinf(x), np.float32(0), x - upper.view(np.float32))
-    return _bits(upper), _bits(_upper(left))
+    left, found = np.ascontiguousarray(values, np.float32), []
+    for _ in range(parts):
+        upper = _upper(left)
+        found.append(_bits(upper))
+        with np.errstate(invalid="ignore"):
+            left = np.where(np.isinf(left), np.float32(0), left - upper.view(np.float32))
+    return tuple(found)
 
 
 def _upper(x: Array) -> Array:

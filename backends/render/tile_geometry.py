@@ -214,7 +214,7 @@ def _cut_columns(axis: Axis, width: int, multiple: int) -> tuple[Columns, ...]:
 def tile_rows(g: Geometry, pixels: int) -> int:
     """Return the rows of a tile: more than one where the rows are short."""
     low, high = g.rows.interior
-    return max(1, min(pixels // g.cols.out, high - low))
+    return int(max(1, min(pixels // g.cols.out, high - low)))
 
 
 def unroll(steps: int, wanted: int) -> int:

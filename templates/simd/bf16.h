@@ -47,7 +47,7 @@ static inline vf32 v_dot_pairs_acc(vf32 acc, vf32 a, vf32 b) {
 #endif
 }
 
-/* --- Numbers as the sum of two bfloat16: 16 to 17 significant bits (bf16x3) --- */
+/* --- Numbers as the sum of two bfloat16, 16 to 17 significant bits (bf16x3), or of three (bf16x6) --- */
 
 /* x rounded to bfloat16, halves away from zero, in the upper bits of each lane: denormals are kept
  * (integer arithmetic knows none), and what would round to an infinity is cut off instead. */
@@ -91,6 +91,43 @@ static inline void v_store_split(void *high, void *low, vf32 x) {
   v_split(x, &upper, &left);
   _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16)));
   _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(_mm512_srli_epi32(left, 16)));
+}
+/* x = upper + middle + lower, likewise: all 24 bits of numbers from 2^-103 on. */
+static inline void v_split_three(vf32 x, vi32 *upper, vi32 *middle, vi32 *lower) {
+  enum { INFINITIES = 0x18 };
+  const vmask finite = v_mask_not(_mm512_fpclass_ps_mask(x, INFINITIES));
+  *upper = v_upper_bf16(x);
+  const vf32 left = _mm512_maskz_sub_ps(finite, x, v_cast_f32(*upper));
+  *middle = v_upper_bf16(left);
+  *lower = v_i32_and(v_cast_i32(v_sub(left, v_cast_f32(*middle))), v_i32_set1(-0x10000));
+}
+/* As v_split_pairs, v_split_in_order and v_store_split. */
+static inline void v_split_three_pairs(vf32 a, vf32 b, vf32 *high, vf32 *middle, vf32 *low) {
+  vi32 upper_a, upper_b, middle_a, middle_b, lower_a, lower_b;
+  v_split_three(a, &upper_a, &middle_a, &lower_a);
+  v_split_three(b, &upper_b, &middle_b, &lower_b);
+  *high = v_cast_f32(v_i32_or(_mm512_srli_epi32(upper_a, 16), upper_b));
+  *middle = v_cast_f32(v_i32_or(_mm512_srli_epi32(middle_a, 16), middle_b));
+  *low = v_cast_f32(v_i32_or(_mm512_srli_epi32(lower_a, 16), lower_b));
+}
+static inline void v_split_three_in_order(vf32 a, vf32 b, vf32 *high, vf32 *middle, vf32 *low) {
+  static const uint16_t order[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                     23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                     45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const vi32 seconds = _mm512_loadu_si512(order);
+  vi32 upper_a, upper_b, middle_a, middle_b, lower_a, lower_b;
+  v_split_three(a, &upper_a, &middle_a, &lower_a);
+  v_split_three(b, &upper_b, &middle_b, &lower_b);
+  *high = v_cast_f32(_mm512_permutex2var_epi16(upper_a, seconds, upper_b));
+  *middle = v_cast_f32(_mm512_permutex2var_epi16(middle_a, seconds, middle_b));
+  *low = v_cast_f32(_mm512_permutex2var_epi16(lower_a, seconds, lower_b));
+}
+static inline void v_store_split_three(void *high, void *mid, void *low, vf32 x) {
+  vi32 upper, middle, lower;
+  v_split_three(x, &upper, &middle, &lower);
+  _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16)));
+  _mm256_storeu_si256((__m256i *)mid, _mm512_cvtepi32_epi16(_mm512_srli_epi32(middle, 16)));
+  _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(_mm512_srli_epi32(lower, 16)));
 }
 /* 16 bfloat16 as floats. */
 static inline vf32 v_load_part(const void *p) { return v_load_bf16((const uint16_t *)p); }

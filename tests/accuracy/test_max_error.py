@@ -59,6 +59,27 @@ def test_a_library_states_its_precision_and_keeps_it(
     assert line.endswith(f"the bound of {float(stated['error_bound']):g} is kept")
 
 
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_a_model_of_16_bits_rounds_as_it_says_itself(
+    dtype: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = np.random.default_rng(0).standard_normal((32, 32))
+    x, y = (helper.make_tensor_value_info(n, dtype, [4, 32]) for n in "xy")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Tanh", ["p"], ["y"])],
+        "g", [x], [y], [helper.make_tensor("w", dtype, weights.shape, weights.ravel())],
+    )  # fmt: skip
+    model, opsets = tmp_path / "net.onnx", [helper.make_opsetid("", 18)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), model)
+    done = atc.compile(model, tmp_path / "net")
+    bound = 32 * (2**-11 if dtype == TensorProto.FLOAT16 else 2**-8)
+    assert float(said(done)["error_bound"]) == pytest.approx(bound, rel=1e-2)
+    library = f"--library={tmp_path / 'net'}"
+    assert main(["verify", f"--model={model}", library, "--float64"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("is kept")
+    assert main(["verify", f"--model={model}", library]) == 0
+
+
 def test_a_bound_that_is_not_kept_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,15 @@
 """Modules behind torch.compile: our backend beside eager PyTorch and Inductor.
 
 usage: python tests/benchmarks/torch_compile.py [NAME...] [--rounds=N] [--side=PIXELS]
+                                           [--precision=highest|high|medium]
 
 Needs torch, onnxscript, torchvision, timm and transformers; the modules are those of
 architectures.py with random weights, on one core and one thread, under torch.no_grad(). Each runs
 eagerly, by Inductor, by Inductor with frozen parameters, and by our backend with and without
 `freeze`; they alternate, and seconds of CPU are counted. Prints the medians, the ratio of the
 fastest other one to our frozen one, the largest difference from eager as a part of the largest
-result, and the seconds of CPU that compiling took. With --side images are so many pixels wide.
+result, and the seconds of CPU that compiling took. With --side images are so many pixels wide;
+--precision is what torch.set_float32_matmul_precision is told.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--side", type=int, default=0)
+    parser.add_argument("--precision", choices=("highest", "high", "medium"), default="highest")
     given = parser.parse_args(argv)
+    torch.set_float32_matmul_precision(given.precision)
     chosen = [*map(named, given.names)] or [*ARCHITECTURES]
     if given.side:
         chosen = [replace(a, shape=(1, 3, given.side, given.side)) if a.kind == "images" else a

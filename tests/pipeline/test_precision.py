@@ -25,6 +25,7 @@ from atc.pipeline.precision import (
     exact_nodes,
     read_operator_modes,
     read_policy,
+    stored_nodes,
 )
 from support import Runner, compile_models
 
@@ -204,6 +205,45 @@ def test_mixed_bfloat16_allows_products(
 ) -> None:
     policy = policy_of("allow_mix_precision_bf16", option, text, tmp_path)
     assert bf16_nodes(net(), policy) & {"product", "soft", "scaled"} == expected
+
+
+def halved(dtype: int, to: int) -> onnx_ir.Model:
+    """Return a model of one type whose second product is of another: x W V, and the same of y."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], "own"),
+        helper.make_node("Relu", ["p"], ["r"], "relu"),
+        helper.make_node("Cast", ["r"], ["c"], "cast", to=to),
+        helper.make_node("MatMul", ["c", "v"], ["y"], "other"),
+    ]
+    info = helper.make_tensor_value_info
+    weights = [
+        helper.make_tensor("w", dtype, W.shape, W.ravel()),
+        helper.make_tensor("v", to, (4, 4), np.eye(4).ravel()),
+    ]
+    graph = helper.make_graph(
+        nodes, "net", [info("x", dtype, X.shape)], [info("y", to, (3, 4))], weights
+    )
+    return onnx_ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to", "mode", "multiplied", "stored"),
+    [
+        (TensorProto.BFLOAT16, TensorProto.FLOAT, "", {"own"}, {"own", "relu"}),
+        (TensorProto.FLOAT, TensorProto.BFLOAT16, "", {"other"}, {"cast", "other"}),
+        (TensorProto.BFLOAT16, TensorProto.FLOAT, "must_keep_origin_dtype", {"own"},
+         {"own", "relu"}),
+        (TensorProto.BFLOAT16, TensorProto.FLOAT, "force_fp32", set(), set()),
+        (TensorProto.FLOAT16, TensorProto.FLOAT, "", set(), set()),
+    ],
+    ids=["first", "second", "kept", "widened", "float16"],
+)  # fmt: skip
+def test_a_model_of_bfloat16_is_multiplied_and_stored_so(
+    dtype: int, to: int, mode: str, multiplied: set[str], stored: set[str]
+) -> None:
+    model, policy = halved(dtype, to), read_policy(mode, None, None, None)
+    assert bf16_nodes(model, policy) == multiplied
+    assert stored_nodes(model, policy) == stored
 
 
 def test_the_new_spellings_are_modes() -> None:

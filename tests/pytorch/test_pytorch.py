@@ -73,6 +73,55 @@ def test_compiled_calls_are_the_eager_ones(options: Any) -> None:
         torch.testing.assert_close(found, module(batch).detach(), rtol=1e-5, atol=1e-6)
 
 
+def precision_modes(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Return a list that gets what each library's products may be computed in."""
+    given: list[str | None] = []
+
+    def compiling(*files: Any, **keywords: Any) -> Any:
+        given.append(keywords.get("precision_mode"))
+        return atc.compile(*files, **keywords)
+
+    monkeypatch.setattr("atc.pytorch.dynamo.compile_file", compiling)
+    return given
+
+
+@pytest.fixture
+def matmul_precision() -> Iterator[Callable[[str], None]]:
+    """Yield what sets PyTorch's precision of products, until the test's end."""
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_products_are_rounded_where_pytorch_allows_it(
+    monkeypatch: pytest.MonkeyPatch, matmul_precision: Callable[[str], None]
+) -> None:
+    given = precision_modes(monkeypatch)
+    run, x = torch.compile(torch.nn.Linear(8, 3), backend=backend), torch.ones(2, 8)
+    for setting in ("highest", "high", "highest"):
+        matmul_precision(setting)
+        silently(run, x)
+    assert given == ["must_keep_origin_dtype", None]  # the first library serves again
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "expected"),
+    [
+        ({"precision_mode": "force_fp16"}, torch.float32, "force_fp16"),
+        ({"max_error": 1e-3}, torch.float32, None),
+        ({}, torch.bfloat16, None),
+    ],
+    ids=["a mode", "an error", "halves"],
+)
+def test_options_and_halves_say_themselves_what_is_rounded(
+    options: dict[str, Any], dtype: Any, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = precision_modes(monkeypatch)
+    run = torch.compile(torch.nn.Linear(8, 3).to(dtype), backend=backend, options=options)
+    silently(run, torch.ones(2, 8, dtype=dtype))
+    assert given == [expected]
+
+
 @pytest.mark.parametrize(
     "change", ["in place", *(pytest.param(c, marks=pytest.mark.slow) for c in ("by data", "anew"))]
 )

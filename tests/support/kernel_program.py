@@ -32,6 +32,8 @@ from atc.templates import render, verbatim
 from support import static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
+LEFT_BYTE = 0x4B
+"""What memory holds that a kernel may write: a large number in all types, as others leave there."""
 VECTOR_TARGETS = (
     "x86-64-avx2", "x86-64-avx512", "aarch64-neon", "armv7-neon", "wasm32-simd128", "riscv64-rvv",
 )  # fmt: skip
@@ -110,13 +112,13 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
 
 def _all_partitions(source: KernelSource, arguments: str) -> str:
     """Return the C that calls a kernel, or all its partitions in all phases, in their order."""
-    work_split = source.work_split
+    work_split, table = source.work_split, [source.table] if source.dims else []
     counts = {"phase": work_split.phases, "partition": work_split.partitions}
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "
         for name, count in counts.items() if count > 1
     )  # fmt: skip
-    return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names))});"
+    return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names, *table))});"
 
 
 class _Memory:
@@ -131,7 +133,7 @@ class _Memory:
         return self._add(np.ascontiguousarray(array).tobytes())
 
     def free(self, size: int) -> int:
-        at = self._add(bytes([FENCE_BYTE]) * size)
+        at = self._add(bytes([LEFT_BYTE]) * size)
         self.writable.append((at, size))
         return at
 

@@ -14,6 +14,7 @@ from atc.backends.targets import get_target
 from atc.cli.main import main
 from atc.errors import OptionError, ToolchainError
 from atc.fast_run import machine as measuring
+from atc.fast_run.machine import Measured, doubt
 from atc.options.environment import ConfigEnvironment
 from atc.options.machine import keep, kept_path
 from atc.options.options import Options, make_options
@@ -83,7 +84,7 @@ def test_measuring_keeps_what_it_finds(
 ) -> None:
     monkeypatch.setenv("ATC_CONFIG", str(tmp_path / "atc.cfg"))
     (tmp_path / "atc.cfg").write_text("")
-    monkeypatch.setattr("atc.tools.machine.measure_machine", lambda known, environ: OWN)
+    monkeypatch.setattr("atc.tools.machine.measure_machine", lambda known, environ: Measured(OWN))
     assert main(["machine", "--measure"]) == 0
     assert "machine         own, measured, kept in" in capsys.readouterr().out
     assert main(["machine", "--json"]) == 0
@@ -105,6 +106,33 @@ def test_nothing_is_kept_where_nothing_could_be_measured(
         shown_machine("zen3", True, {}, Diagnostics())
 
 
+def test_nothing_is_kept_of_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATC_CONFIG", str(tmp_path / "atc.cfg"))
+    (tmp_path / "atc.cfg").write_text("")
+    busy = Measured(OWN, "other programs had the core for 40% of the time")
+    monkeypatch.setattr("atc.tools.machine.measure_machine", lambda known, environ: busy)
+    assert main(["machine", "--measure"]) != 0
+    lines = capsys.readouterr().err.strip().splitlines()
+    (line,) = (line for line in lines if "busy" in line)
+    assert "--measure" in line
+    assert "40%" in line
+    assert "measure again while nothing else runs" in line
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_measurements_that_differ_are_doubted() -> None:
+    l2 = replace(OWN.l2, rate=OWN.l2.rate * 0.7)
+    assert doubt(OWN, OWN, 0.98) == ""
+    assert doubt(OWN, replace(OWN, memory=OWN.memory * 1.2), 0.98) == ""
+    assert "memory" in doubt(OWN, replace(OWN, memory=OWN.memory * 0.6), 0.98)
+    assert "memory" in doubt(replace(OWN, memory=OWN.memory * 0.6), OWN, 0.98)
+    assert "L2 cache per cycle" in doubt(OWN, replace(OWN, l2=l2), 0.98)
+    assert "multiply-adds" in doubt(OWN, replace(OWN, fmas=OWN.fmas + 0.5 + OWN.fmas), 0.98)
+    assert "had the core for 40%" in doubt(OWN, OWN, 0.6)
+
+
 def test_the_table_says_what_there_is() -> None:
     text = machine_text(shown_machine("cortex_a72", False, {}, Diagnostics()))
     assert "2 per cycle on vectors of 16 bytes, 3 cycles each" in text
@@ -121,7 +149,8 @@ def test_this_machine_can_be_measured() -> None:
     sizes = [k << 10 for k in (8, 16, 32, 512, 4096, 32768)]
     environ = {"PATH": "/usr/bin:/bin"}
     found = measuring.measure_machine(MACHINES["zen3"], environ, sizes, seconds=0.005)
-    assert found.measured
-    assert 1 <= found.fmas <= 8
-    assert 1 <= found.fma_latency <= 10
-    assert found.l1.rate > found.memory
+    machine = found.machine
+    assert machine.measured
+    assert 1 <= machine.fmas <= 8
+    assert 1 <= machine.fma_latency <= 10
+    assert machine.l1.rate > machine.memory

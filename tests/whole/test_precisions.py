@@ -234,7 +234,18 @@ def test_a_policy_of_nodes_goes_by_their_origin() -> None:
     found = [c.candidate.kernel.precision for c in selection.values()]
     assert found == ["float32", "bf16"]
     reasons = {reason for c in selection.values() for _, reason in c.excluded}
-    assert reasons == {"computes in bf16x3", "computes in bf16"}
+    assert reasons == {"computes in bf16x6", "computes in bf16x3", "computes in bf16"}
+
+
+def test_nodes_that_keep_all_bits_are_multiplied_in_float32_or_six_products() -> None:
+    graph = run_passes(compile_graph(two_products()), width=16)
+    for limits, wanted in (
+        (Limits(wide_nodes=frozenset({"first"})), ["bf16x6", "bf16x3"]),
+        (Limits(float_nodes=frozenset({"first"})), ["float32", "bf16x3"]),
+        (Limits(exact=True), ["float32", "float32"]),
+    ):
+        selection = select(graph, get_target(AMX), limits=limits)
+        assert [c.candidate.kernel.precision for c in selection.values()] == wanted
 
 
 @pytest.mark.slow

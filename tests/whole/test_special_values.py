@@ -15,7 +15,7 @@ from kernel_program import Call, run_calls, vector_target
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
+from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit, MatMulAmxWhole
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
 from atc.backends.cpu.matmul.packed_int8 import MatMulFixedPointTile
 from atc.backends.cpu.matmul.winograd import (
@@ -157,7 +157,11 @@ INNER_PRODUCT = (
     "Winograd's inner product makes NaN of all results of a row with an infinity (a column, where "
     "rows are constant), and loses digits of rows below 2^-126."
 )
-FIXED_POINT = "Products in fixed point make NaN of all results of a row with an infinity."
+FIXED_POINT = (
+    "Products in fixed point make NaN of all results of a row with an infinity; those of packed "
+    "weights in AMX's tiles NaN or infinities, where they round to bfloat16 also of a row with a "
+    "number above 3.3895e38."
+)
 MODES = (
     "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
     "90112 in bfloat16."
@@ -308,10 +312,11 @@ def test_what_precision_modes_make_of_large_values(
 PRODUCTS = {
     "flushed": "Denormal operands, products and sums count as zero, whatever the processor's mode "
     "is.",
-    "small": "In bf16x3 numbers below 2^-110 lose bits, as their lower halves are denormals.",
-    "special": "NaN stays NaN and an infinity an infinity; in bf16x3 what overflows only when it "
-    "is rounded stays finite, too: rows of results with NaN or an infinity are summed once more in "
-    "float32.",
+    "small": "In bf16x3 numbers below 2^-110 lose bits, as their lower halves are denormals, in "
+    "bf16x6 those below 2^-103.",
+    "special": "NaN stays NaN and an infinity an infinity; in bf16x3 and bf16x6 what overflows "
+    "only when it is rounded stays finite, too: rows of results with NaN or an infinity are summed "
+    "once more in float32.",
     "large": "In bf16 an operand that rounds past 3.3895e38 is an infinity.",
 }
 
@@ -333,7 +338,7 @@ def products(kernel: AnyKernel, a: Array, factor: float) -> Array:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmx(), MatMulBf16()],
+@pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmxWhole(), MatMulAmx(), MatMulBf16()],
                          ids=lambda k: k.name)  # fmt: skip
 def test_products_of_bfloat16(kernel: AnyKernel) -> None:
     """The sentences PRODUCTS."""
@@ -341,12 +346,39 @@ def test_products_of_bfloat16(kernel: AnyKernel) -> None:
     got = products(kernel, a, 2**-60)
     np.testing.assert_array_equal(got[:4], [0, 0, 0, 2**-60])
     np.testing.assert_array_equal(got[4:7], [INF, -INF, NAN])
-    split = kernel.precision == "bf16x3"
+    split = kernel.precision != "bf16"
     np.testing.assert_allclose(got[7], 3.399e38 * 2**-60 if split else INF, rtol=2**-16)
     if split:
-        scales = np.array([2.0**-100, 2.0**-118], np.float32)
-        more = products(kernel, scales * np.float32(1 + 2**-12), 1)
-        np.testing.assert_array_equal(more, scales * np.array([1 + 2**-12, 1], np.float32))
+        known = {"bf16x3": (2**-12, [-100, -118]), "bf16x6": (2**-23, [-90, -110])}
+        bit, exponents = known[kernel.precision]
+        powers = np.float32(2) ** np.array(exponents, np.float32)
+        more = products(kernel, powers * np.float32(1 + bit), 1)
+        np.testing.assert_array_equal(more, powers * np.array([1 + bit, 1], np.float32))
+
+
+HALVES = (
+    "Sums, differences, products and quotients of two numbers in float16 are rounded to the "
+    "nearest float16, whether an instruction computes them in float16 (AVX512_FP16, FEAT_FP16) or "
+    "they are rounded from float32, which has more than twice as many bits. A quotient by a "
+    "constant is a product where that has been found to give the same for all 65,536 numbers."
+)
+
+
+@pytest.mark.parametrize("tier", ["c99", "host"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_arithmetic_of_float16_is_rounded_once(op: str, tier: str) -> None:
+    """The sentence HALVES: against float64, which rounds no sum or product of two float16."""
+    a = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    b = np.random.default_rng(0).permutation(a)
+    function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op]
+    divisors = [np.float16(c) for c in (3, 1.4140625, -8)] if op == "Div" else []
+    models = [node_model(op, [a, b]), *(node_model(op, [a, c], constant=[1]) for c in divisors)]
+    runs = compile_models(models, tier)
+    for run, given, second in zip(runs, ([a, b], *[[a]] * 3), (b, *divisors), strict=False):
+        (y,) = run(given)
+        with np.errstate(all="ignore"):
+            exact = function(a.astype(np.float64), np.float64(second)).astype(np.float16)
+        np.testing.assert_array_equal(y, exact)
 
 
 def test_the_page_says_just_that() -> None:
@@ -356,5 +388,5 @@ def test_the_page_says_just_that() -> None:
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
-        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, *PRODUCTS.values(),
+        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, HALVES, *PRODUCTS.values(),
     }  # fmt: skip

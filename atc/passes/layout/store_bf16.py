@@ -216,15 +216,9 @@ class State:
         total = 0.0 if moves(self.makers[name]) else saved - slower
         for node in self.readers[name]:
             if not moves(node):
-                total += saved - (0 if self._as_stored(node, name, types) else slower)
+                own = name in _multiplied(node)  # whose cost counts widening, if any
+                total += saved - (0 if own else slower)
         return total
-
-    def _as_stored(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
-        """Return whether a node multiplies a value as stored, or its own cost counts widening."""
-        if name not in _multiplied(node):
-            return False
-        kernel_cost = self._kernel_cost(node, types)
-        return self.half is DType.FLOAT16 or kernel_cost is not None and kernel_cost.bf16
 
     def _kernel_cost(self, node: Node, types: Mapping[str, TensorType]) -> KernelCost | None:
         inputs = tuple(types[n] if n else None for n in node.inputs)

@@ -8,7 +8,7 @@ and meet the values. In bf16x3 a row of a block that isn't finite is summed once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from atc.backends.cpu.amx.cost import PRODUCT
@@ -17,10 +17,11 @@ from atc.backends.cpu.amx.matmul import (
     PAIRS,
     ROW_END,
     SIDE,
+    SPLIT_PAIRS,
     STEP,
     panel_cycles,
-    step_orders,
 )
+from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import (
     EXPONENTIAL,
@@ -103,6 +104,7 @@ class AttentionAmx(AttentionKernel[Params]):
     def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Return the steps, how all operands are read, and both epilogues."""
         op, steps = w.op, in_steps(w.op, self.planes)
+        e = SPLIT_PAIRS if self.planes == 2 else PAIRS
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         score = EpilogueFunctions(op.scores, outer, 3, "score")
@@ -113,8 +115,7 @@ class AttentionAmx(AttentionKernel[Params]):
         y = address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"])
         return {
             "op": op, "batch": batch, "steps": steps, "planes": self.planes,
-            "e": replace(PAIRS, planes=self.planes), "modes": MODES,
-            "order": step_orders(self.planes, 0)[2], "q": q, "k": k, "v": v,
+            "e": e, "modes": MODES, "order": step_orders(e.terms, 0)[2], "q": q, "k": k, "v": v,
             "epilogues": [*_functions(score, key_panels), *_functions(result, value_panels)],
             "scored": [_scored(score, p) for p in key_panels],
             "finished": [_finished(result, p) for p in value_panels],

@@ -2,8 +2,9 @@
 
 A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed over the channels and
 taps; while the next one is, the pixels of the last go through the epilogue. Floats are multiplied
-as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part); there
-a pixel whose sums are not finite is summed once more in float.
+as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part) or of
+three (bf16x6: six of the nine products); there a pixel whose sums are not finite is summed once
+more in float.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ from atc.backends.kernel import (
 )
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
+from atc.backends.render.opening import OpensExtents
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.target import Target
+from atc.dims import opened
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -151,6 +154,7 @@ class ConvTiles(
     TiledConv[TilesParams, Cut],
     Splittable[ConvBlocked, TilesParams],
     PacksActivations[ConvBlocked, TilesParams],
+    OpensExtents[ConvBlocked, TilesParams],
 ):
     """The common part of convolutions on tiles."""
 
@@ -277,6 +281,19 @@ class ConvTiles(
         c = self.cut(w, params)
         return c.own + params.partitions * 2 * 4 * TILE
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], TilesParams]:
+        """Open the channels that are summed: the loop around a step's products."""
+        x, weights = w.input(0), w.input(1)
+        if w.op.group != 1:
+            return w, params
+        c = opened(weights.shape[1], "c")
+        blocks = -(-c // x.shape[-1])
+        x = replace(x, shape=(x.shape[0], blocks, *x.shape[2:]))
+        weights = replace(weights, shape=(weights.shape[0], c, *weights.shape[2:]))
+        return replace(w, inputs=(x, weights, *w.inputs[2:])), params
+
     def values(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> dict[str, object]:
@@ -287,8 +304,8 @@ class ConvTiles(
         epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes)
         shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
         return {
-            **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts == 2,
-            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
+            **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,
+            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": int(c.g.ic) % c.channels,
             "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
             "result_size": w.outputs[0].dtype.itemsize, "partitions": params.partitions,
         }  # fmt: skip
@@ -321,6 +338,14 @@ class ConvTilesBf16x3(ConvTiles):
     parts = 2
 
 
+class ConvTilesBf16x6(ConvTiles):
+    """Products of numbers of 24 bits, each as six of bfloat16."""
+
+    name = "conv_amx_bf16x6"
+    precision = "bf16x6"
+    parts = 3
+
+
 class ConvTilesBytes(ConvTiles):
     """Exact INT32 sums of u8 x s8 or s8 x s8."""
 
@@ -329,4 +354,4 @@ class ConvTilesBytes(ConvTiles):
     sums = DType.INT32
 
 
-KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())
+KERNELS = (ConvTilesBf16x3(), ConvTilesBf16x6(), ConvTilesBf16(), ConvTilesBytes())

@@ -22,8 +22,8 @@ SPILLED = 4.0
 """Bytes per cycle of an operand beyond that cache that is read in short pieces."""
 FINISHED, MOVED = 5.0, 20.0
 """Cycles of a vector of results from sums to y, and bytes per cycle that this reads and writes."""
-ROUNDED, SPLIT = 3.0, 14.0
-"""Cycles to make pairs of two vectors, and upper and lower parts of them."""
+SPLIT = {1: 3.0, 2: 14.0, 3: 22.0}
+"""Cycles to make bfloat16 of two vectors, by the parts that numbers are split into."""
 
 COMPARED = 0.8
 """What estimates are multiplied by. Those of kernels in vectors count on caches that deliver at
@@ -39,8 +39,8 @@ def end_cycles(w: Workload) -> float:
 
 
 def splitting(parts: int) -> float:
-    """Return the cycles to round two vectors of numbers, or to split them, by the `parts`."""
-    return SPLIT if parts == 2 else ROUNDED
+    """Return the cycles to round two vectors of numbers, or to split them into `parts`."""
+    return SPLIT[parts]
 
 
 def is_small(machine: Machine, size: int) -> bool:

@@ -5,8 +5,9 @@ them: so many taps lie one after the other, and a step of a product sums 64 byte
 tile are as many bytes apart as results are pixels; where those are fewer than 64, they overlap, and
 nothing is copied once per tap. Results are cut into tiles across the ends of their rows.
 
-Floats are multiplied as bfloat16, or as sums of two (bf16x3); pixels whose sums are not finite are
-summed once more in float, as a step also meets what is beside the window, times zero.
+Floats are multiplied as bfloat16, or as sums of two (bf16x3) or three (bf16x6); pixels whose sums
+are not finite are summed once more in float, as a step also meets what is beside the window, times
+zero.
 """
 
 from __future__ import annotations
@@ -131,6 +132,14 @@ class FirstTilesBf16x3(FirstTiles):
     parts = 2
 
 
+class FirstTilesBf16x6(FirstTiles):
+    """Products of numbers of 24 bits, each as six of bfloat16."""
+
+    name = "conv_amx_first_bf16x6"
+    precision = "bf16x6"
+    parts = 3
+
+
 class FirstTilesBytes(FirstTiles):
     """Exact INT32 sums of u8 x s8 or s8 x s8."""
 
@@ -139,4 +148,4 @@ class FirstTilesBytes(FirstTiles):
     size = 1
 
 
-KERNELS = (FirstTilesBf16x3(), FirstTilesBf16(), FirstTilesBytes())
+KERNELS = (FirstTilesBf16x3(), FirstTilesBf16x6(), FirstTilesBf16(), FirstTilesBytes())

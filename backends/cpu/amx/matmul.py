@@ -1,10 +1,10 @@
-"""MatMul in AMX's tiles: bf16, or bf16x3, three products of numbers split into two bfloat16.
+"""MatMul in AMX's tiles: bf16, or of numbers split into several bfloat16 (bf16x3, bf16x6).
 
 A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs,
-B when compiling where it is constant. bf16x3 leaves out the product of both lower parts and sums
-the small products first; where a result isn't finite, its row is recomputed in plain float, for
-parts of an infinity times parts of a number make NaN. A block's epilogue waits until the next
-block's products run beside it.
+B when compiling where it is constant. Three of the four products of two parts are summed, and six
+of the nine of three (amx.products); where a result isn't finite, its row is recomputed in plain
+float, for parts of an infinity times parts of a number make NaN. A block's epilogue waits until the
+next block's products run beside it.
 
 Blocks, order and prefetch as measured on Sapphire Rapids.
 """
@@ -29,6 +29,8 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
+from atc.backends.cpu.amx.products import PRODUCTS
+from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD, largest_divisor, row_blocks
 from atc.backends.cpu.matmul.operands import (
     batch_base,
@@ -43,6 +45,7 @@ from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.target import Target
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
@@ -50,7 +53,7 @@ from atc.ir.view import dense
 SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
-"""The depth above which it is blocked in bf16x3, and the largest block."""
+"""The depth above which it is blocked where numbers are split, and the largest block."""
 LINE = 64
 """Bytes of a cache line, and of a row of a tile."""
 TRANSPOSED, GATHERED = 64.0, 300.0
@@ -77,6 +80,13 @@ class Elements:
     load: str
     """What reads a vector of sums."""
     planes: int = 1
+    terms: tuple[tuple[int, int], ...] = ((0, 0),)
+    """Which part of A meets which of B, in the order of a step."""
+
+    @property
+    def b_planes(self) -> int:
+        """Parts of a number of B."""
+        return 1 + max(b for _, b in self.terms)
 
     @property
     def line(self) -> int:
@@ -91,13 +101,15 @@ class Elements:
     @property
     def step(self) -> int:
         """Elements of a panel of B for a step."""
-        return SIDE * self.row
+        return SIDE * self.line * self.b_planes
 
 
 PAIRS = Elements("float", "float", "float", 4, STEP, "TILE_DOT_BF16", "v_load")
 """Numbers rounded to bfloat16."""
-SPLIT_PAIRS = replace(PAIRS, planes=2)
+SPLIT_PAIRS = replace(PAIRS, planes=2, terms=PRODUCTS[2])
 """Numbers split into two, for three products."""
+WHOLE_PAIRS = replace(PAIRS, planes=3, terms=PRODUCTS[3])
+"""Numbers split into three, for six products."""
 
 
 class TiledMatMul(Kernel[MatMul]):
@@ -132,12 +144,14 @@ class TiledMatMul(Kernel[MatMul]):
         outer = tuple(v for v, _ in batch)
         text = self.text(w, outer)
         bk, bn = op.b_view.strides[-2:]
-        lines = -(-e.step // e.line // shape.largest)
+        lines, shared = -(-e.step // e.line // shape.largest), shape.largest > 1
+        panel = f"split_panel(all_b + g * {SIDE * bn}, split_b, "
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
-            "orders": step_orders(e.planes, lines), "lines": lines,
-            "ahead": STREAM_AHEAD // e.size if shape.largest == 1 else 0,
-            "each": -(-SIDE // shape.deep),
+            "orders": step_orders(e.terms, lines), "lines": lines, "shared": shared,
+            "asked": 0 if shared else STREAM_AHEAD // e.size, "each": -(-SIDE // shape.deep),
+            "exact": e.planes > 1, "first_panel": 0, "last_panel": shape.panels, "room": "scratch",
+            "place_panel": panel + f"{op.n} - g * {SIDE} < {SIDE} ? {op.n} - g * {SIDE} : {SIDE})",
             "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),
             "a_type": w.input(0).dtype.c, "y_type": w.outputs[0].dtype.c,
             "a_base": batch_base(op.a_view, outer),
@@ -151,7 +165,7 @@ class TiledMatMul(Kernel[MatMul]):
         """Cycles of products, placing both operands, epilogues, and waiting for memory."""
         op, e, mode, shape = w.op, self.elements, read_mode(w), self.shape(w, target)
         blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
-        step = {1: 4, 2: 12}[e.planes] * PRODUCT + SIDE * LINE * e.planes / REACHED
+        step = step_cycles(e)
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         if mode == "packed":
             packed = shape.packed * e.size
@@ -188,7 +202,7 @@ class MatMulAmx(TiledMatMul):
     def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
         """Functions know both operands where rows may be recomputed."""
         operands = (("const float *", "all_a"), ("const float *", "all_b"))
-        own = operands if self.elements.planes == 2 else ()
+        own = operands if self.elements.planes > 1 else ()
         return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, own)
 
     def placing(self, op: MatMul) -> float:
@@ -203,6 +217,19 @@ class MatMulAmxSplit(MatMulAmx):
     name = "matmul_amx_bf16x3"
     precision = "bf16x3"
     elements = SPLIT_PAIRS
+
+
+class MatMulAmxWhole(MatMulAmx):
+    """float MatMul in tiles, six products of split parts."""
+
+    name = "matmul_amx_bf16x6"
+    precision = "bf16x6"
+    elements = WHOLE_PAIRS
+
+
+def step_cycles(e: Elements) -> float:
+    """Return the cycles of a step of 32 x 32 results."""
+    return 4 * len(e.terms) * PRODUCT + SIDE * LINE * e.planes / REACHED
 
 
 def panel_cycles(mode: str, planes: int) -> float:
@@ -222,7 +249,13 @@ class RowBlock:
     @property
     def padded(self) -> int:
         """Rows with those that fill the last tile."""
-        return -(-self.rows // 16) * 16
+        unit = SIDE if self.open else 16
+        return -(-self.rows // unit) * unit
+
+    @property
+    def most(self) -> int:
+        """The most rows with those that fill the last tile."""
+        return max_value(self.padded)
 
     @property
     def whole(self) -> int:
@@ -231,8 +264,20 @@ class RowBlock:
 
     @property
     def single(self) -> int:
-        """Whether the last block is one tile."""
-        return int(0 < self.rows % SIDE <= 16)
+        """Whether the last block is known to be one tile."""
+        return 0 if self.open else int(0 < self.rows % SIDE <= 16)
+
+    @property
+    def open(self) -> bool:
+        """Whether only the run counts its rows."""
+        return is_dynamic(self.rows)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Tiles of its blocks of 32 rows: 1 of the last one where that is single, 2 of others."""
+        if self.open:
+            return (1, 2)
+        return (*[2] * (self.whole > 0), *[1] * self.single)
 
 
 @dataclass(frozen=True)
@@ -253,9 +298,14 @@ class Shape:
     """What packed B begins with, before its tiles."""
 
     @property
+    def kinds(self) -> set[int]:
+        """Tiles of blocks of rows: 2, 1 or both."""
+        return {kind for block in self.blocks for kind in block.kinds}
+
+    @property
     def largest(self) -> int:
         """Blocks of 32 rows that share a panel of B."""
-        return -(-self.blocks[0].rows // SIDE)
+        return -(-self.blocks[0].most // SIDE)
 
     @property
     def packed(self) -> int:
@@ -265,7 +315,7 @@ class Shape:
     @property
     def sums(self) -> int:
         """The place of the sums in scratch, behind a block of A's rows."""
-        return self.steps * self.blocks[0].padded * self.e.row
+        return self.steps * self.blocks[0].most * self.e.row
 
     @property
     def panel(self) -> int:
@@ -293,7 +343,7 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
     op = w.op
     steps, panels = -(-op.k // e.depth), -(-op.n // SIDE)
     deep = steps
-    if e.planes == 2 and op.k > DEEP and w.constant[1]:
+    if e.planes > 1 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
     # a block, as deep as sums are, is multiplied by all of B: a cache holds it meanwhile
@@ -305,8 +355,8 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     """Return constant B [*batch, k, n] as tiles of pairs.
 
-    [*batch][k / deep][n / 32][deep / 32][lower, upper][2 tiles][16 pairs][16 columns]; pair j of a
-    step is of the numbers j and 16 + j. Only the upper, rounded to nearest, where planes is 1.
+    [*batch][k / deep][n / 32][deep / 32][part, lowest first][2 tiles][16 pairs][16 columns]; pair j
+    of a step is of the numbers j and 16 + j. One part, rounded to nearest, where planes is 1.
     """
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
     full = gathered_b(op, b).reshape(-1, op.k, op.n)
@@ -315,41 +365,6 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
     shape = (planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
     ordered = np.stack(in_parts(padded, planes)).reshape(shape).transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]
-
-
-_ONE = "A0 W0 00 W1 01 A1 10 11"
-_THREE = "A0 W0 00 W1 01 A1 10 11 W2 00 W3 01 10 11 A2 00 01 A3 10 11"
-
-
-def step_orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]]:
-    """Return a step's instructions by row tiles: (kind, i, j), each load before its first product.
-
-    A i is row tile i % 2 of plane i // 2, W i column tile i % 2 of plane i // 2. After each product
-    come its share of the `lines` of the next panel: bursts would jam what the tiles wait for.
-    """
-    found = {}
-    for tiles in (1, 2):
-        order: list[tuple[str, int, int]] = []
-        words = (_ONE if planes == 1 else _THREE).split()
-        kept = [x for x in words if not (tiles == 1 and _of_second(x))]
-        products = sum(x[0].isdigit() for x in kept)
-        done = asked = 0
-        for word in kept:
-            if word[0] in "AW":
-                order.append((word[0], int(word[1]), 0))
-                continue
-            order.append(("dot", int(word[0]), int(word[1])))
-            done += 1
-            while asked < lines * done // products:
-                order.append(("ask", asked, 0))
-                asked += 1
-        found[tiles] = order
-    return found
-
-
-def _of_second(word: str) -> bool:
-    """Return whether an instruction is of the second row tile."""
-    return word[0] == "1" or (word[0] == "A" and int(word[1]) % 2 == 1)
 
 
 @dataclass(frozen=True)
@@ -400,4 +415,4 @@ class Text:
         return self.finish.store(f"y{at}", value, 0, 16 * vector, part)
 
 
-KERNELS = (MatMulAmx(), MatMulAmxSplit())
+KERNELS = (MatMulAmx(), MatMulAmxSplit(), MatMulAmxWhole())

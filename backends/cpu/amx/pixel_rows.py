@@ -146,9 +146,19 @@ class Window(Panels):
 
     @property
     def filled(self) -> int:
-        """Bytes of a plane's lines; what follows is padding."""
-        lines = self.row_block + max(further for _, further in self.phases)
-        return lines * self.pitch * self.stride
+        """Bytes of the most lines of a plane; what follows is padding."""
+        return max(self._filled)
+
+    @property
+    def _filled(self) -> list[int]:
+        """Bytes of each plane's lines."""
+        return [(self.row_block + n) * self.pitch * self.stride for _, n in self.phases]
+
+    @property
+    def margins(self) -> list[tuple[int, int]]:
+        """Places behind the lines of a part's planes, and bytes of padding there, which is read."""
+        ends = [(k * self.plane + end, self.plane - end) for k, end in enumerate(self._filled)]
+        return [(place, size) for place, size in ends if size]
 
     @property
     def lower_offset(self) -> int:

@@ -116,8 +116,10 @@ class PlanesEpilogue(TileEpilogue):
         if k not in self.planes or self.types[k - 1] is not DType.FLOAT:
             return super()._read(k, row, column, vector)
         place = self._place(k, row, column, vector)
-        if self.planes[k].parts == 1:
-            return f"v_load_part({place})"
-        return f"v_add(v_load_part({place}), v_load_part({place} + {LINE // 4}))"
+        places = [place, *(f"{place} + {LINE // 4 * n}" for n in range(1, self.planes[k].parts))]
+        *larger, number = [f"v_load_part({each})" for each in places]
+        for part in reversed(larger):
+            number = f"v_add({part}, {number})"
+        return number
 
 

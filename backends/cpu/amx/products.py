@@ -6,10 +6,20 @@ sum comes back every fourth product: that hides the products' latency.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TILE = 1024
 """Bytes of a tile."""
+
+PRODUCTS = {
+    1: ((0, 0),),
+    2: ((0, 0), (0, 1), (1, 1)),
+    3: ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (0, 2)),
+}
+"""Products by the parts that numbers are made of: (part of a pixel, upper first; part of a weight,
+lower first). One or the other changes from each to the next, and weights are loaded once. What is
+left out is less than is rounded off of a number."""
 
 
 class Product(str):
@@ -48,41 +58,49 @@ class Step:
 
 def step_lines(s: Step) -> list[str]:
     """Return the lines of a step."""
-    if s.tall:
-        lines = _tall(s)
-    elif s.parts == 2:
-        lines = _split(s)
-    else:
-        lines = [
-            s.pixels(4, 0), s.weights(6, 0), s.product(0, 4, 6), s.weights(7, 1),
-            s.product(1, 4, 7), s.pixels(5, 1), s.product(2, 5, 6), s.product(3, 5, 7),
-        ]  # fmt: skip
-    return _with_prefetches(s, lines)
+    return _with_prefetches(s, _tall(s) if s.tall else _square(s))
 
 
-def _split(s: Step) -> list[str]:
-    """Upper * lower, upper * upper, lower * upper, of 32 pixels x 32 channels."""
-    return [
-        s.pixels(4, 0), s.weights(6, 0), s.product(0, 4, 6), s.weights(7, 1), s.product(1, 4, 7),
-        s.pixels(5, 1), s.product(2, 5, 6), s.product(3, 5, 7),
-        s.weights(6, 2), s.product(0, 4, 6), s.weights(7, 3), s.product(1, 4, 7),
-        s.product(2, 5, 6), s.product(3, 5, 7),
-        s.pixels(4, 0, 1), s.product(0, 4, 6), s.product(1, 4, 7),
-        s.pixels(5, 1, 1), s.product(2, 5, 6), s.product(3, 5, 7),
-    ]  # fmt: skip
+def square_order(terms: Sequence[tuple[int, int]]) -> list[tuple[str, int, int]]:
+    """Return the order of a step of 2 x 2 tiles: (kind, i, j), each load before its first product.
+
+    Kind A loads the i-th tile of pixels of part j, W the i-th tile of weights of part j, and dot
+    adds their product to sum (i, j). `terms` are as those of PRODUCTS.
+    """
+    order, loaded = list[tuple[str, int, int]](), (-1, -1)
+    for part, weights in terms:
+        pixels_change, weights_change = part != loaded[0], weights != loaded[1]
+        order += [("A", 0, part)] * pixels_change + [("W", 0, weights)] * weights_change
+        order += [("dot", 0, 0)] + [("W", 1, weights)] * weights_change + [("dot", 0, 1)]
+        order += [("A", 1, part)] * pixels_change + [("dot", 1, 0), ("dot", 1, 1)]
+        loaded = part, weights
+    return order
+
+
+def _square(s: Step) -> list[str]:
+    """32 pixels x 32 channels."""
+    lines = []
+    for kind, i, j in square_order(PRODUCTS[s.parts]):
+        match kind:
+            case "A":
+                lines.append(s.pixels(4 + i, i, j))
+            case "W":
+                lines.append(s.weights(6 + i, 2 * j + i))
+            case _:
+                lines.append(s.product(2 * i + j, 4 + i, 6 + j))
+    return lines
 
 
 def _tall(s: Step) -> list[str]:
     """64 pixels x 16 channels: weights stay, pixels go by."""
-    lines = [s.weights(4, 0)]
-    rounds = [(4, 0)]
-    if s.parts == 2:
-        lines.append(s.weights(5, 1))
-        rounds = [(4, 0), (5, 0), (5, 1)]
-    for weights, part in rounds:
+    lines, loaded = [], 0
+    for part, weights in PRODUCTS[s.parts]:
+        while loaded <= min(weights + 1, s.parts - 1):  # two of them at a time
+            lines.append(s.weights(4 + loaded % 2, loaded))
+            loaded += 1
         for k in range(4):
             tile = 6 + k % 2
-            lines += [s.pixels(tile, k, part), s.product(k, tile, weights)]
+            lines += [s.pixels(tile, k, part), s.product(k, tile, 4 + weights % 2)]
     return lines
 
 

@@ -2,7 +2,7 @@
 
 A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed; while the next one
 is, the pixels of the last go through the epilogue. Floats are multiplied as bfloat16, or as sums of
-two (bf16x3).
+two (bf16x3) or three (bf16x6).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
-from atc.backends.cpu.amx.products import Step, step_lines
+from atc.backends.cpu.amx.products import PRODUCTS, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
@@ -65,7 +65,7 @@ class Panels:
     @property
     def products(self) -> int:
         """Products of tiles in a step."""
-        return 12 if self.parts == 2 else 4
+        return 4 * len(PRODUCTS[self.parts])
 
     @property
     def step_bytes(self) -> int:

@@ -11,6 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.cpu.conv.input_blocks import (
+    input_blocks,
+    part_of_sum,
+    prefetched,
+    share_of_tile,
+)
+from atc.backends.cpu.conv.opened_planes import opened_planes
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
@@ -23,6 +30,7 @@ from atc.backends.kernel import (
 )
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.opening import OpensExtents
 from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import (
     Columns,
@@ -32,13 +40,11 @@ from atc.backends.render.tile_geometry import (
     in_rows,
     panel_groups,
     panels,
-    tile_count,
     tile_rows,
-    unroll,
 )  # fmt: skip
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import concrete
+from atc.dims import concrete, opened
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -150,6 +156,12 @@ class DirectParams(StripedPanelParams):
     """Whether the next panel is prefetched."""
 
 
+def opened_rows(params: DirectParams) -> DirectParams:
+    """Return parameters with the rows opened that are computed, or in memory, at a time."""
+    rows = [n and opened(n, name) for n, name in ((params.x_rows, "xr"), (params.y_rows, "yr"))]
+    return replace(params, rb=opened(params.rb, "rb"), x_rows=rows[0], y_rows=rows[1])
+
+
 def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
 
@@ -259,7 +271,11 @@ def tile_values(g: Geometry, p: int, nv: int, multiple: int = 1) -> dict[str, ob
     }  # fmt: skip
 
 
-class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, DirectParams]):
+class ConvDirect(
+    Kernel[ConvBlocked, DirectParams],
+    Stripable[ConvBlocked, DirectParams],
+    OpensExtents[ConvBlocked, DirectParams],
+):
     """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits."""
 
     name = "conv_direct"
@@ -315,6 +331,15 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         g = geometry(w, params.p, params)
         return in_rows(g, params.p) if params.rb else g
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], DirectParams]:
+        """Open images, channels and rows: loops around tiles, or around their steps."""
+        if not w.constant[1]:  # the function that packs filters has their numbers
+            return w, params
+        shared = opened_planes(w, self.cut(w, params))
+        return shared, params if shared is w else opened_rows(params)
+
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
@@ -323,14 +348,14 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         p, nv, u = params.p, params.nv, params.u
         g = self.cut(w, params)
         weights = stored_weights(w)
-        lines = _prefetched(g, p, nv, u, weights.line) if params.pf else 0
+        lines = prefetched(g, p, nv, u, weights.line) if params.pf else 0
         epilogue = TileEpilogue(op.epilogue, w, g, target)
         return {
             **tile_values(g, p, nv), "rb": params.rb or g.rows.out,
             "bodies": input_blocks(g, u), "lines": lines,
-            "share": _share(g, lines * weights.line, u),
+            "share": share_of_tile(g, lines * weights.line, u),
             "epilogue": epilogue, "weights": weights,
-            "part": _part(g) if params.exact else 0, "places": (),
+            "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
             "by_lane": by_lane(w, target),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
@@ -340,7 +365,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> DirectParams:
         """Long sums are made of parts, too."""
-        long = _part(geometry(w, params.p)) != 0
+        long = part_of_sum(geometry(w, params.p)) != 0
         return replace(params, exact=True) if long else super().precise_params(w, params, target)
 
     def striped_params(
@@ -401,48 +426,6 @@ def _row_blocks(machine: Machine, g: Geometry, p: int, nv: int) -> list[int]:
     of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * segments
     count = -(-g.rows.out // (max(1, int(INPUT * machine.l2.size) // of_tile) * rows))
     return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
-
-
-def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
-    """Return the loops over input channels: whole blocks, then the rest of the last one."""
-    if g.plain:
-        return [{"first": 0, "count": g.ic, "steps": 1, "u": 1}]
-    whole, rest = divmod(g.ic, g.block)
-    bodies: list[dict[str, int | bool]] = []
-    if whole:
-        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": unroll(g.block, u)})
-    if rest:
-        bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
-    return bodies
-
-
-PART = 32
-"""Products of a part of a long sum, about."""
-
-
-def _part(g: Geometry) -> int:
-    """Return the input blocks of a part of a tile's sums; -1: a row of taps, 0: all of them."""
-    if g.depth <= PART:
-        return 0
-    block = g.taps * (1 if g.plain else g.block)
-    return max(1, PART // block) if block < 2 * PART else -1
-
-
-LINE = 16
-"""Floats in a cache line."""
-
-
-def _prefetched(g: Geometry, p: int, nv: int, u: int, line: int) -> int:
-    """Return the lines of the next panel that each `u` steps prefetch; 0 where tiles are many."""
-    tiles = tile_count(g, p)
-    share = u * nv * g.block / line / tiles
-    return -(-u * nv * g.block // (line * tiles)) if share > 0.05 else 0
-
-
-def _share(g: Geometry, each: int, u: int) -> int:
-    """Return by how much a tile moves the place that is prefetched, by `each` in `u` steps."""
-    steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in input_blocks(g, u))
-    return each * steps * g.taps
 
 
 KERNELS = (ConvDirect(),)

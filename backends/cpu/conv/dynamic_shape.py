@@ -14,12 +14,12 @@ from atc.backends.cpu.conv.blocked import (
     PanelParams,
     Tile,
     cheapest,
-    input_blocks,
     is_depthwise,
     name_of_panels,
     packed_panels,
 )  # fmt: skip
 from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.conv.input_blocks import input_blocks
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panel_groups, panels

@@ -61,6 +61,12 @@ class ConvSmallOc(ConvDirect):
         """Lanes are the same for any image."""
         return f"lanes of {w.inputs[1]}"
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], DirectParams]:
+        """Open none: few networks have two of these."""
+        return w, params
+
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:

@@ -14,19 +14,17 @@ from functools import lru_cache
 
 from atc.backends.cpu.conv.blocked import (
     BY_LANE,
-    LINE,
-    PART,
     PanelParams,
     Run,
     by_lane,
     cheapest,
-    input_blocks,
     name_of_panels,
     packed_panels,
     read_at_once,
 )
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.dynamic_shape import rests
+from atc.backends.cpu.conv.input_blocks import LINE, PART, input_blocks
 from atc.backends.cpu.conv.winograd_matrices import filter_lines, input_lines, output_lines
 from atc.backends.cpu.conv.winograd_pairs import pack_balanced, packed_filters, paired
 from atc.backends.cpu.matmul.cost import row_tiles, streamed
@@ -48,7 +46,7 @@ from atc.backends.render.tile_geometry import (
     panel_groups,
     panels,
 )
-from atc.backends.render.vector_expr import LOADS, lanes
+from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -168,7 +166,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         if is_dynamic(op.window):
             return False
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
-        wide = wide and sums_floats(w, (DType.FLOAT, DType.FLOAT16))
+        wide = wide and sums_floats(w, (DType.FLOAT, *ROUNDED))
         return is_3x3(op.window) and wide and op.group == 1 and w.constant[1]
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:

@@ -40,6 +40,7 @@ from atc.backends.cpu.conv.winograd_matrices import (
 )
 from atc.backends.cpu.matmul.int8 import Reading
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.machine import CACHE_LINE
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, panel_groups, panels
@@ -222,6 +223,7 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
             "products": products_of(sizes, groups), "panels": groups,
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
+            "prefetched": prefetched_lines(g, nv, sum(c.count for c in cuts[plan.grid.block])),
             "inverse": of.inverse, "shift": of.shift,
             "flip": 0x00800080 if signed else 0, "padding": 0x00010001 * _zero_point(w),
             "start": start if epilogue.bias is None else f"v_i32_add({start}, {epilogue.start(0)})",
@@ -241,6 +243,14 @@ def plan_of(w: Workload[ConvBlocked], params: ExactWinogradParams) -> Plan:
     """Return how a convolution is cut."""
     g = geometry(w, 1, recut=False)
     return Plan(g, params.m, cut_tiles(g, params.m, params.rows))
+
+
+def prefetched_lines(g: Geometry, nv: int, calls: int) -> dict[int, int]:
+    """Return by a panel's vectors how many lines of the next panel a pair of blocks asks for in
+    each of so many calls; 0 where these are many."""
+    sizes = {n: 4 * n * g.block**2 for n in panels(g.mb, nv)}
+    few = min(sizes.values()) > CACHE_LINE * calls / 5
+    return {n: -(-size // (CACHE_LINE * calls)) if few else 0 for n, size in sizes.items()}
 
 
 def pack_filters(weights: Array, plan: Plan, nv: int, zero: int) -> Array:

@@ -9,6 +9,7 @@ from math import prod
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import epilogue_lines, loop_names
+from atc.backends.render.opening import OpensExtents, opened_types, opened_view
 from atc.backends.render.reduction import neutral
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import (
@@ -22,7 +23,7 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )
 from atc.backends.target import Target
-from atc.dims import is_dynamic, max_value
+from atc.dims import is_dynamic, max_value, opened
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
 from atc.ir.graph import DType
 from atc.ir.ops import Reduce
@@ -181,7 +182,11 @@ LONG, RUN = 1 << 12, 128
 """Numbers of a sum from which on it is made of sums of runs, to err less, and those of a run."""
 
 
-class ReduceColumns(Kernel[Reduce]):
+LOOPED = 16
+"""Iterations from which on a loop's extent is a number that C takes: compilers unroll others."""
+
+
+class ReduceColumns(Kernel[Reduce], OpensExtents[Reduce, Params]):
     """A Reduce whose operands are dense or constant along the last kept loop."""
 
     name = "reduce_columns"
@@ -201,6 +206,19 @@ class ReduceColumns(Kernel[Reduce]):
         return readable_typed(_column_views(op), inputs) and typed_epilogue(
             op.epilogue, w, len(op.views)
         )
+
+    def with_open_extents(
+        self, w: Workload[Reduce], params: Params, target: Target
+    ) -> tuple[Workload[Reduce], Params]:
+        """Open the loops around the columns, long ones that are reduced, and strides."""
+        op = merged(w.op)
+        kept = tuple(opened(n, f"n{d}") for d, n in enumerate(op.shape[:-1]))
+        reduced = tuple(opened(n, f"r{d}") if n >= LOOPED else n for d, n in enumerate(op.reduced))
+        views = tuple(opened_view(v, f"x{k}") for k, v in enumerate(op.views))
+        after = tuple(opened_view(v, f"e{k}") for k, v in enumerate(op.epilogue.views))
+        op = replace(op, shape=(*kept, op.shape[-1]), reduced=reduced, views=views,
+                     epilogue=replace(op.epilogue, views=after))  # fmt: skip
+        return replace(opened_types(w), op=op), params
 
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, and element, epilogue and place of each slice of columns."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import loop_names
+from atc.backends.render.opening import OpensExtents, opened_types, opened_view
 from atc.backends.render.vector_expr import (
     lanes,
     readable_typed,
@@ -18,14 +20,17 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )  # fmt: skip
 from atc.backends.target import Target
-from atc.dims import max_value
+from atc.dims import max_value, opened
 from atc.ir.expr import Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Map
 from atc.ir.view import dense
 
+LONG = 16
+"""Vectors of a loop from which on C takes its extent as a number: compilers unroll others."""
 
-class MapVectors(Kernel[Map]):
+
+class MapVectors(Kernel[Map], OpensExtents[Map, Params]):
     """A Map whose operands are dense or constant along the last loop."""
 
     name = "map_simd"
@@ -67,6 +72,21 @@ class MapVectors(Kernel[Map]):
             "whole": whole, "rest": rest, "body": body("j", ""),
             "tail": body(str(whole * lanes(target)), str(rest)) if rest else None,
         }  # fmt: skip
+
+    def with_open_extents(
+        self, w: Workload[Map], params: Params, target: Target
+    ) -> tuple[Workload[Map], Params]:
+        """Open the outer loops, a long last one of whole vectors, and strides.
+
+        The innermost loop's own strides stay, and those of the loop around one that is unrolled.
+        """
+        op, last = w.op, w.op.shape[-1]
+        long = last % lanes(target) == 0 and last >= LONG * lanes(target)
+        outer = tuple(opened(n, f"n{d}") for d, n in enumerate(op.shape[:-1]))
+        kept = 1 if long else 2
+        views = tuple(opened_view(v, f"x{k}", kept) for k, v in enumerate(op.views))
+        op = replace(op, shape=(*outer, opened(last, "n") if long else last), views=views)
+        return replace(opened_types(w), op=op), params
 
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Operands read densely at the very place that is written."""

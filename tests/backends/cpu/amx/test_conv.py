@@ -21,6 +21,7 @@ from atc.backends.cpu.amx.conv import (
     ConvTiles,
     ConvTilesBf16,
     ConvTilesBf16x3,
+    ConvTilesBf16x6,
     ConvTilesBytes,
     TilesParams,
 )
@@ -45,7 +46,10 @@ CASES = {name: case for name, case in DIRECT.items() if not case.plain} | {
 
 FEW = ("ragged", "batch", "groups", "one dimension", "strided, ragged", "7x7")
 """Cases that together meet every branch of the template."""
-KERNELS = {"bf16": (ConvTilesBf16(), 4e-6), "bf16x3": (ConvTilesBf16x3(), 2e-5)}
+KERNELS = {
+    "bf16": (ConvTilesBf16(), 4e-6), "bf16x3": (ConvTilesBf16x3(), 2e-5),
+    "bf16x6": (ConvTilesBf16x6(), 1e-6),
+}  # fmt: skip
 
 
 def call_of(case: Case, kernel: ConvTiles, turn: int, feed: Callable[[Array], Array]) -> Call:

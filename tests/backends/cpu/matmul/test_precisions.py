@@ -1,4 +1,4 @@
-"""Matrix products in bf16 and bf16x3 against float64, within what the formats may err."""
+"""Matrix products in bf16, bf16x3 and bf16x6 against float64, within what the formats may err."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kernel_program import Call, run_calls, vector_target
 from matmul_workloads import TRUTH, operands, workload
 
-from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
+from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit, MatMulAmxWhole
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
 from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.kernel import AnyKernel, Candidate, Kernel, Workload
@@ -26,6 +26,7 @@ KERNELS: tuple[tuple[str, Kernel], ...] = (
     ("x86-64-avx512-bf16", MatMulBf16()),
     ("x86-64-amx", MatMulAmx()),
     ("x86-64-amx", MatMulAmxSplit()),
+    ("x86-64-amx", MatMulAmxWhole()),
 )
 EVERY = pytest.mark.parametrize(
     ("target", "kernel"),
@@ -36,9 +37,11 @@ EVERY = pytest.mark.parametrize(
     ids=lambda v: getattr(v, "name", v),
 )
 """Tiles of rounded values are a part of what tiles of two halves do."""
-ROUNDED = {"bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16}
+ROUNDED = {
+    "bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16, "bf16x6": 2.0**-24 + 2.0**-33,
+}  # fmt: skip
 """The largest error of a product by precision: both operands rounded; or both to the bits of two
-halves, and the product of the lower halves left out."""
+halves, and the product of the lower halves left out; or, of three parts, the least products."""
 
 
 STEEPEST = {"gelu": 1.13}
@@ -154,9 +157,12 @@ def test_nan_and_infinity_reach_the_results_they_belong_to(target: str, kernel: 
         assert np.all(np.isfinite(got[np.isfinite(want)]))
 
 
+@pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmxWhole()], ids=lambda k: k.name)
 @pytest.mark.parametrize("deep", [40, pytest.param(1600, marks=pytest.mark.slow)])
-def test_infinite_weights_and_sums_that_only_rounding_overflows(deep: int) -> None:
-    record, kernel = vector_target("x86-64-amx"), MatMulAmxSplit()
+def test_infinite_weights_and_sums_that_only_rounding_overflows(
+    deep: int, kernel: MatMulAmx
+) -> None:
+    record = vector_target("x86-64-amx")
     w = workload((), 5, 40, deep, View((deep, 1)), View((40, 1)), "none", True)
     a, b = operands(w, 4)
     a, b = np.abs(a), np.abs(b)

@@ -1,7 +1,8 @@
-"""Stores in float16 what float16 holds exactly, where that saves time; no number changes.
+"""Stores in 16 bits what these hold exactly, where that saves time; no number changes.
 
-Such are the values of models in float16, and those that a precision mode rounds: results that are
-rounded, and what is chosen among them. Whoever computes with them widens them as it reads.
+Such are the values of models in float16 or bfloat16, and those that a precision mode rounds:
+results that are rounded, and what is chosen among them. Whoever computes with them widens them as
+it reads.
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
 
 
-def store_f16(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
-    """Store in float16 all values that lose nothing by it, where that costs less than it saves."""
-    exact = _exact_values(graph) if storing is not None else frozenset()
-    if storing is None or not exact:
+def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
+    """Store in 16 bits all values that lose nothing by it, where that costs less than it saves."""
+    if storing is not None:
+        for half in (DType.FLOAT16, DType.BFLOAT16):
+            graph = _stored(graph, outer, storing, half)
+    return graph
+
+
+def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DType) -> Graph:
+    """Store in one of the types of 16 bits."""
+    exact = _exact_values(graph, half)
+    if not exact:
         return graph
-    state = State(graph, outer, storing, dict(graph.types), DType.FLOAT16)
+    state = State(graph, outer, storing, dict(graph.types), half)
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
         if able and state.gain(group) > 0:
@@ -36,45 +45,45 @@ def store_f16(graph: Graph, outer: Mapping[str, Array], storing: Storing | None)
     return without_copies(state.stored())
 
 
-def _exact_values(graph: Graph) -> frozenset[str]:
-    """Return the names of the floats that nodes compute and that float16 holds."""
+def _exact_values(graph: Graph, half: DType) -> frozenset[str]:
+    """Return the names of the floats that nodes compute and that 16 bits hold."""
     exact: set[str] = set()
     for node in graph.nodes:
-        if is_exact(node, exact):
+        if is_exact(node, exact, half):
             exact.update(n for n in node.outputs if graph.types[n].dtype is DType.FLOAT)
     return frozenset(exact)
 
 
-def is_exact(node: Node, exact: set[str]) -> bool:
-    """Return whether float16 holds a node's results, if it holds the values `exact`."""
+def is_exact(node: Node, exact: set[str], half: DType) -> bool:
+    """Return whether 16 bits hold a node's results, if they hold the values `exact`."""
     if moves(node):
         return exact.issuperset(node.inputs)
     match node.op:
         case Map():
-            return holds(node.op.expr, lambda k: node.inputs[k] in exact)
+            return holds(node.op.expr, lambda k: node.inputs[k] in exact, half)
         case ConvBlocked() | MatMul():
             return holds(
-                node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact
+                node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact, half
             )
         case _:
             return False
 
 
-def holds(expr: Expr, exact: Callable[[int], bool]) -> bool:
-    """Return whether float16 holds a float expression's values; `exact`: those of an operand."""
+def holds(expr: Expr, exact: Callable[[int], bool], half: DType) -> bool:
+    """Return whether 16 bits hold a float expression's values; `exact`: those of an operand."""
     match expr:
         case Input():
             return expr.dtype is DType.FLOAT and exact(expr.index)
         case Const():
             with np.errstate(over="ignore"):
                 number = np.float32(expr.value)
-                return bool(np.isnan(number) or np.float16(number) == number)
+                return bool(np.isnan(number) or number.astype(half.numpy) == number)
         case Call(fn="Cast", args=(x,)):
-            return expr.dtype is DType.FLOAT and x.dtype is DType.FLOAT16
+            return expr.dtype is DType.FLOAT and x.dtype is half
         case Call(fn=fn, args=args) if fn in CHOOSING:
-            return all(holds(a, exact) for a in args)
+            return all(holds(a, exact, half) for a in args)
         case Call(fn="Where", args=(_, a, b)):
-            return holds(a, exact) and holds(b, exact)
+            return holds(a, exact, half) and holds(b, exact, half)
         case _:
             return False
 

@@ -1,8 +1,8 @@
-"""Computes with values of float16 as floats that float16 holds, so that all passes see floats.
+"""Computes with values of 16 bits as floats that these hold, so that all passes see floats.
 
 No number changes: what makes a value still rounds it. Which of them are stored in 16 bits is
-decided at last, by `store_f16`. Constants that are spread over larger results, such as biases, are
-stored as floats: an epilogue of floats takes them then.
+decided at last, by `store_exact`. Constants that are spread over larger results, such as biases,
+are stored as floats: an epilogue of floats takes them then.
 """
 
 from __future__ import annotations
@@ -18,34 +18,41 @@ from atc.ir.ops import Map, Reduce
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import groups, moves
-from atc.passes.layout.store_f16 import holds, is_exact, without_copies
+from atc.passes.layout.store_exact import holds, is_exact, without_copies
 from atc.passes.rewriting import fresh_name
 
-HALF, FLOAT = DType.FLOAT16, DType.FLOAT
+FLOAT = DType.FLOAT
 
 
-def widen_f16(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Make floats of the float16 between nodes that compute, and only move, them."""
+def widen_halves(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    """Make floats of the halves between nodes that compute, and only move, them."""
     graph = _resampled_as_floats(graph)
+    for half in (DType.FLOAT16, DType.BFLOAT16):
+        graph = _as_floats(graph, half)
+    return graph
+
+
+def _as_floats(graph: Graph, half: DType) -> Graph:
+    """Make floats of the halves of one type."""
     made = {o for n in graph.nodes if isinstance(n.op, Map) or moves(n) for o in n.outputs}
-    able = {n for n in made if graph.types[n].dtype is HALF and n not in graph.ends}
+    able = {n for n in made if graph.types[n].dtype is half and n not in graph.ends}
     for node in graph.nodes:
         if not (isinstance(node.op, Map | Reduce) or moves(node)):
             able.difference_update(reads(node))
         elif isinstance(node.op, Reduce):
             able.difference_update(node.inputs[len(node.op.views) :])
-    spread = _spread_constants(graph)
+    spread = _spread_constants(graph, half)
     wide = {name for group in groups(graph) if able.issuperset(group) for name in group} | spread
     if not wide:
         return graph
     floats = {name: TensorType(FLOAT, graph.types[name].shape) for name in wide}
-    nodes = tuple(_widened(n, wide) for n in graph.nodes)
+    nodes = tuple(_widened(n, wide, half) for n in graph.nodes)
     constants = {name: graph.constants[name].astype("float32") for name in spread}
     widened = replace(
         graph, nodes=nodes, types={**graph.types, **floats},
         constants={**graph.constants, **constants},
     )  # fmt: skip
-    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened, spread))))
+    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened, spread, half))))
 
 
 def _resampled_as_floats(graph: Graph) -> Graph:
@@ -64,10 +71,10 @@ def _resampled_as_floats(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
-def _spread_constants(graph: Graph) -> frozenset[str]:
+def _spread_constants(graph: Graph, half: DType) -> frozenset[str]:
     """Return the constants that only arithmetic reads, each with more results than they have
     numbers."""
-    able = {n for n in graph.constants if graph.types[n].dtype is HALF and n not in graph.ends}
+    able = {n for n in graph.constants if graph.types[n].dtype is half and n not in graph.ends}
     able = {n for n in able if not is_dynamic(graph.types[n])}
     for node in graph.nodes:
         op = node.op
@@ -76,26 +83,29 @@ def _spread_constants(graph: Graph) -> frozenset[str]:
     return frozenset(able)
 
 
-def _rounded_once(graph: Graph, constants: frozenset[str]) -> Iterator[Node]:
-    """Yield the nodes without rounding of what float16 holds anyway, as it does the constants."""
+def _rounded_once(
+    graph: Graph, constants: frozenset[str], half: DType
+) -> Iterator[Node]:
+    """Yield the nodes without rounding of what is exact anyway, as the constants are."""
     exact: set[str] = {*constants}
     for node in graph.nodes:
-        once = _without_rounding(node, exact)
-        if is_exact(once, exact):
+        once = _without_rounding(node, exact, half)
+        if is_exact(once, exact, half):
             exact.update(n for n in once.outputs if graph.types[n].dtype is FLOAT)
         yield once
 
 
-def _without_rounding(node: Node, exact: set[str]) -> Node:
-    """Return a node that doesn't round what float16 holds, as it holds the values `exact`."""
+def _without_rounding(node: Node, exact: set[str], half: DType) -> Node:
+    """Return a node that doesn't round what is exact in 16 bits, as the values `exact` are."""
     match node.op:
-        case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.FLOAT16, args=(x,)),))):
-            if x.dtype is FLOAT and holds(x, lambda k: node.inputs[k] in exact):
+        case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", args=(x,)) as rounded,))):
+            floats = rounded.dtype is half and x.dtype is FLOAT
+            if floats and holds(x, lambda k: node.inputs[k] in exact, half):
                 return replace(node, op=replace(node.op, expr=x))
     return node
 
 
-def _widened(node: Node, wide: set[str]) -> Node:
+def _widened(node: Node, wide: set[str], half: DType) -> Node:
     """Return a node that reads and makes floats for these values."""
     op = node.op
     places = {k for k, name in enumerate(node.inputs) if name in wide}
@@ -104,23 +114,23 @@ def _widened(node: Node, wide: set[str]) -> Node:
         return node
     if isinstance(op, Map) and op.is_movement:
         expr: Expr = Input(FLOAT, 0) if places else cast(op.expr, FLOAT)
-        return replace(node, op=replace(op, expr=expr if stored else cast(expr, HALF)))
-    expr = _reading(op.expr, places)
+        return replace(node, op=replace(op, expr=expr if stored else cast(expr, half)))
+    expr = _reading(op.expr, places, half)
     return replace(node, op=replace(op, expr=cast(expr, FLOAT) if stored else expr))
 
 
-def _reading(expr: Expr, places: set[int]) -> Expr:
-    """Return an expression of which these operands are floats that float16 holds."""
+def _reading(expr: Expr, places: set[int], half: DType) -> Expr:
+    """Return an expression of which these operands are floats that 16 bits hold."""
     done: dict[Expr, Expr] = {}
     for e in walk(expr):
-        done[e] = _step(e, places, lambda a: done[a])
+        done[e] = _step(e, places, half, lambda a: done[a])
     return done[expr]
 
 
-def _step(e: Expr, places: set[int], done: Callable[[Expr], Expr]) -> Expr:
+def _step(e: Expr, places: set[int], half: DType, done: Callable[[Expr], Expr]) -> Expr:
     match e:
         case Input() if e.index in places:
-            return cast(Input(FLOAT, e.index), HALF)
+            return cast(Input(FLOAT, e.index), half)
         case Call(fn="Cast", args=(Input() as x,)) if e.dtype is FLOAT and x.index in places:
             return Input(FLOAT, x.index)
         case Call():

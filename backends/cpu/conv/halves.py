@@ -1,4 +1,4 @@
-"""Direct convolution of float16: blocks of rows become floats in scratch, then tiles as of floats.
+"""Direct convolution of halves: blocks of rows become floats in scratch, then tiles as of floats.
 
 Every number is computed as from a tensor of floats.
 """
@@ -23,9 +23,8 @@ from atc.backends.machine import Machine
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import Geometry, geometry, tile_rows
-from atc.backends.render.vector_expr import LOADS, lanes
+from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
 from atc.backends.target import Target
-from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
 ROW_BLOCK = 2 / 3
@@ -37,15 +36,15 @@ WIDENING = 2.0
 """Cycles to widen a vector of x and store it."""
 
 
-class ConvFloat16(ConvDirect):
-    """Direct convolution of float16 with tiles of p pixels x nv vectors, rb rows at a time."""
+class ConvHalves(ConvDirect):
+    """Direct convolution of halves with tiles of p pixels x nv vectors, rb rows at a time."""
 
-    name = "conv_float16"
+    name = "conv_halves"
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Blocked float16, two spatial axes or one, known weights."""
+        """Blocked 16-bit floats, two spatial axes or one, known weights."""
         op = w.op
-        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, (DType.FLOAT16,))
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, ROUNDED)
         fits = wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
         return fits and len(w.input(0).shape) != op.plain
 
@@ -85,12 +84,18 @@ class ConvFloat16(ConvDirect):
         """Return the geometry of an image whose blocks of rows lie in scratch."""
         return _in_row_blocks(w, params)
 
+    def with_open_extents(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> tuple[Workload[ConvBlocked], DirectParams]:
+        """Open none: few networks have two of these."""
+        return w, params
+
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
         """Return what the float kernel's template needs, and how x is read."""
         rows = geometry(w, params.p, params).rows.size
-        load = LOADS[DType.FLOAT16]
+        load = LOADS[w.input(0).dtype]
         return {
             **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
         }
@@ -128,4 +133,4 @@ def _row_block(g: Geometry, pixels: int, machine: Machine) -> int:
     return rb if rb < g.rows.out else 0
 
 
-KERNELS = (ConvFloat16(),)
+KERNELS = (ConvHalves(),)

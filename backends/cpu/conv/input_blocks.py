@@ -1,0 +1,47 @@
+"""Loops over the input channels of a blocked convolution: their steps, parts and prefetches."""
+
+from __future__ import annotations
+
+from atc.backends.render.tile_geometry import Geometry, tile_count, unroll
+
+
+def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
+    """Return the loops over input channels: whole blocks, then the rest of the last one."""
+    if g.plain:
+        return [{"first": 0, "count": g.ic, "steps": 1, "u": 1}]
+    whole, rest = g.ic // g.block, int(g.ic) % g.block
+    bodies: list[dict[str, int | bool]] = []
+    if whole:
+        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": unroll(g.block, u)})
+    if rest:
+        bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
+    return bodies
+
+
+PART = 32
+"""Products of a part of a long sum, about."""
+
+
+def part_of_sum(g: Geometry) -> int:
+    """Return the input blocks of a part of a tile's sums; -1: a row of taps, 0: all of them."""
+    if g.depth <= PART:
+        return 0
+    block = g.taps * (1 if g.plain else g.block)
+    return max(1, PART // block) if block < 2 * PART else -1
+
+
+LINE = 16
+"""Floats in a cache line."""
+
+
+def prefetched(g: Geometry, p: int, nv: int, u: int, line: int) -> int:
+    """Return the lines of the next panel that each `u` steps prefetch; 0 where tiles are many."""
+    tiles = tile_count(g, p)
+    share = u * nv * g.block / line / tiles
+    return int(-(-u * nv * g.block // (line * tiles))) if share > 0.05 else 0
+
+
+def share_of_tile(g: Geometry, each: int, u: int) -> int:
+    """Return by how much a tile moves the place that is prefetched, by `each` in `u` steps."""
+    steps = sum(b["count"] * (b["steps"] // b["u"]) for b in input_blocks(g, u))
+    return each * steps * g.taps

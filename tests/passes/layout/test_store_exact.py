@@ -1,0 +1,97 @@
+"""Values that 16 bits hold: computed with as floats, stored in 16 bits where that costs less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import atc
+from atc.ir.expr import Expr, Input, call, cast, const
+from atc.ir.graph import DType
+from atc.passes.layout.store_exact import holds
+
+F = DType.FLOAT
+X = Input(F, 0)
+
+
+@pytest.mark.parametrize("half", [DType.FLOAT16, DType.BFLOAT16], ids=lambda h: h.label)
+@pytest.mark.parametrize(
+    ("made", "held"),
+    [
+        (lambda rounded: X, False),
+        (lambda rounded: Input(F, 1), True),
+        (lambda rounded: rounded, True),
+        (lambda rounded: call("Max", rounded, const(0.0, F)), True),
+        (lambda rounded: call("Min", rounded, const(6.1, F)), False),
+        (lambda rounded: call("Min", rounded, const(1e6, F)), False),
+        (lambda rounded: call("Where", call("Less", X, const(0.1, F)), rounded, Input(F, 1)), True),
+        (lambda rounded: call("Add", rounded, rounded), False),
+    ],
+    ids=["another", "exact", "rounded", "max", "fraction", "large", "where", "sum"],
+)
+def test_what_16_bits_hold(made: Callable[[Expr], Expr], held: bool, half: DType) -> None:
+    (other,) = {DType.FLOAT16, DType.BFLOAT16} - {half}
+    for rounded in (cast(cast(X, half), F), cast(Input(half, 0), F)):
+        assert holds(made(rounded), lambda k: k == 1, half) is held
+    assert not holds(cast(cast(X, other), F), lambda k: k == 1, half)
+
+
+def network(path: Path, dtype: int) -> Path:
+    """Write a residual network of a type of 16 bits with a pool, a clip and a concatenation."""
+    rng = np.random.default_rng(0)
+    weights, nodes = [], []
+
+    def node(op: str, *inputs: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [f"t{len(nodes)}"], **attributes))
+        return f"t{len(nodes) - 1}"
+
+    def constant(*shape: int, scale: float = 1.0) -> str:
+        values = scale * rng.standard_normal(shape)
+        weights.append(helper.make_tensor(f"w{len(weights)}", dtype, shape, values.ravel()))
+        return f"w{len(weights) - 1}"
+
+    def conv(x: str, channels: int, filters: int, size: int, group: int = 1) -> str:
+        fan = channels // group * size * size
+        w = constant(filters, channels // group, size, size, scale=fan**-0.5)
+        return node("Conv", x, w, constant(filters), pads=[size // 2] * 4, group=group)
+
+    weights += [helper.make_tensor(n, dtype, (), [v]) for v, n in ((0.0, "low"), (6.0, "high"))]
+    x = node("Relu", conv("x", 3, 32, 3))
+    y = node("Clip", conv(x, 32, 64, 1), "low", "high")
+    y = node("Relu", conv(y, 64, 64, 3, group=64))
+    x = node("Relu", node("Add", conv(y, 64, 32, 1), x))
+    y = node("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    x = node("Concat", x, y, axis=1)
+    x = node("Sigmoid", conv(x, 64, 16, 3))
+    node("GlobalAveragePool", x)
+    made = helper.make_graph(
+        nodes, "halves", [helper.make_tensor_value_info("x", dtype, (1, 3, 64, 64))],
+        [helper.make_tensor_value_info(nodes[-1].output[0], dtype, (1, 16, 1, 1))], weights,
+    )  # fmt: skip
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_a_network_of_halves_takes_half_the_memory_with_the_same_bits(
+    dtype: int, tmp_path: Path
+) -> None:
+    model = network(tmp_path / "halves.onnx", dtype)
+    off = tmp_path / "off.cfg"
+    off.write_text("store_exact:off\nwiden_halves:off\n")
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    x = np.random.default_rng(1).standard_normal((1, 3, 64, 64)).astype(kind)
+    results, arenas = [], []
+    for name, more in {"small": {}, "large": {"fusion_switch_file": off}}.items():
+        blocked = {"target": "x86-64-avx2", "layout_transform": "nchw8c", **more}
+        done = atc.compile(model, tmp_path / name, **blocked)
+        arenas.append(done.arena.plan.size)
+        results.append(atc.load(done.folder)(x))
+    np.testing.assert_array_equal(*results)
+    assert arenas[0] < 0.6 * arenas[1]
