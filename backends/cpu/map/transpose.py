@@ -1,15 +1,19 @@
-"""Map that moves floats so that rows become columns: squares are transposed in registers."""
+"""Map that moves floats so that rows become columns: squares are transposed in registers.
+
+They may be rounded to 16 bits where they are stored.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, store
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_expr import STORES, lanes
 from atc.backends.target import Target
 from atc.dims import lower_bound, upper_bound
+from atc.ir.expr import Input, cast
 from atc.ir.graph import DType
 from atc.ir.ops import Map
 from atc.ir.view import View, dense
@@ -25,24 +29,26 @@ class MapTranspose(Kernel[Map]):
     dynamic = True
 
     def accepts(self, w: Workload[Map], target: Target) -> bool:
-        """One operand of floats that nothing is computed of, at least a square of it."""
-        op = w.op
-        moves = op.is_movement and len(w.inputs) == 1
-        if not moves or prod(op.shape) == 0 or lanes(target) < 2:
+        """One operand of floats that are rounded to 16 bits at most, at least a square of it."""
+        op, y = w.op, w.outputs[0].dtype
+        x = Input(DType.FLOAT, 0)
+        if op.expr != (cast(x, y) if y.is_half else x) or len(w.inputs) != 1 or op.coordinates:
             return False
-        floats = w.outputs[0].dtype is DType.FLOAT
-        return floats and transposed_loop(op, lanes(target)) is not None
+        if prod(op.shape) == 0 or lanes(target) < 2:
+            return False
+        return transposed_loop(op, lanes(target)) is not None
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return the loops around, both loops of a square, and where it is read and written."""
         op = w.op
         d = transposed_loop(op, lanes(target))
         assert d is not None
-        names = loop_names("i", op.shape)
+        names, y = loop_names("i", op.shape), w.outputs[0].dtype
         kept = [k for k in range(len(op.shape) - 1) if k != d]
         steps, view = dense(op.shape).strides, op.views[0]
         variables = [names[k][0] for k in kept]
         return {
+            "element": y.c, "store": STORES[y] if y.is_half else "", "stored": store(y, "value"),
             "outer": [names[k] for k in kept], "rows": op.shape[d], "columns": op.shape[-1],
             "short": min(lower_bound(op.shape[d]), lower_bound(op.shape[-1])) < lanes(target),
             "row_step": steps[d], "column_step": view.strides[-1], "lanes": lanes(target),
