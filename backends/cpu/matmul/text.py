@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
+from atc.backends.render.epilogue import LONG
 from atc.backends.render.expr import address
 from atc.backends.render.vector_expr import (
     read_at,
@@ -17,7 +18,7 @@ from atc.backends.render.vector_expr import (
     vector_epilogue_lines,
 )
 from atc.dims import Dim, is_dynamic
-from atc.ir.expr import Expr, Input
+from atc.ir.expr import Expr, Input, cost
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 
@@ -46,7 +47,8 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
 class Result:
     """An accumulator of a tile, the place of its sums in y, and the statement that stores them.
 
-    `part` are the columns of a vector that isn't whole, else 0.
+    `part` are the columns of a vector that isn't whole, else 0; `finish` stores what waits in y in
+    the r-th row.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Result:
     part: int
     place: str
     store: str
+    finish: str = ""
 
 
 def accumulators(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
@@ -72,7 +75,9 @@ def results(
     for r, v, part in accumulators(panel, tile):
         name, place = f"c{r}_{v}", spot("y", r, n, v * lanes)
         store = finish.store(place, name, r, v * lanes, part)
-        found.append(Result(name, r, v, part, place, store))
+        kept = f"v_load_n({place}, {part})" if part else f"v_load({place})"
+        later = finish.store(place, kept, "r", v * lanes, part)
+        found.append(Result(name, r, v, part, place, store, later))
     return found
 
 
@@ -115,6 +120,11 @@ class EpilogueFunctions:
     def result(self) -> DType:
         """The type of y."""
         return DType.FLOAT
+
+    @property
+    def rolled(self) -> bool:
+        """Whether a tile's rows are finished in a loop, while sums wait in y."""
+        return cost(self.expr) > LONG
 
     @property
     def plain(self) -> bool:
@@ -161,7 +171,7 @@ class EpilogueFunctions:
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
 
-    def store(self, place: str, sums: str, row: int, column: int, part: int) -> str:
+    def store(self, place: str, sums: str, row: int | str, column: int, part: int) -> str:
         """Return the statement that stores sums at row i + row and column j + column."""
         value = self.value(sums, row, column, part)
         return store_vector(self.result, place, value, str(part) if part else "")
