@@ -317,8 +317,8 @@ class ConvTiles(
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
         order = 1.0
         if near and c.panels > 1:  # panel by panel the next one is asked for meanwhile
-            small = is_small(target.machine, c.steps * c.plane)
-            order = (1.0 if small else 1.03) if by_panels else (1.1 if small else 1.0)
+            reread = c.g.taps == 1 and not is_small(target.machine, c.steps * c.plane)
+            order = (1.03 if reread else 1.0) if by_panels else (1.05 if c.g.taps > 1 else 1.0)
         products = c.cycles(by_panels, end_cycles(w)) * shape * order
         return COMPARED * (products + c.spreading(target.machine))
 

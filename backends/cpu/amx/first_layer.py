@@ -35,6 +35,10 @@ BYTES = 1.4
 results, which are converted and rounded."""
 
 
+ONE_COLUMN = 1.3
+"""The same of floats with 16 filters, whose blocks have one step or two, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FirstParams(BlockParams):
     """Those of blocks of pixels and panels of weights."""
@@ -114,7 +118,8 @@ class FirstTiles(TiledConv[FirstParams, Window]):
         """Estimated cycles."""
         window = self.window(w, params)
         cycles = window.g.batch * window.cycles(target.machine, end_cycles(w))
-        return COMPARED * cycles * (BYTES if self.size == 1 else 1.0)
+        unhidden = BYTES if self.size == 1 else ONE_COLUMN if params.tall else 1.0
+        return COMPARED * cycles * unhidden
 
 
 class FirstTilesBf16(FirstTiles):

@@ -55,6 +55,8 @@ INTERLEAVED = 1.0
 """Cycles to interleave a number of A."""
 LINE = 16
 """Floats of a cache line."""
+LINE_ALONE, LINE_BESIDE = 0.5, 1.5
+"""Cycles to read a line of A from the L2 cache, and while panels of B come from there, too."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 AHEAD = 4
@@ -267,8 +269,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
-        if not near:  # every panel reads A from the L2 cache
-            cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
+        if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
+            beside = nv * width * size * depth > machine.l1_kept
+            line = LINE_BESIDE if beside else LINE_ALONE
+            cycles += line * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * columns / (nv * lanes(target))
         if mode == "packed" and _asks_ahead(w, target, tile_count(row_tiles(op.m, mr))):
