@@ -243,6 +243,29 @@ static inline void avx_stage1(uint8_t *to, const void *p, const void *q, vi32 or
   const __m128i b = _mm_loadl_epi64((const __m128i *)q);
   avx_store_staged(to, _mm_unpacklo_epi64(a, b), order, flip);
 }
+/* Places of 32 bytes, and eight bytes again and again, for avx_stage_row. */
+static inline vi32 avx_row_order(const void *p) {
+  return _mm256_loadu_si256((const __m256i *)p);
+}
+static inline vi32 avx_mask(const void *p) {
+  return _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)p));
+}
+/* Bytes of the 16 from p on, eight for each of some windows, in `order`, changed by `mask`. */
+static inline void avx_stage_row4(uint8_t *to, const void *p, vi32 order, vi32 mask) {
+  const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+  const __m256i shuffled = _mm256_shuffle_epi8(bytes, order);
+  _mm256_storeu_si256((__m256i *)(void *)to, _mm256_xor_si256(shuffled, mask));
+}
+static inline void avx_stage_row2(uint8_t *to, const void *p, vi32 order, vi32 mask) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+  const __m128i shuffled = _mm_shuffle_epi8(bytes, _mm256_castsi256_si128(order));
+  _mm_storeu_si128((__m128i *)(void *)to, _mm_xor_si128(shuffled, _mm256_castsi256_si128(mask)));
+}
+static inline void avx_stage_row1(uint8_t *to, const void *p, vi32 order, vi32 mask) {
+  const __m128i bytes = _mm_loadl_epi64((const __m128i *)p);
+  const __m128i shuffled = _mm_shuffle_epi8(bytes, _mm256_castsi256_si128(order));
+  _mm_storel_epi64((__m128i *)(void *)to, _mm_xor_si128(shuffled, _mm256_castsi256_si128(mask)));
+}
 /* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
 static inline vi32 v_even_bytes(vi32 a) { return _mm256_and_si256(a, v_i32_set1(0x00ff00ff)); }
 static inline vi32 v_odd_bytes(vi32 a) { return _mm256_srli_epi16(a, 8); }

@@ -15,6 +15,7 @@ from atc.backends.cpu.conv import (
     filter_gradient,
     filter_gradient_depthwise,
     first_layer,
+    first_layer_pairs,
     halves,
     int8,
     int8_pairs,
@@ -34,8 +35,8 @@ from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *int8_pairs.KERNELS,
-    *int8_two_by_two.KERNELS, *bf16.KERNELS,
-    *halves.KERNELS, *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
+    *int8_two_by_two.KERNELS, *bf16.KERNELS, *halves.KERNELS, *first_layer.KERNELS,
+    *first_layer_pairs.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
     *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
     *pool_places.KERNELS, *pool_planes.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,

@@ -65,9 +65,9 @@ class Elements:
     halves: str = ""
     """Whether both halves of a vector of weights are multiplied on their own, for sums that are
     added at the end: "singly", or "pairs", two words at a time."""
-    stages: Callable[[Pixels], Sequence[Stage]] | None = None
-    """How pixels' bytes are shuffled where pairs of products are summed in 16 bits; see
-    `int8_pairs`."""
+    stages: Callable[[Pixels, int], Sequence[Stage]] | None = None
+    """How pixels' bytes of so many blocks are shuffled where pairs of products are summed in 16
+    bits; see `int8_pairs`."""
     pair_reads: Callable[[Pixels, int, int], Iterable[PairRead]] | None = None
     """Reads of pairs of pixels' words, so many elements on and so many, where `dot` multiplies two
     pixels by two filters and a word is of two blocks; see `int8_two_by_two`."""

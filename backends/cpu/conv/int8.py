@@ -64,6 +64,10 @@ JOINED = 4
 """Blocks of input channels that a step of NEON reads."""
 
 
+Place = Callable[[int, Tile, int], str]
+"""What gives the C expression of what a vector of a tile's column starts with."""
+
+
 def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
     """Return how the bytes of x are read.
 
@@ -72,7 +76,7 @@ def reading_of(w: Workload[ConvBlocked], target: Target) -> Reading:
     read = reading(target)
     if splits(target):
         return replace(read, signed=False)
-    kept = w.op.zero + replace(read, signed=True).shift(w.input(0).dtype) == 0 or not _padded(w)
+    kept = w.op.zero + replace(read, signed=True).shift(w.input(0).dtype) == 0 or not padded(w)
     return read if kept else replace(read, signed=False)
 
 
@@ -81,7 +85,7 @@ def shift(w: Workload[ConvBlocked], target: Target, read: Reading | None = None)
 
     Signed ones one at a time are 128 larger where taps that meet padding are zero then.
     """
-    if bytewise(target) and w.input(0).dtype is DType.INT8 and w.op.zero == -128 and _padded(w):
+    if bytewise(target) and w.input(0).dtype is DType.INT8 and w.op.zero == -128 and padded(w):
         return 128
     return (read or reading_of(w, target)).shift(w.input(0).dtype)
 
@@ -243,7 +247,7 @@ class ConvBytes(
         sums that know where they do."""
         if not in_whole_words(w, target) or is_depthwise(w) or geometry(w, 1).plain:
             return False
-        return not _padded(w) or multiplies_signed(target) or zero_point(w, target) == 0
+        return not padded(w) or multiplies_signed(target) or zero_point(w, target) == 0
 
     def words(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> Words:
         """Return the words of a convolution that reads blocks of channels; NEON joins some."""
@@ -349,15 +353,19 @@ def byte_elements(
 
 def byte_values(
     w: Workload[ConvBlocked], words: Words, target: Target, elements: Elements,
-    read: Reading | None = None,
+    read: Reading | None = None, place: Place | None = None,
 ) -> dict[str, object]:  # fmt: skip
-    """Return what the template wants to know of a convolution of bytes, cut into words."""
+    """Return what the template wants to know of a convolution of bytes, cut into words.
+
+    Sums start with what is at `place`, if given, else with what a table of `Starts` has.
+    """
     zero, as_int16 = zero_point(w, target, read), unpacked(words, target)
     epilogue = TileEpilogue(w.op.epilogue, w, words.g, target, DType.INT32)
     table = Starts(words.g, zero)
     weights = f"(const int16_t *)(const void *)(x1 + {table.size})"
+    place = place or (table.place if zero else None)
     return {
-        **words.values(elements), "start": _starting(epilogue, table), "started": zero != 0,
+        **words.values(elements), "start": _starting(epilogue, place), "started": bool(place),
         "starts": 0 if as_int16 else table.size, "source": "x0",
         "packed": weights if as_int16 else "x1", "converted": False, "epilogue": epilogue,
     }  # fmt: skip
@@ -391,13 +399,13 @@ def _lane_dot(words: Words, target: Target, read: Reading) -> str:
     return "neon_usdot4_lane" if "i8mm" in target.features else ""
 
 
-def _starting(epilogue: TileEpilogue, table: Starts) -> Callable[[int, Tile, int], str]:
+def _starting(epilogue: TileEpilogue, place: Place | None) -> Place:
     """Return what gives the C expression that a vector of a tile's column starts with."""
 
     def start(vector: int, tile: Tile, column: int) -> str:
-        if table.zero == 0:
+        if place is None:
             return epilogue.start(vector)
-        least = table.place(vector, tile, column)
+        least = place(vector, tile, column)
         if epilogue.bias is None:
             return least
         return f"v_i32_add({least}, {epilogue.start(vector)})"
@@ -405,7 +413,7 @@ def _starting(epilogue: TileEpilogue, table: Starts) -> Callable[[int, Tile, int
     return start
 
 
-def _padded(w: Workload[ConvBlocked]) -> bool:
+def padded(w: Workload[ConvBlocked]) -> bool:
     """Return whether any tap meets padding."""
     g = geometry(w, 1)
     return any(a.interior != (0, a.out) for a in (g.rows, g.cols))

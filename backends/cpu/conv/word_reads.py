@@ -34,13 +34,11 @@ class PairRead:
 
 @dataclass(frozen=True)
 class Stage:
-    """Pixels in a row whose bytes are shuffled at once and go to the stack: the C function, the
-    place of the first one's, where they go, and the accumulators with their words' places there."""
+    """Pixels in a row whose bytes are shuffled at once and go to the stack: the C function and its
+    arguments; accumulators, places in x and those of a step's words on the stack."""
 
-    function: str
-    at: int
-    to: int
-    users: tuple[tuple[str, int], ...]
+    call: tuple[str, ...]
+    users: tuple[tuple[str, int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_int8 import DepthwiseBytes
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
+from atc.backends.cpu.conv.first_layer_pairs import ConvFirstBytesPairs
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
 from atc.backends.cpu.conv.int8_two_by_two import ConvBytesTwoByTwo
@@ -68,7 +69,7 @@ ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 KERNELS: tuple[Kernel, ...] = (
     *(ConvBytes(), ConvBytesPairs(), ConvWinogradBytes(), ConvFirstBytes(), DepthwiseTiles()),
-    *(DepthwiseBytes(), ConvTilesBytes(), ConvBytesTwoByTwo()),
+    *(DepthwiseBytes(), ConvTilesBytes(), ConvBytesTwoByTwo(), ConvFirstBytesPairs()),
 )
 
 
