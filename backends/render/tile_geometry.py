@@ -229,7 +229,7 @@ def panels(mb: int, nv: int) -> list[int]:
 
 def panel_groups(mb: int, nv: int) -> list[tuple[int, int, int]]:
     """Return panels of equal width together: (vectors of each, panels, first output block)."""
-    found = [(nv, mb // nv, 0), (mb % nv, 1, mb // nv * nv)]
+    found = [(nv, mb // nv, 0), (int(mb % nv), 1, mb // nv * nv)]  # widths are text
     return [group for group in found if group[0] and group[1]]
 
 
