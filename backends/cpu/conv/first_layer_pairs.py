@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams
+from atc.backends.cpu.conv.cost import image_cycles
 from atc.backends.cpu.conv.dot_product import WORD, Words
 from atc.backends.cpu.conv.first_layer import COPIED, FirstLayer, Image, copied
 from atc.backends.cpu.conv.int8 import byte_elements, in_whole_words, shift
@@ -26,6 +27,7 @@ from atc.backends.cpu.conv.int8_pairs import (
 from atc.backends.cpu.conv.pair_packing import Orders, PairWords, packed_pairs
 from atc.backends.cpu.conv.word_reads import Pixels, Stage
 from atc.backends.kernel import Workload
+from atc.backends.machine import Machine
 from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.target import Target
 from atc.ir.graph import Array
@@ -67,6 +69,11 @@ class RowWords(PairWords):
     def order_size(self) -> int:
         """The places of the bytes of four pixels, and what changes those of one."""
         return TOGETHER * ROW + ROW
+
+    def cycles(self, machine: Machine) -> float:
+        """Estimate the cycles of all tiles, whose loops are over rows of taps, not over words."""
+        g = replace(self.g, plain=False)
+        return g.batch * image_cycles(machine, g, self.p, self.nv, self.depth)
 
     def bodies(self) -> list[dict[str, int]]:
         """One loop over the channels."""
