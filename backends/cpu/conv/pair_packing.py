@@ -86,7 +86,7 @@ class PairWords(Words):
 
 @dataclass(frozen=True)
 class Entries:
-    """What clipping took off: numbers of output block and tap, places in x, weights of words."""
+    """Weights that clipping took off: numbers of output block and tap, places in x, words' own."""
 
     keys: Orders
     places: Orders
