@@ -89,6 +89,11 @@ class Machine:
         return self.l3.rate if self.l3.size else self.memory
 
     @property
+    def slow_l3(self) -> bool:
+        """Whether the third cache is slow beside the second, as on Intel's servers; not on Zen."""
+        return self.l3.size > 0 and self.l3.rate < self.l2.rate / 2
+
+    @property
     def l1_kept(self) -> int:
         """Bytes of the first cache that stay there while others pass by."""
         return self.l1.size * 2 // 3

@@ -404,7 +404,7 @@ def winograd_cycles(
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
     total *= g.batch * (1.15 if workspace > machine.l2.size else 1.0)
-    if machine.l3.size and not reread:  # other weights of a network drove them out meanwhile
+    if machine.slow_l3 and not reread:  # other weights of a network drove them out meanwhile
         total += filters * (1 - 9 / n) / machine.far_rate  # what they are larger than given ones
     if raw:
         larger = 4.0 * n * raw.stride / machine.l2.size if raw.once else HARDLY_HELD

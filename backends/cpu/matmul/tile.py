@@ -56,7 +56,8 @@ INTERLEAVED = 1.0
 LINE = 16
 """Floats of a cache line."""
 LINE_ALONE, LINE_BESIDE = 0.5, 1.5
-"""Cycles to read a line of A from the L2 cache, and while panels of B come from there, too."""
+"""Cycles to read a line of A from the L2 cache, and while panels of B come from there, too, as
+measured on Sapphire Rapids."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 AHEAD = 4
@@ -270,7 +271,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
-            beside = nv * width * size * depth > machine.l1_kept
+            beside = machine.slow_l3 and nv * width * size * depth > machine.l1_kept
             line = LINE_BESIDE if beside else LINE_ALONE
             cycles += line * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
