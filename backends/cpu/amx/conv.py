@@ -44,11 +44,9 @@ from atc.backends.kernel import (
 )
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
-from atc.backends.render.opening import OpensExtents
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.target import Target
-from atc.dims import opened
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -154,7 +152,6 @@ class ConvTiles(
     TiledConv[TilesParams, Cut],
     Splittable[ConvBlocked, TilesParams],
     PacksActivations[ConvBlocked, TilesParams],
-    OpensExtents[ConvBlocked, TilesParams],
 ):
     """The common part of convolutions on tiles."""
 
@@ -281,19 +278,6 @@ class ConvTiles(
         c = self.cut(w, params)
         return c.own + params.partitions * 2 * 4 * TILE
 
-    def with_open_extents(
-        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
-    ) -> tuple[Workload[ConvBlocked], TilesParams]:
-        """Open the channels that are summed: the loop around a step's products."""
-        x, weights = w.input(0), w.input(1)
-        if w.op.group != 1:
-            return w, params
-        c = opened(weights.shape[1], "c")
-        blocks = -(-c // x.shape[-1])
-        x = replace(x, shape=(x.shape[0], blocks, *x.shape[2:]))
-        weights = replace(weights, shape=(weights.shape[0], c, *weights.shape[2:]))
-        return replace(w, inputs=(x, weights, *w.inputs[2:])), params
-
     def values(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> dict[str, object]:
@@ -305,7 +289,7 @@ class ConvTiles(
         shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
         return {
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,
-            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": int(c.g.ic) % c.channels,
+            "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,
             "given": c.x, "wanted": c.y, "shortcuts": shortcuts, "units": c.units,
             "result_size": w.outputs[0].dtype.itemsize, "partitions": params.partitions,
         }  # fmt: skip
@@ -317,8 +301,10 @@ class ConvTiles(
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
         order = 1.0
         if near and c.panels > 1:  # panel by panel the next one is asked for meanwhile
-            reread = c.g.taps == 1 and not is_small(target.machine, c.steps * c.plane)
-            order = (1.03 if reread else 1.0) if by_panels else (1.05 if c.g.taps > 1 else 1.0)
+            small = is_small(target.machine, c.steps * c.plane)
+            several = c.g.taps > 1 and self.sums is DType.FLOAT
+            others = 1.1 if small else 1.05 if several else 1.0
+            order = (1.0 if small or several else 1.03) if by_panels else others
         products = c.cycles(by_panels, end_cycles(w)) * shape * order
         return COMPARED * (products + c.spreading(target.machine))
 

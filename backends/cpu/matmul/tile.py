@@ -56,8 +56,7 @@ INTERLEAVED = 1.0
 LINE = 16
 """Floats of a cache line."""
 LINE_ALONE, LINE_BESIDE = 0.5, 1.5
-"""Cycles to read a line of A from the L2 cache, and while panels of B come from there, too, as
-measured on Sapphire Rapids."""
+"""Cycles to read a line of A from the L2 cache, and, on Intel's servers, beside panels of B."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 AHEAD = 4

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from blocked_convs import Case, build
 
-from atc.backends.cpu.amx.conv import ConvTilesBf16x3
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.map.reduce import ReduceColumns
 from atc.backends.cpu.map.vectors import MapVectors
@@ -21,7 +20,7 @@ from atc.ir.ops.elementwise import identity_epilogue
 from atc.ir.view import View, dense
 
 F = DType.FLOAT
-AVX2, AMX = "x86-64-avx2", "x86-64-amx"
+AVX2 = "x86-64-avx2"
 
 
 def conv(case: Case, target: str) -> Workload:
@@ -66,10 +65,6 @@ SHARED = {
     "images of pixels": (
         ConvDirect(), conv(Case(64, 48, (12, 12), (1, 1), pad=0), AVX2),
         conv(Case(80, 32, (24, 6), (1, 1), pad=0), AVX2), AVX2, {"p": 6, "nv": 2, "rb": 0},
-    ),
-    "channels of tiles": (
-        ConvTilesBf16x3(), conv(Case(64, 64, (9, 12)), AMX), conv(Case(96, 64, (9, 12)), AMX), AMX,
-        {"rb": 0},
     ),
     "elements": (MapVectors(), scaled(64, 49), scaled(96, 196), AVX2, {}),
     "sums": (ReduceColumns(), summed(64, 49), summed(96, 196), AVX2, {}),
