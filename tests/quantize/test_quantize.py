@@ -275,7 +275,11 @@ def test_a_decoder_becomes_one_of_four_bits_with_states(tmp_path: Path) -> None:
     )  # fmt: skip
     assert len(done.program.states) == 2
     packed = [c for c in calls(done.program.steps) if "packed" in c.candidate]
-    assert len(packed) == 6
+    shapes = {i.name: [*i.dims] for i in decoder.model.graph.initializer}
+    weights = [n.input[1] for n in decoder.model.graph.node if n.op_type == "MatMul"]
+    columns = [shapes[name][1] for name in weights if name in shapes]
+    assert len(columns) == 6
+    assert sum(c.node.op.n for c in packed) == sum(columns)  # some of them in one product
 
 
 def test_weights_of_four_bits_need_no_inputs(tmp_path: Path) -> None:
