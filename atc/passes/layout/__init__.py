@@ -37,7 +37,7 @@ class Layouts:
     wanted: str = AUTO
     price: Price = no_price
     report: Callable[[LayoutReport], None] = lambda found: None
-    margin: float = 1.5
+    margin: float = 1.7
     """Forms that cost at most so many times the best one are reported as near-optimal."""
     bytes_last: bool = False
     """Whether kernels of bytes have channels last, as those for small cores do."""
