@@ -250,12 +250,13 @@ def node_names(model: onnx_ir.Model, listed: Names | None = None) -> frozenset[s
     return frozenset(node_name(n) for n in _nodes(model) if listed is None or listed.holds(n))
 
 
-def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
+def bf16_nodes(model: onnx_ir.Model, policy: Policy, own: ModelTypes) -> frozenset[str]:
     """Return the names of the nodes that kernels may multiply in bfloat16.
 
     Their operands are bfloat16 anyway (a product of two is a float32), or the mode allows it.
+    `own` are the `own_types`.
     """
-    heavy, own = policy.heavy | HEAVY, _own_types(model, policy)
+    heavy = policy.heavy | HEAVY
 
     def multiplies(node: onnx_ir.Node) -> bool:
         return _may_multiply(policy, node) or _reads_bf16(node, own)
@@ -264,12 +265,11 @@ def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
     return frozenset(node_name(n) for n in nodes if multiplies(n))
 
 
-def stored_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
+def stored_nodes(model: onnx_ir.Model, policy: Policy, own: ModelTypes) -> frozenset[str]:
     """Return the names of the nodes whose results may be stored in bfloat16.
 
-    They are rounded to that anyway, or the mode allows it.
+    They are rounded to that anyway, or the mode allows it. `own` are the `own_types`.
     """
-    own = _own_types(model, policy)
 
     def stores(node: onnx_ir.Node) -> bool:
         found = {own.get(value) for value in node.outputs}
@@ -283,7 +283,7 @@ def _nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
         yield from graph
 
 
-def _own_types(model: onnx_ir.Model, policy: Policy) -> ModelTypes:
+def own_types(model: onnx_ir.Model, policy: Policy) -> ModelTypes:
     """Return the types of a model's values, none where it has no bfloat16 or it is widened."""
     types = {} if policy.mode == "force_fp32" else value_types(model)
     return types if onnx_ir.DataType.BFLOAT16 in types.values() else {}

@@ -37,6 +37,7 @@ from atc.pipeline.precision import (
     bf16_nodes,
     exact_nodes,
     node_names,
+    own_types,
     read_operator_modes,
     read_policy,
     stored_nodes,
@@ -176,10 +177,11 @@ class Request:
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())
             limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
-        low = bf16_nodes(model, self.policy)
+        own = own_types(model, self.policy)
+        low = bf16_nodes(model, self.policy, own)
         if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
-            own = {"float32", *["bf16"] * bool(low)}
-            return replace(limits, precisions=frozenset(own), bf16_nodes=low)
+            kept = {"float32", *["bf16"] * bool(low)}
+            return replace(limits, precisions=frozenset(kept), bf16_nodes=low)
         if options.allow_hf32 and not options.max_error:
             limits = replace(limits, precisions=limits.precisions | {"tf32"})
         float32 = decided.float32_nodes
@@ -188,7 +190,7 @@ class Request:
         return replace(
             limits, precisions=limits.precisions | ({"bf16"} if low else set()), bf16_nodes=low,
             float_nodes=node_names(model, self.policy.keep), wide_nodes=float32 or frozenset(),
-            stored_nodes=stored_nodes(model, self.policy),
+            stored_nodes=stored_nodes(model, self.policy, own),
         )  # fmt: skip
 
     def decide(self, **decisions: Any) -> Request:

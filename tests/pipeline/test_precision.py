@@ -23,6 +23,7 @@ from atc.pipeline.precision import (
     Policy,
     bf16_nodes,
     exact_nodes,
+    own_types,
     read_operator_modes,
     read_policy,
     stored_nodes,
@@ -204,7 +205,7 @@ def test_mixed_bfloat16_allows_products(
     option: str, text: str, expected: set[str], tmp_path: Path
 ) -> None:
     policy = policy_of("allow_mix_precision_bf16", option, text, tmp_path)
-    assert bf16_nodes(net(), policy) & {"product", "soft", "scaled"} == expected
+    assert bf16_nodes(net(), policy, {}) & {"product", "soft", "scaled"} == expected
 
 
 def halved(dtype: int, to: int) -> onnx_ir.Model:
@@ -242,8 +243,9 @@ def test_a_model_of_bfloat16_is_multiplied_and_stored_so(
     dtype: int, to: int, mode: str, multiplied: set[str], stored: set[str]
 ) -> None:
     model, policy = halved(dtype, to), read_policy(mode, None, None, None)
-    assert bf16_nodes(model, policy) == multiplied
-    assert stored_nodes(model, policy) == stored
+    own = own_types(model, policy)
+    assert bf16_nodes(model, policy, own) == multiplied
+    assert stored_nodes(model, policy, own) == stored
 
 
 def test_the_new_spellings_are_modes() -> None:

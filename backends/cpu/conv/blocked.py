@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -285,6 +286,8 @@ class ConvDirect(
     batches = True
     bitwise_reproducible = True
     accepts_16_bit_weights = True
+    opens: ClassVar[bool] = True
+    """Whether extents are opened: not of kernels that few networks have two of."""
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Two spatial axes or one, blocks as wide as vectors, groups of known weights only."""
@@ -335,7 +338,7 @@ class ConvDirect(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> tuple[Workload[ConvBlocked], DirectParams]:
         """Open images, channels and rows: loops around tiles, or around their steps."""
-        if not w.constant[1]:  # the function that packs filters has their numbers
+        if not self.opens or not w.constant[1]:  # the function that packs filters has their numbers
             return w, params
         shared = opened_planes(w, self.cut(w, params))
         return shared, params if shared is w else opened_rows(params)

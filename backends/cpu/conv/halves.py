@@ -40,6 +40,7 @@ class ConvHalves(ConvDirect):
     """Direct convolution of halves with tiles of p pixels x nv vectors, rb rows at a time."""
 
     name = "conv_halves"
+    opens = False
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked 16-bit floats, two spatial axes or one, known weights."""
@@ -83,12 +84,6 @@ class ConvHalves(ConvDirect):
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
         """Return the geometry of an image whose blocks of rows lie in scratch."""
         return _in_row_blocks(w, params)
-
-    def with_open_extents(
-        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
-    ) -> tuple[Workload[ConvBlocked], DirectParams]:
-        """Open none: few networks have two of these."""
-        return w, params
 
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target

@@ -27,6 +27,7 @@ class ConvSmallOc(ConvDirect):
     """Tiles of p pixels x all filters, of which there are at most a quarter of a vector."""
 
     name = "conv_small_oc"
+    opens = False
     template = "cpu/conv/small_oc.c.j2"
     accepts_16_bit_weights = False
 
@@ -60,12 +61,6 @@ class ConvSmallOc(ConvDirect):
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Lanes are the same for any image."""
         return f"lanes of {w.inputs[1]}"
-
-    def with_open_extents(
-        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
-    ) -> tuple[Workload[ConvBlocked], DirectParams]:
-        """Open none: few networks have two of these."""
-        return w, params
 
     def values(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
