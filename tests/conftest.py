@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import shutil
 import sys
@@ -39,6 +40,8 @@ EMULATED = frozenset({"armv7-neon", "wasm32-simd128", "riscv64-rvv"})
 """Whose kernels' tests are those of aarch64-neon again, under other emulators."""
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
+CACHES = pytest.StashKey[Path]()
+"""Where the op compiler caches of the tests are."""
 GARBAGE = 50_000
 """Objects after which the collector looks for garbage: what a compilation makes goes by itself."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
@@ -69,7 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if default and "TMPDIR" not in os.environ and (place := folder_in_memory()):
         os.environ["TMPDIR"], tempfile.tempdir = place, place
     kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
-    os.environ["ASCEND_CACHE_PATH"] = kept.name
+    config.stash[CACHES] = Path(kept.name)
+    os.environ["ASCEND_CACHE_PATH"] = str(config.stash[CACHES] / "session")
     config.add_cleanup(kept.cleanup)
     cache = config.cache if config.pluginmanager.has_plugin("cacheprovider") else None
     if cache is not None:
@@ -116,7 +120,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Compile as default runs do where only numbers count."""
+    """Compile as default runs do where only numbers count, each file's tests with their own cache.
+
+    Each opening of a cache lists it, and one of the whole session's would have thousands of files.
+    """
+    own = hashlib.sha256(str(item.path).encode()).hexdigest()[:16]
+    os.environ["ASCEND_CACHE_PATH"] = str(item.config.stash[CACHES] / own)
     with quickly() if item.nodeid.startswith(QUICK) else nullcontext():
         return (yield)
 

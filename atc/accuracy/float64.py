@@ -7,8 +7,8 @@ gone too; those to integers stay.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,7 @@ def run_in_double(
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: widened(array) for name, array in feeds.items()}
     try:
-        with np.errstate(all="ignore"):
-            evaluator = Evaluator(proto, new_ops=own)
+        with np.errstate(all="ignore"), closing(Evaluator(proto, new_ops=own)) as evaluator:
             evaluator.rt_inits_ |= weights
             values = evaluator.run(None, wide)
     except Exception as error:  # what it raises is its to choose
@@ -79,8 +78,6 @@ def run_in_double(
             f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
             hint="atc verify without --float64 compares with another reference",
         ) from error
-    finally:
-        gc.collect()  # the evaluator holds itself, and all weights
     return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
 
 

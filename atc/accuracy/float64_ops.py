@@ -30,6 +30,11 @@ class Evaluator(ReferenceEvaluator):
     Initializers are widened to float64 when they are read.
     """
 
+    def close(self) -> None:
+        """Let go of weights and constants: parts of an evaluator hold it, until a collection."""
+        self.rt_inits_.clear()
+        self.rt_nodes_.clear()
+
     def run(
         self, output_names: Sequence[str] | None, feed_inputs: dict[str, Any],
         *args: Any, **more: Any,

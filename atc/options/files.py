@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from atc.errors import OptionError, one_line, way_out
 from atc.files.regular import regular
 
 MAX_BYTES = 1 << 20
+_CHUNK = 1 << 24
+"""Bytes that are digested at a time: other threads may run between, and be waited for."""
 
 
 def read_text(path: Path, option: str, code: str = "E10001") -> str:
@@ -64,17 +67,18 @@ def wrong(
 
 
 def file_digest(path: Path) -> str:
-    """Return a file's SHA-256; read in large chunks, between which other threads may run.
+    """Return a file's SHA-256.
 
     That of a folder is made of its files' names and theirs. Raises OSError, also of a file that
     never ends.
     """
-    digest, chunk = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    digest = hashlib.sha256()
     if path.is_dir():
         for each in sorted(p for p in path.rglob("*") if p.is_file()):
             digest.update(f"{each.relative_to(path).as_posix()}\0{file_digest(each)}".encode())
         return digest.hexdigest()
     with regular(path).open("rb", buffering=0) as file:
+        chunk = memoryview(bytearray(min(os.fstat(file.fileno()).st_size + 1, _CHUNK)))
         while size := file.readinto(chunk):
             digest.update(chunk[:size])
     return digest.hexdigest()

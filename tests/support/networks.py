@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+def _settles(count: Callable[[], int], at: int) -> bool:
+    """Return whether a count gets to `at`: joined threads are listed for a moment."""
+    end = time.monotonic() + 10
+    while count() != at and time.monotonic() < end:
+        time.sleep(0.001)
+    return count() == at
+
+
 def check_contexts_with_threads(path: Path, threads: int) -> None:
     """Check that a library called net refuses to prepare a context again while its threads run.
 
@@ -172,6 +181,6 @@ def check_contexts_with_threads(path: Path, threads: int) -> None:
         assert run(context) == alone
         assert prepare((ctypes.c_uint64 * words)(*context)) == 0
         library.net_stop_threads(context)
-        assert running() == before
+        assert _settles(running, before)
         assert prepare(context) == library.net_start_threads(context) == 0
         library.net_stop_threads(context)
