@@ -5,6 +5,8 @@ usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxr
            [--layers] [--json] [atc's options as --name=value]
 
 MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
+Peers are onnxruntime, openvino, openvino_bf16, mnn and ncnn (`pip install '.[peers]'`); for the
+last two the model is converted first. One that computes something else is named, not timed.
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
 
 A variant is the network built once more, with further options: `--variant=--fast_run=1` shows what
@@ -46,6 +48,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from conversion import ConversionError, converted
 from peers import BARE, described, installed, precision_of
 from pinning import peak_of, pinned, pinned_cores
 from shares import Share, shares
@@ -138,13 +141,10 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
         ours = {ATC: done, **variants(given.variant, model, folder, options, inputs)}
         arrays = inputs or random_inputs(types, 0)
         np.savez(folder / "inputs.npz", **arrays)
-        files = {name: str(folder / f"input{k}.npy") for k, name in enumerate(arrays)}
-        for name, array in arrays.items():
-            np.save(files[name], np.ascontiguousarray(array))
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines, bare = raced(given, ours, model, folder, files, expected)
+        engines, bare = raced(given, ours, model, folder, arrays, expected)
         seconds = engines[0].median
         layers, peak = (
             layer_table(chosen, folder, seconds, given) if given.layers else ([], 0.0)
@@ -218,9 +218,17 @@ def stored_inputs(model: Path) -> Arrays:
 
 def raced(
     given: argparse.Namespace, ours: Mapping[str, Compilation], model: Path, folder: Path,
-    inputs: Mapping[str, str], expected: Sequence[np.ndarray[Any, Any]],
+    arrays: Arrays, expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[tuple[Engine, ...], int]:  # fmt: skip
     """Run all engines alternately, in a program of its own; return the bare memory, too."""
+    inputs = {name: str(folder / f"input{k}.npy") for k, name in enumerate(arrays)}
+    for name, array in arrays.items():
+        np.save(inputs[name], np.ascontiguousarray(array))
+    models, failures = models_of(given.peers, model, arrays, folder)
+    models |= {name: module_of(done.folder) for name, done in ours.items()}
+    right = [str(folder / f"expected{k}.npy") for k in range(len(expected))]
+    for path, array in zip(right, expected, strict=True):
+        np.save(path, array)
     names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
     common = {"cores": cores and sorted(cores), "threads": threads, "clock": given.clock,
@@ -228,10 +236,10 @@ def raced(
     jobs = {
         name: {
             **common, "engine": ATC if name in ours else name,
-            "model": module_of(ours[name].folder) if name in ours else str(model),
-            "outputs": str(folder / f"output{place}_"),
+            "model": models[name], "outputs": str(folder / f"output{place}_"),
+            "expected": [] if name == BARE else right,
         }
-        for place, name in enumerate([*names, BARE])
+        for place, name in enumerate([*names, BARE]) if name not in failures
     }  # fmt: skip
     file = folder / "race.json"
     file.write_text(json.dumps({"engines": jobs, "rounds": given.rounds}), "utf-8")
@@ -240,7 +248,8 @@ def raced(
     found = json.loads(text.splitlines()[-1])
     engines = []
     for place, name in enumerate(names):
-        engine, said = introduced(name, ours.get(name)), found[name]
+        engine = introduced(name, ours.get(name))
+        said = found.get(name) or {"error": failures[name]}
         if "error" in said:
             engine = replace(engine, failure=said["error"])
         else:
@@ -251,6 +260,19 @@ def raced(
             )  # fmt: skip
         engines.append(engine)
     return tuple(engines), 1024 * found[BARE]["peak_kib"]
+
+
+def models_of(
+    peers: Sequence[str], model: Path, arrays: Arrays, folder: Path
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the files that the peers read, and why there are none by the names of the others."""
+    files, failures = {BARE: str(model)}, {}
+    for name in peers:
+        try:
+            files[name] = str(converted(name, model, arrays, folder))
+        except ConversionError as error:
+            failures[name] = str(error)
+    return files, failures
 
 
 def introduced(name: str, ours: Compilation | None) -> Engine:

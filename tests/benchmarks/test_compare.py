@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.conversion import ConversionError, converted
 from benchmarks.layers import least_interrupted
 from benchmarks.shares import Share, shares
 from onnx import TensorProto, helper, numpy_helper
@@ -86,6 +87,55 @@ def test_tables_and_a_peer(tmp_path: Path) -> None:
     assert "onnxruntime" in rows[1]
     assert "the conv" in done.stdout
     assert "1 models" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "module"), [("mnn", "MNN"), ("ncnn", "pnnx")])
+def test_models_are_converted_for_engines_of_other_formats(
+    engine: str, module: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(module)
+    (found,) = results(tiny_model(tmp_path / "tiny.onnx"), f"--peers={engine}", "--clock=cpu")
+    (ours, peer) = found["engines"]
+    assert peer["name"].startswith(engine)
+    assert peer["failure"] == ""
+    assert 0 < peer["minimum"] <= peer["median"]
+    assert peer["error"] < 1e-5
+
+
+def test_an_engine_that_computes_something_else_is_not_timed(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model = tiny_model(tmp_path / "tiny.onnx")
+    np.save(tmp_path / "x.npy", np.ones((1, 2, 8, 8), np.float32))
+    said = []
+    for wrong in (np.ones((1, 3, 36), np.float32), np.full((1, 3, 6, 6), 99, np.float32)):
+        np.save(tmp_path / "expected.npy", wrong)
+        job = {
+            "cores": None, "threads": 1, "engine": "onnxruntime", "model": str(model),
+            "clock": "cpu", "inputs": {"x": str(tmp_path / "x.npy")},
+            "outputs": str(tmp_path / "y"), "expected": [str(tmp_path / "expected.npy")],
+        }  # fmt: skip
+        command = [sys.executable, str(COMMAND.with_name("worker.py")), json.dumps(job)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, input="0\n")
+        said.append(json.loads(done.stdout)["error"])
+    assert said[0] == "ValueError: output 0 has shape (1, 3, 6, 6), not (1, 3, 36)"
+    assert said[1].startswith("ValueError: output 0 is wrong: it differs by ")
+
+
+def test_why_a_model_is_not_converted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, arrays = tiny_model(tmp_path / "tiny.onnx"), {"x": np.ones((1, 2, 8, 8), np.float32)}
+    assert converted("onnxruntime", model, arrays, tmp_path) == model
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ConversionError, match="mnnconvert isn't installed"):
+        converted("mnn", model, arrays, tmp_path)
+    program = tmp_path / "pnnx"
+    program.write_text("#!/bin/sh\necho no such operator >&2; exit 3\n", "utf-8")
+    program.chmod(0o755)
+    with pytest.raises(ConversionError, match="pnnx ended with status 3: no such operator"):
+        converted("ncnn", model, arrays, tmp_path)
 
 
 @pytest.mark.slow

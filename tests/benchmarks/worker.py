@@ -1,7 +1,8 @@
 """One engine with one model in a process of its own, a thread per core: run by compare.py.
 
 usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (.npy files by name),
-outputs (where to write such files: their paths without the number) and clock (wall or cpu).
+outputs (where to write such files: their paths without the number), expected (such files of what
+is right: an engine that computes something else isn't timed) and clock (wall or cpu).
 Of several threads those that compute stay on a core each: on a busy machine the system may let two
 of them alternate on one.
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
@@ -19,13 +20,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 WARM_SECONDS = 0.3
+WRONG = 0.5
+"""Errors, as parts of the output's largest magnitude, of what isn't the model's function."""
 _TASKS = "/proc/self/task"
 """The threads of this process."""
+_ANSWERS = os.fdopen(os.dup(1), "w")
+"""What standard output was: engines may print."""
 
 
 def main() -> None:
     """Prepare, then run on demand."""
     given = json.loads(sys.argv[1])
+    os.dup2(2, 1)
     if given["cores"] is not None:
         os.sched_setaffinity(0, given["cores"])
     try:
@@ -52,9 +58,22 @@ def _prepared(given: dict[str, Any]) -> Any:
     run = ENGINES[given["engine"]](given["model"], given["inputs"], given["threads"])
     import numpy as np  # after the engine, which may need it or not
 
-    for number, output in enumerate(run()):
+    outputs = run()
+    for number, output in enumerate(outputs):
         np.save(f"{given['outputs']}{number}.npy", output)
+    for number, path in enumerate(given["expected"]):
+        _check(number, outputs[number], np.load(path))
     return run
+
+
+def _check(number: int, output: Any, expected: Any) -> None:
+    """Raise ValueError for an output that isn't the model's."""
+    if output.shape != expected.shape:
+        raise ValueError(f"output {number} has shape {output.shape}, not {expected.shape}")
+    if expected.size and expected.dtype.kind in "fiu" and abs(expected).max() < float("inf"):
+        error = abs(output.astype("float64") - expected).max()
+        if not error <= WRONG * abs(expected.astype("float64")).max():
+            raise ValueError(f"output {number} is wrong: it differs by {error:.3g}")
 
 
 def _warm(run: Any) -> float:
@@ -100,7 +119,7 @@ def _peak_kib() -> int:
 
 
 def _say(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+    print(json.dumps(what), file=_ANSWERS, flush=True)
 
 
 if __name__ == "__main__":

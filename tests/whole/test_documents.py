@@ -255,12 +255,12 @@ SLOW = {
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
          "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'",
-         "pip install '.[sklearn]'", "pip install '.[tflite]'"),
+         "pip install '.[sklearn]'", "pip install '.[tflite]'", "pip install '.[peers]'"),
         {"pip install '.[test]' && pytest":
          "uv pip install -q '.[test]' && pytest -n 0 tests/dims",  # by pip in .ci/run
          **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
             for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
-                          "docs", "sklearn", "tflite")}},  # resolved, not fetched: gigabytes
+                          "docs", "sklearn", "tflite", "peers")}},  # resolved, not fetched: gigabytes
         first="python -m venv env && . env/bin/activate && pip install -q uv",
     ),
     "a GPU": Script(
