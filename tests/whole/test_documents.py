@@ -260,7 +260,7 @@ SLOW = {
          "uv pip install -q '.[test]' && pytest -n 0 tests/dims",  # by pip in .ci/run
          **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
             for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
-                          "docs", "sklearn", "tflite", "peers")}},  # resolved, not fetched: gigabytes
+                          "docs", "sklearn", "tflite", "peers")}},  # not fetched: gigabytes
         first="python -m venv env && . env/bin/activate && pip install -q uv",
     ),
     "a GPU": Script(
