@@ -74,12 +74,21 @@ def compile_in(folder: Path, command: Sequence[str], result: str | None) -> None
 def _compiled_by_tcc(folder: Path, command: Sequence[str]) -> bool:
     """Whether tcc compiled portable C, and had nothing to say of it."""
     compiler, *words = map(str, command)
-    tcc = find_tcc()
-    if not tcc or compiler != "cc" or "-O0" not in words or _NOT_PORTABLE.search(" ".join(words)):
+    tcc, portable = find_tcc(), not _NOT_PORTABLE.search(" ".join(words))
+    if not tcc or Path(compiler).name != "cc" or "-O0" not in words or not portable:
         return False
-    own = [word for word in words if word != "-nostartfiles"]
+    own = [_assembled(folder, compiler, w) for w in words if w != "-nostartfiles"]
     done = subprocess.run([tcc, *own], cwd=folder, capture_output=True, check=False)
     return done.returncode == 0 and not done.stdout + done.stderr
+
+
+def _assembled(folder: Path, compiler: str, word: str) -> str:
+    """Return the object of a word that is a file of assembler, which tcc doesn't read."""
+    if not word.endswith(".S"):
+        return word
+    command = [compiler, "-I.", "-c", word, "-o", f"{word}.o"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    return f"{word}.o"
 
 
 _NOT_PORTABLE = re.compile(r"(^| )(-m|-x |-g |-fs|-pthread|-c )")
