@@ -36,7 +36,7 @@ from atc.templates import verbatim
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "external", "cc"),
     [

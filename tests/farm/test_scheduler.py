@@ -81,6 +81,7 @@ def here(jobs: list[RemoteJob]) -> list[bytes]:
     return [compile_order(order_of(job)) for job in jobs]
 
 
+@pytest.mark.slow
 def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> None:
     objects, reported = compiled(cluster, jobs)
     assert objects == here(jobs)

@@ -209,6 +209,7 @@ IN_PLACE = Chain((8, 13, 9), [
 ])  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "height"), [("cortex-m4f", 1), ("cortex-m3", 2), ("cortex-m55", 3)]

@@ -48,6 +48,7 @@ def said(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tree_of_files(out: Path) -> None:
     folder = out / "digits"
     files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}

@@ -166,7 +166,7 @@ def test_every_parameter_set_against_numpy(name: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 @pytest.mark.parametrize("case", [CASES["ragged"], DEPTHWISE["depthwise"]], ids=["all", "each"])
 def test_any_number_of_threads_gives_the_same_bits(name: str, case: Case) -> None:
