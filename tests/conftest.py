@@ -118,6 +118,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(GARBAGE)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let whoever started the workers not look for garbage among their reports, five times."""
+    if not hasattr(session.config, "workerinput"):
+        gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Compile as default runs do where only numbers count, each file's tests with their own cache.
