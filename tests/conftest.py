@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
-from c_compiler import compiler_version, keep_headers_in, keep_results_in
+from c_compiler import EMULATED, compiler_version, keep_headers_in, keep_results_in
 from default_run import (
     TemplateFolder,
     compile_quickly,
@@ -36,8 +36,6 @@ sys.dont_write_bytecode = False
 
 SSE2 = frozenset({"x86-64-sse2", "sse2"})
 AVX2 = frozenset({"x86-64-avx2", "x86-64-avx2-vnni", "avx2"})
-EMULATED = frozenset({"armv7-neon", "wasm32-simd128", "riscv64-rvv"})
-"""Whose kernels' tests are those of aarch64-neon again, under other emulators."""
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
 CACHES = pytest.StashKey[Path]()
