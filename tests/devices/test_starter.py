@@ -49,7 +49,6 @@ def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS)
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
 @pytest.mark.parametrize("target", QUICK)
 def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
     require(get_target(target).runner[0])

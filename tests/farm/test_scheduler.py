@@ -89,7 +89,6 @@ def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
 @pytest.mark.parametrize("every", [False, True])
 def test_wrong_objects_are_noticed(
     every: bool, cluster: str, jobs: list[RemoteJob], tmp_path: Path,
@@ -118,6 +117,7 @@ def test_wrong_objects_are_noticed(
     assert "objects are wrong" in warning
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("answer", [None, 7, ("w", 7), (b"w", b"x")])
 def test_what_is_no_object_is_not_taken(
     answer: object, cluster: str, jobs: list[RemoteJob], monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,7 @@ def feeds(net: Any) -> list[np.ndarray[Any, Any]]:
     return [(rng.standard_normal(t.shape) / 4).astype(np.float32) for t in net.inputs]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "threads"), [*BUILDS[:2], pytest.param(*BUILDS[2], marks=pytest.mark.slow)]
 )

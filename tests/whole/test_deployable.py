@@ -63,6 +63,7 @@ def test_the_tree_of_files(out: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shared_library_exports_its_interface_only(name: str, out: Path) -> None:
     library = out / name / f"lib{name}.so"
