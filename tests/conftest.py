@@ -47,7 +47,7 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 
 QUICK = (
     "tests/lower/", "tests/memory/", "tests/passes/", "tests/program/",
-    "tests/pytorch/test_trained_models.py",
+    "tests/pytorch/",
     *(f"tests/whole/test_{name}.py" for name in (
         "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states", "names", "ranges",
         "states")),
