@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import shlex
 import shutil
 from dataclasses import dataclass, field
@@ -63,14 +64,14 @@ class Compiler:
 
 def known_digest(path: str | Path) -> bytes:
     """Return the SHA-256 of a file, which is read once while it stays as it is."""
-    real = Path(path).resolve()
-    stat = real.stat()
+    real = os.path.realpath(path)
+    stat = os.stat(real)
     return _content_digest(real, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.cache
-def _content_digest(path: Path, mtime_ns: int, size: int) -> bytes:
-    with path.open("rb") as file:
+def _content_digest(path: str, mtime_ns: int, size: int) -> bytes:
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,27 +93,27 @@ def link_inputs(compiler: Compiler, *, log: Log = no_log) -> Mapping[str, bytes]
     others = [companion(compiler, name, log) for name in ("as", "objcopy", "ar")]
     if not command or None in others:
         return {}
-    folders = [Path(word[2:]) for word in command if word.startswith("-L")]
+    folders = [word[2:] for word in command if word.startswith("-L")]
     names = {word[2:] for word in command if word.startswith("-l")}
-    todo = [Path(word) for word in (*command, *others) if word and word.startswith("/")]
-    for name in sorted(names):
-        found = (place / f"lib{name}{end}" for place in folders for end in (".so", ".a"))
-        todo += [file for file in found if file.exists()][:1]
+    todo = [word for word in (*command, *others) if word and word.startswith("/")]
+    for name in sorted(names):  # as text: a path's object takes longer to make than to look for
+        found = (f"{place}/lib{name}{end}" for place in folders for end in (".so", ".a"))
+        todo += [file for file in found if os.path.exists(file)][:1]
     digests: dict[str, bytes] = {}
     while todo:
         file = todo.pop()
-        if str(file) not in digests and file.is_file():
-            digests[str(file)] = known_digest(file)
+        if file not in digests and os.path.isfile(file):
+            digests[file] = known_digest(file)
             todo += _named_by_script(file)
     return digests
 
 
-def _named_by_script(file: Path) -> Iterator[Path]:
+def _named_by_script(file: str) -> Iterator[str]:
     """Yield the files that a linker script names, as that of a C library does."""
-    if file.suffix == ".so" and file.stat().st_size < _SCRIPT:
-        for word in file.read_text("utf-8", "replace").split():
+    if file.endswith(".so") and os.stat(file).st_size < _SCRIPT:
+        for word in Path(file).read_text("utf-8", "replace").split():
             if word.startswith("/") and word != "/*":
-                yield Path(word)
+                yield word
 
 
 def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ def test_a_library_states_its_precision_and_keeps_it(
     assert line.endswith(f"the bound of {float(stated['error_bound']):g} is kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_a_model_of_16_bits_rounds_as_it_says_itself(
     dtype: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

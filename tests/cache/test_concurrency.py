@@ -78,6 +78,7 @@ def test_s25_environment_variables_affect_their_user_only(site, monkeypatch):
         assert cache.limits.megabytes == 500
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("rename", [1, 2, 3])
 @pytest.mark.parametrize("before", [1, 0])
 def test_s40_kill_9_at_each_step_of_storing_leaves_nothing_false(site, rename, before):

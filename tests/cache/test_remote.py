@@ -61,7 +61,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"{request.getfixturevalue(bucket)}/{tmp_path.name}"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_what_one_machine_compiled_another_takes_from_the_store(store: str, tmp_path: Path) -> None:
     first = machine(tmp_path, "first", store).compile()
     second_machine = machine(tmp_path, "second", store)
@@ -250,7 +250,7 @@ def rubbish(connection: socket.socket, server: Server) -> None:
     connection.sendall(os.urandom(1000))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["http", "redis"])
 @pytest.mark.parametrize("answer", [hang, trickle, endless, cut_off, failing, rubbish])
 def test_a_store_in_trouble_costs_one_warning_and_little_time(

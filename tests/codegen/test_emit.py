@@ -36,7 +36,7 @@ from atc.templates import verbatim
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "external", "cc"),
     [
@@ -313,7 +313,7 @@ def test_two_contexts_run_at_once(sanitizer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("external", [False, True])
 def test_library_exports_its_interface_only(external: bool, tmp_path: Path) -> None:
     emission = emit_model(affine_model(), external=external)
-    library = build_shared(write_project(tmp_path, emission, external))
+    library = build_shared(write_project(tmp_path, emission, external), cc="gcc")
     said = subprocess.run(
         [require("nm"), "-D", "--defined-only", library], capture_output=True, text=True, check=True
     )

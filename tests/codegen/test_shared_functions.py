@@ -45,6 +45,7 @@ def dense_block() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"num_threads": 2, "thread_tuning": 0}, {"profile": True}])
 def test_layers_of_growing_depth_share_functions(
     options: dict[str, object], tmp_path: Path

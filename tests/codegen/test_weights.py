@@ -55,7 +55,7 @@ def rights(address: int) -> str:
     raise LookupError(hex(address))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "cc", [pytest.param(cc, marks=pytest.mark.slow if cc == "clang" else ()) for cc in COMPILERS]
 )

@@ -159,6 +159,7 @@ def converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return install
 
 
+@pytest.mark.slow
 def test_it_is_converted_once_until_it_changes(
     converter: Callable[[str], Path], tmp_path: Path
 ) -> None:

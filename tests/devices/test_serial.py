@@ -75,6 +75,7 @@ def board(folder: Path, place: Path, noise: int = 1 << 30) -> Iterator[str]:
             process.wait()
 
 
+@pytest.mark.slow
 def test_outputs_come_over_the_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

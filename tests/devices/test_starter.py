@@ -48,7 +48,7 @@ def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS)
     return atc.compile(model, folder / "net", target=target, starter=True).folder
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", QUICK)
 def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
     require(get_target(target).runner[0])

@@ -81,6 +81,7 @@ def here(jobs: list[RemoteJob]) -> list[bytes]:
     return [compile_order(order_of(job)) for job in jobs]
 
 
+@pytest.mark.slow
 def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> None:
     objects, reported = compiled(cluster, jobs)
     assert objects == here(jobs)
@@ -88,7 +89,6 @@ def test_the_objects_are_the_same_bytes(cluster: str, jobs: list[RemoteJob]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
 @pytest.mark.parametrize("every", [False, True])
 def test_wrong_objects_are_noticed(
     every: bool, cluster: str, jobs: list[RemoteJob], tmp_path: Path,
@@ -117,6 +117,7 @@ def test_wrong_objects_are_noticed(
     assert "objects are wrong" in warning
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("answer", [None, 7, ("w", 7), (b"w", b"x")])
 def test_what_is_no_object_is_not_taken(
     answer: object, cluster: str, jobs: list[RemoteJob], monkeypatch: pytest.MonkeyPatch

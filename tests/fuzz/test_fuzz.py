@@ -37,7 +37,7 @@ def assert_clean(failures: list[Failure]) -> None:
     ],
 )
 def test_some_models(kind: str, target: str) -> None:
-    assert_clean(run(kind, range(15 if level() == "-O0" else 40), target))
+    assert_clean(run(kind, range(6 if level() == "-O0" else 40), target))
 
 
 @pytest.mark.slow

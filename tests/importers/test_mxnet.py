@@ -370,7 +370,7 @@ def test_damaged_files(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_damaged_files(tmp_path: Path, name: str) -> None:
-    for seed in range(500):
+    for seed in range(250):
         (tmp_path / str(seed)).mkdir()
         check_damaged(name, seed, tmp_path / str(seed))
 

@@ -128,7 +128,7 @@ def results() -> dict[str, Array]:
     return dict(zip(ALL, runner([numbers(s) for s in sources]), strict=True))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("target", [*SMALL, *LARGE], ids=lambda d: d.label)
 def test_every_conversion_is_the_standards(target: DType) -> None:
     for name, conversion in ALL.items():

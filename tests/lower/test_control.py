@@ -28,6 +28,7 @@ def branching(then_width: int, else_width: int) -> onnx.ModelProto:
     return n.model({"x": ("f", [2, 3]), "rate": ("i", [])}, {result: "f"})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rows", "right"), [((3, 4), 16000), ((4, 3), 8000)])
 def test_a_run_of_the_wrong_branch_is_a_status(
     rows: tuple[int, int], right: int, tmp_path: Path

@@ -69,6 +69,7 @@ def build(folder: Path, text: str, compiler: str, standard: str, name: str = "ne
     return folder / "main"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiler", "standard"),
     [

@@ -164,7 +164,7 @@ def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "left_out", ["nothing", *dict.fromkeys(p.switch for p in PASSES)]
 )
@@ -194,6 +194,7 @@ OPERANDS: dict[str, tuple[tuple[int, ...], Op, Callable[[np.ndarray], np.ndarray
 """What an epilogue reads: the shape it is made of, how, and the same in numpy."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OPERANDS)
 @pytest.mark.parametrize("split", [False, True], ids=["as it is", "after its loops are split"])
 def test_a_coordinate_stays_what_it_is_beside_an_operand_of_the_epilogue(

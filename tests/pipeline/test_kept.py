@@ -450,6 +450,7 @@ def test_a_store_in_trouble_is_asked_once(
     assert len(asked) == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("megabytes", [1, 100])
 def test_what_would_fill_the_cache_is_not_kept(
     given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

@@ -53,6 +53,7 @@ def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
     assert [text for text in said if text.startswith("recomputed: ")]
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
     whole, least = arena(model), arena(model, recompute="all")
     assert least < whole

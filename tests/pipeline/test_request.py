@@ -171,6 +171,7 @@ def test_options_that_were_resolved_change_no_more() -> None:
             request.with_options(**{name: value})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cuda-emulated", "cortex-m4f"])
 def test_threads_that_a_target_has_none_of_are_a_warning(tmp_path: Path, target: str) -> None:
     if target != "cuda-emulated":

@@ -209,7 +209,7 @@ IN_PLACE = Chain((8, 13, 9), [
 ])  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "height"), [("cortex-m4f", 1), ("cortex-m3", 2), ("cortex-m55", 3)]
 )
@@ -333,7 +333,6 @@ def test_rows_pass_through_a_pool_on_every_small_core(target: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
 @pytest.mark.parametrize("quantized", [True, False])
 def test_a_limit_of_ram_brings_them_to_any_processor(quantized: bool, tmp_path: Path) -> None:
     model = CHAINS["first layers"].model(quantized)

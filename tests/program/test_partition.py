@@ -92,7 +92,7 @@ def feeds(net: Any) -> list[np.ndarray[Any, Any]]:
     return [(rng.standard_normal(t.shape) / 4).astype(np.float32) for t in net.inputs]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "threads"), [*BUILDS[:2], pytest.param(*BUILDS[2], marks=pytest.mark.slow)]
 )
@@ -108,6 +108,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
                 np.testing.assert_array_equal(b, a, err_msg=name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "host"])
 def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "model.onnx")

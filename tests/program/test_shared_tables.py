@@ -39,7 +39,7 @@ def save(folder: Path, more: tuple[onnx.NodeProto, ...] = ()) -> Path:
     return folder / "net.onnx"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", ["ids:1,5", "ids:1,1~7"])
 @pytest.mark.parametrize("target", ["host", "c99"])
 def test_it_lies_there_once(shape: str, target: str, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def net(path: Path, dtype: type) -> Path:
 COUNT = 48 * 16 * 9 + 96 * 48 + 96 * 200
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "dtype", "mode", "most"),
     [

@@ -177,21 +177,27 @@ MANY = 12
 """Kernels that are compiled as one file rather than each by itself."""
 
 
-def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
-    """Run the compiler in a project with strict flags; its words are the test's failure."""
+def compile_c(folder: Path, *arguments: str, cc: str = "") -> None:
+    """Run the compiler in a project with strict flags; its words are the test's failure.
+
+    Where it isn't named, default runs may take another in its place (c_compiler.py) for the
+    network alone: tcc doesn't align what programs declare.
+    """
     named = "-o" in arguments and not any(Path(word).is_absolute() for word in arguments)
     result = arguments[arguments.index("-o") + 1] if named else None
     kernels = [word for word in arguments if word.startswith("src/kernels/")]
+    network = all(word.startswith("src/") for word in arguments if word.endswith(".c"))
+    compiler = require(cc or ("cc" if network else "gcc"))
     joined = folder / "joined_kernels.c"
     if len(kernels) >= MANY and "-c" not in arguments:
         joined.write_text(joined_text({k: (folder / k).read_text("utf-8") for k in kernels}))
         others = (word for word in arguments if word not in kernels)
         arguments = (joined.name, *others, "-Isrc/kernels")  # before libraries
-    compile_in(folder, [require(cc), *STRICT, "-Iinclude", "-I.", *arguments], result)
+    compile_in(folder, [compiler, *STRICT, "-Iinclude", "-I.", *arguments], result)
     joined.unlink(missing_ok=True)
 
 
-def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "") -> Path:
+def build_shared(folder: Path, name: str = "net", cc: str = "", level: str = "") -> Path:
     """Build a project's shared library, at the run's own level, and return its path."""
     library = f"lib{name}.so"
     shape = (level or default_run.level(), "-fPIC", "-shared", "-fvisibility=hidden")
@@ -199,7 +205,7 @@ def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = 
     return folder / library
 
 
-def build_example(folder: Path, *flags: str, cc: str = "gcc") -> Path:
+def build_example(folder: Path, *flags: str, cc: str = "") -> Path:
     """Build a project's example program and return its path."""
     files = ("example/main.c", *sources(folder), "-lm")
     compile_c(folder, *(flags or (default_run.level(),)), "-o", "example.exe", *files, cc=cc)

@@ -28,6 +28,7 @@ void store(int n, const float *x, uint16_t *y)
 STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("feature", ["", "f16c"])
 def test_scalars_of_float16_are_read_and_rounded_as_numpy_does(

@@ -91,6 +91,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "p.so"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_machines_own_instructions_compile(compiler: str, tmp_path: Path) -> None:
     write(tmp_path, emulated=False)
@@ -131,6 +132,7 @@ def as_float(bits: Array) -> Array:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("x", [numbers(0), numbers(1), SPECIAL], ids=["0", "1", "special"])
 def test_pairs_are_rounded_to_nearest(library: ctypes.CDLL, x: Array) -> None:
     y = np.zeros(64, np.float32)

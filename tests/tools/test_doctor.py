@@ -61,6 +61,7 @@ def test_a_machine_with_the_hosts_compiler_alone(machine: Machine) -> None:
     assert doctor_text(found).endswith("all that is needed works\n")
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_needed(machine: Machine) -> None:
     found = diagnose(machine("gcc", "as", "ld"), [CROSS])
     assert found.exit_status == 1

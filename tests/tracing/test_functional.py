@@ -185,6 +185,7 @@ def test_labels_of_another_shape_are_refused(loss: Any, label: Any) -> None:
         loss(Tensor(np.ones((2, 3), np.float32)), label)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("label", [3, -1, -99, 1 << 40])
 def test_a_label_that_is_no_class_is_seen_in_the_loss_alone(label: int) -> None:
     x = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -0.5]], np.float32)

@@ -203,6 +203,7 @@ def test_backward_is_for_what_was_recorded() -> None:
         empty.backward(weight * 2.0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("named", ["w", ""])
 def test_parameters_that_no_gradient_goes_to_are_named(named: str) -> None:
     x, lost = Parameter(np.array([1.5, -2.0])), Parameter(np.ones(3), name=named)

@@ -324,6 +324,7 @@ def test_what_makes_no_sense_is_told(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_weights_of_16_bits_are_not_left_untrained_without_a_word(
     kind: int, tmp_path: Path

@@ -124,6 +124,7 @@ def test_verify_raises_where_the_outputs_differ(
         atc.compile(model, tmp_path / "net", target="c99", verify=True)
 
 
+@pytest.mark.slow
 def test_importing_atc_is_cheap_and_its_functions_stay_functions() -> None:
     code = (
         "import sys, atc; assert not {'numpy', 'onnx', 'onnx_ir'} & set(sys.modules); "

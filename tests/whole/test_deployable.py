@@ -48,6 +48,7 @@ def said(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tree_of_files(out: Path) -> None:
     folder = out / "digits"
     files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
@@ -62,6 +63,7 @@ def test_the_tree_of_files(out: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shared_library_exports_its_interface_only(name: str, out: Path) -> None:
     library = out / name / f"lib{name}.so"

@@ -70,7 +70,7 @@ def build_and_run(folder: Path, compiler: str, code: list[str]) -> None:
     assert done.returncode == 0, f"status {done.returncode}"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("target", ["c99", "x86-64-avx512"])  # the alignments that there are
 def test_what_a_header_shows(compiler: str, target: str, tmp_path: Path) -> None:

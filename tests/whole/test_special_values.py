@@ -364,6 +364,7 @@ HALVES = (
 )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("tier", ["c99", "host"])
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
 def test_arithmetic_of_float16_is_rounded_once(op: str, tier: str) -> None:

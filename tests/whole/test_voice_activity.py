@@ -89,6 +89,7 @@ def test_a_program_begins_each_file_anew(vad: Path) -> None:
     assert done.stdout == "".join(alone)
 
 
+@pytest.mark.slow
 def test_a_program_finds_what_is_spoken(vad: Path) -> None:
     samples, spoken = make_detector.draw_sound(8, seed=7)
     make_detector.write_wav(vad / "long.wav", samples)

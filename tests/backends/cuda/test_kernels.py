@@ -63,6 +63,7 @@ def test_the_device_computes_it(name: str) -> None:
     assert all(c.source.launch for c in chosen)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("first", "inside"), [(3, 0), (8, 16)])
 def test_tiles_are_copied_from_where_copies_may_begin(first: int, inside: int) -> None:
     """A product that is joined to others lies behind these where 16 bytes divide that."""

@@ -331,7 +331,7 @@ def are_gone(children: Path) -> bool:
     return False
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("when", ["--version", "-dumpmachine", "-c", "-shared", "-r"])
 def test_a_compiler_that_hangs_is_ended_and_reported_with_its_command(
     tmp_path: Path, when: str

@@ -65,7 +65,7 @@ def test_samples(name: str) -> None:
     assert_round_trip(run_passes(graph, width=16))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [n for n in CASES if n != "voxels"])
 def test_run_time_extents_and_control_flow(name: str, tmp_path: Path) -> None:
     case = CASES[name]()

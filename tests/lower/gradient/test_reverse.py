@@ -436,7 +436,7 @@ def differences(
     return results
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_central_differences(name: str) -> None:
     model = forward(name)

@@ -76,7 +76,7 @@ CASES = {
 COMPILED = compiled(CASES)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str) -> None:
     got, expected = COMPILED[name](CASES[name].feeds), CASES[name].onnxruntime()

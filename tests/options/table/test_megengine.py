@@ -877,6 +877,7 @@ def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gcc (" not in none
 
 
+@pytest.mark.slow
 def test_m_03_and_m_28_are_seen_in_a_whole_run(built: Path) -> None:
     log = (built / "log").read_text()
     assert "[INFO] measuring kernels" in log

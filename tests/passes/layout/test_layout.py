@@ -234,7 +234,7 @@ def kinds(graph: Graph) -> Counter[str]:
     return Counter(node.op.kind for node in graph.nodes)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
 @pytest.mark.parametrize("name", list(NETS))
 def test_blocking_keeps_results(name: str, target: str) -> None:

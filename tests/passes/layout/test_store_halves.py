@@ -104,7 +104,7 @@ def compiled() -> list[Network]:
     return compile_networks(graphs, TARGET, "O0", choose=choose_exact, compile_all=compile_joined)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "case", range(len(CASES)), ids=[f"{made.__name__}-{dtype.__name__}" for made, dtype in CASES]
 )

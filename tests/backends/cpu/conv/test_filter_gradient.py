@@ -155,9 +155,13 @@ def test_tiles_against_numpy(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_every_parameter_set_against_numpy(name: str) -> None:
-    """One of nine with each case, others from case to case, where an emulator repeats NEON's."""
+    """One of three with each case, others from case to case, but for the widest vectors.
+
+    One of nine where an emulator repeats NEON's.
+    """
     target = vector_target(name)
-    block, share = target.vector_bytes // 4, 9 if name in EMULATED else 1
+    block = target.vector_bytes // 4
+    share = 9 if name in EMULATED else 3 if block < 16 else 1
     compare(
         [call(case, target, params, block)
          for number, case in enumerate((CASES | DEPTHWISE).values())
@@ -166,7 +170,7 @@ def test_every_parameter_set_against_numpy(name: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VECTOR_TARGETS)
 @pytest.mark.parametrize("case", [CASES["ragged"], DEPTHWISE["depthwise"]], ids=["all", "each"])
 def test_any_number_of_threads_gives_the_same_bits(name: str, case: Case) -> None:

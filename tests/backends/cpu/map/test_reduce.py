@@ -105,6 +105,7 @@ def test_every_extent(target: str) -> None:
     check(cases, target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_strides_offsets_and_many_loops(target: str) -> None:
     expr, _, truth = EXPRESSIONS["x"]
@@ -124,6 +125,7 @@ def test_strides_offsets_and_many_loops(target: str) -> None:
     check(cases, target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_long_sums_of_a_vector_of_columns(target: str) -> None:
     """Sums of images' pixels, channel by channel, of large numbers: each image has its own sum."""
@@ -136,6 +138,7 @@ def test_long_sums_of_a_vector_of_columns(target: str) -> None:
     ], target)  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_epilogues(target: str) -> None:
     record = vector_target(target)
@@ -156,6 +159,7 @@ def test_epilogues(target: str) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_nan_and_infinity_are_kept(target: str) -> None:
     record = vector_target(target)

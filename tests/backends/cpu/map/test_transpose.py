@@ -24,6 +24,7 @@ CASES = (
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", [F, DType.FLOAT16, DType.BFLOAT16], ids=lambda t: t.label)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_rows_become_columns(target: str, dtype: DType) -> None:

@@ -27,6 +27,7 @@ KERNELS: dict[str, tuple[Kernel, str, float]] = {
 """A kernel, a target and the error, as a part of the largest result."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("k", "long"), [(7, False), (64, False), (64, True)])
 def test_operands_of_epilogues_may_be_halves(name: str, k: int, long: bool) -> None:

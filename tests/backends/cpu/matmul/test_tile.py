@@ -186,6 +186,7 @@ def test_lines_that_crowd_in_the_caches_are_moved(
     assert (best.interleave, best.copy) == (interleaved, copied)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_a_panel_of_b_is_copied_where_asked(target: str) -> None:
     params = TiledParams(mr=4, nv=2, phases=1, copy=True)

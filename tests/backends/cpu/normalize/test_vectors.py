@@ -43,7 +43,7 @@ CASES = _cases()
 COMPILED = {t: compiled(CASES, t, chunk=80) for t in TARGETS}
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(9)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str, target: str) -> None:

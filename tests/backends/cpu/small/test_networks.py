@@ -78,6 +78,7 @@ def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_pat
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("axis", [1, 2])
 def test_softmax_is_within_a_quantum_of_onnxruntime(axis: int, tmp_path: Path) -> None:
     net = Net(True)
@@ -156,7 +157,7 @@ AVERAGES: dict[str, tuple[int, dict[str, Any]]] = {
 """Average pooling: channels, and how."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("name", AVERAGES)
 def test_averages_of_windows_are_the_portable_kernels(
@@ -182,7 +183,7 @@ def test_averages_of_windows_are_the_portable_kernels(
         assert ["q_upper4_" in text for text in texts] == [target == "cortex-m4f"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4f", "cortex-m55"])
 @pytest.mark.parametrize("size", [1, 3, 38])
 def test_floats_are_quantized_as_the_portable_kernels_do(
@@ -221,6 +222,7 @@ def test_channels_weighed_by_their_means_have_the_portable_kernels_bits(
     np.testing.assert_array_equal(result(tmp_path / "small", model, target, given), want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
 @pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_any_floats_between_bytes_have_the_portable_kernels_bits(
@@ -280,7 +282,7 @@ def test_residuals_of_any_scale_give_the_portable_kernels_bits(target: str, tmp_
     assert any("_fine" in path.read_text() for path in kernels)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f"])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrent_layers_between_bytes_sum_their_input_in_integers(

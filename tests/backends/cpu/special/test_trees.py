@@ -89,7 +89,7 @@ CASES = {
 COMPILED = {t: compiled(CASES, t) for t in TARGETS}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_equals_onnxruntime(name: str, target: str) -> None:

@@ -141,7 +141,7 @@ def test_as_many_blocks_are_resident_as_is_estimated(name: str, tmp_path: Path) 
         assert -(-registers // 8) * 8 * 128 * resident <= 1 << 16, candidate.label
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_tiles_are_estimated_to_be_faster_than_single_results(name: str) -> None:
     own = lowered_case(LARGE[name]).workload

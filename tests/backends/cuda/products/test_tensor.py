@@ -283,6 +283,7 @@ def test_what_is_not_finite_is_as_in_floats_of_packed_constants() -> None:
     assert np.isfinite(found[4:]).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("constant", [(1,), ()])
 @pytest.mark.parametrize("dtype", [F16, F32])
 def test_warpgroups_multiply_what_is_large_enough(dtype: Any, constant: tuple[int, ...]) -> None:
