@@ -31,9 +31,13 @@ COLD_BYTES = 48 << 20
 
 
 def harness_of(
-    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
-) -> tuple[dict[str, object], bytes]:
-    """Return the values of the harness template and the content of its data file."""
+    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target,
+    warm: bool = False,
+) -> tuple[dict[str, object], bytes]:  # fmt: skip
+    """Return the values of the harness template and the content of its data file.
+
+    Weights are read cold, as those of a network drive each other out of the caches, unless `warm`.
+    """
     parts: list[bytes] = []
     size = 0
 
@@ -61,7 +65,7 @@ def harness_of(
         tolerance = TOLERANCE[candidate.kernel.precision]
         calls.append({"call": f"{source.symbol}({', '.join(args)});", "tolerance": tolerance})
     constant_bytes = sum(t.nbytes for t, c in zip(w.inputs, w.constant, strict=True) if c and t)
-    cold = constant_bytes >= 1 << 16
+    cold = constant_bytes >= 1 << 16 and not warm
     copies = max(1, min(12, COLD_BYTES // max(size, 1))) if cold else 1
     values: dict[str, object] = {
         "prototypes": [s.prototype for s in sources], "data_size": size, "copies": copies,

@@ -75,6 +75,8 @@ class Bench:
     """What compiles the kernels of a GPU that isn't imitated."""
     device_id: int = 0
     """The GPU that measures, of a target that is one."""
+    warm: bool = False
+    """Whether a core's own caches keep all weights of the network from run to run."""
 
     @property
     def carries(self) -> bool:
@@ -209,6 +211,7 @@ def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
     context = bench.context
     compiler = bench.nvcc or context.compiler
     parts = [workload_digest(w, bench.target), compiler.version, *context.flags]
+    parts += ["warm"] * bench.warm
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
     return Task(w, chosen, sources, key, bench.target)
@@ -384,8 +387,10 @@ def _images(
 
 def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
     """Return the sources of a workload's program by path, and its data."""
-    make = device_harness_of if bench.target.device else harness_of
-    values, data = make(task.workload, task.chosen, task.sources, bench.target)
+    given = task.workload, task.chosen, task.sources, bench.target
+    values, data = (
+        device_harness_of(*given) if bench.target.device else harness_of(*given, bench.warm)
+    )
     texts = kernel_tree(task.sources, bench.target)
     if bench.target.device:
         texts["src/gpu_own.h"] = render("cuda/project/gpu_own.h.j2", {"name": "bench"})

@@ -63,11 +63,12 @@ def replayed(
 def measured(
     wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits,
     context: BuildContext, env: Mapping[str, str], diagnostics: Diagnostics, alone: bool = False,
+    warm: bool = False,
 ) -> Timings:  # fmt: skip
     """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
 
     Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
-    time of an only candidate is of interest, too.
+    time of an only candidate is of interest, too. `warm` is that of `Bench`.
     """
     place = _place(options, context, env, diagnostics.warn) if options.measures else None
     if options.measures and place is None:
@@ -79,7 +80,7 @@ def measured(
         bench = Bench(
             context, algo, options.full_run, limits, timeout, options.measures, alone,
             diagnostics.warn, place.runner if place else None,
-            place.nvcc if place else _nvcc_of(context, env), options.device_id,
+            place.nvcc if place else _nvcc_of(context, env), options.device_id, warm,
         )  # fmt: skip
         fresh = fast_run(
             [w for w in wanted if w not in known], bench,
@@ -93,13 +94,13 @@ def measured(
 
 def export_files(
     wanted: Iterable[Workload], options: Options, limits: Limits, context: BuildContext,
-    env: Mapping[str, str], diagnostics: Diagnostics,
+    env: Mapping[str, str], diagnostics: Diagnostics, warm: bool = False,
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the C project that measures these workloads on another machine."""
     algo = open_algo_cache(None, "", diagnostics.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
     nvcc = _nvcc_of(context, env)
-    bench = Bench(context, algo, options.full_run, limits, timeout, nvcc=nvcc)
+    bench = Bench(context, algo, options.full_run, limits, timeout, nvcc=nvcc, warm=warm)
     return measuring_project(wanted, bench)
 
 

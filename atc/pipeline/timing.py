@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir
 
 from atc.backends.kernel import Workload
+from atc.backends.machine import Machine
 from atc.backends.toolchain.compiler import Compiler
 from atc.diagnostics import Diagnostics
 from atc.fast_run.export import FOLDER
@@ -29,6 +30,8 @@ class Timed:
     limits: Limits
     wanted: tuple[Workload, ...] = ()
     """The workloads whose times would decide."""
+    warm: bool = False
+    """Whether they find their weights in a core's own caches."""
 
 
 def optimise_by_times(
@@ -44,15 +47,16 @@ def optimise_by_times(
     networks = optimise_all(models, request, layout_costs, diagnostics)
     reports = [report for each in networks for report in each.layouts]
     forms = near_optimal(reports, conversions=request.decisions.measured_layouts)
-    timings = _layout_times(forms, request, limits, compiler, diagnostics)
+    warm = _stays_near(networks, request.target.machine)
+    timings = _layout_times(forms, request, limits, compiler, diagnostics, warm)
     if timings:
         networks = optimise_all(
             models, request, replace(layout_costs, timings=timings), diagnostics
         )
     todo = [w for each in networks for w in workloads(each.graph, {})]
     return Timed(
-        networks, _kernel_times(todo, timings, request, limits, compiler, diagnostics), limits,
-        (*forms, *todo),
+        networks, _kernel_times(todo, timings, request, limits, compiler, diagnostics, warm),
+        limits, (*forms, *todo), warm,
     )  # fmt: skip
 
 
@@ -64,8 +68,9 @@ def exported(
         return {}
     with open_build_context(request, compiler, diagnostics) as context:
         files = export_files(
-            timed.wanted, request.options, timed.limits, context, request.environ, diagnostics
-        )
+            timed.wanted, request.options, timed.limits, context, request.environ, diagnostics,
+            timed.warm,
+        )  # fmt: skip
     if not files:
         diagnostics.warn("--fast_run=export writes no project: nothing has two kernels to measure")
     return {f"{FOLDER}/{path}": data for path, data in files.items()}
@@ -77,6 +82,7 @@ def _layout_times(
     limits: Limits,
     compiler: Compiler,
     diagnostics: Diagnostics,
+    warm: bool,
 ) -> Timings:
     """Return the times of the forms that measuring might prefer to the estimates' choice.
 
@@ -92,13 +98,14 @@ def _layout_times(
     own = replace(options, fast_run=True, fast_run_algo_policy=None) if always else options
     with open_build_context(request, compiler, diagnostics) as context:
         return measured(
-            forms, known, own, limits, context, request.environ, diagnostics, alone=always
-        )
+            forms, known, own, limits, context, request.environ, diagnostics, alone=always,
+            warm=warm,
+        )  # fmt: skip
 
 
 def _kernel_times(
     todo: Sequence[Workload], known: Timings, request: Request, limits: Limits,
-    compiler: Compiler, diagnostics: Diagnostics,
+    compiler: Compiler, diagnostics: Diagnostics, warm: bool,
 ) -> Timings:  # fmt: skip
     """Return the times of the kernels that may be chosen, those that are known among them."""
     options = request.options
@@ -108,4 +115,12 @@ def _kernel_times(
     if not options.knows_times:
         return found
     with open_build_context(request, compiler, diagnostics) as context:
-        return measured(todo, found, options, limits, context, request.environ, diagnostics)
+        return measured(
+            todo, found, options, limits, context, request.environ, diagnostics, warm=warm
+        )
+
+
+def _stays_near(networks: Sequence[Optimised], machine: Machine) -> bool:
+    """Return whether a core's second cache keeps all constants of the networks beside the rest."""
+    constants = (array for each in networks for array in each.graph.constants.values())
+    return sum(array.nbytes for array in constants) <= machine.l2.size * 3 // 4

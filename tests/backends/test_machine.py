@@ -13,6 +13,7 @@ import pytest
 
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
 from atc.backends.cpu.conv.nchw_rows import ConvNchwRows
+from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.matmul.cost import TileParams, crowding
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
@@ -148,11 +149,38 @@ def test_panels_are_asked_for_where_waiting_for_them_takes_long(
     assert ("v_prefetch_l2(next" in text) == asked
 
 
-def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None:
-    shapes = [(1, 16, 28, 28, 16), (256, 256, 3, 3), (1, 16, 28, 28, 16)]
-    x, weights, y = (TensorType(F, shape) for shape in shapes)
+def convolution(channels: int, size: int) -> Workload:
+    """A 3 x 3 convolution in blocks of 16 channels."""
+    image = TensorType(F, (1, channels // 16, size, size, 16))
     op = ConvBlocked(Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, identity_epilogue(F))
-    w = Workload(op, (x, weights), (y,), (False, True))
+    weights = TensorType(F, (channels, channels, 3, 3))
+    return Workload(op, (image, weights), (image,), (False, True))
+
+
+def test_filters_from_a_slow_third_cache_are_transformed_when_compiling() -> None:
+    w, kernel = convolution(256, 14), ConvWinograd()  # a layer of ResNet-50, 1.5 times as fast so
+    least = {}
+    for name in ("sapphirerapids", "zen5"):
+        target = get_target("x86-64-avx512", machine=MACHINES[name])
+        for p in kernel.parameters(w, target):
+            cost = kernel.cost(w, p, target)
+            least[name, p.raw] = min(cost, least.get((name, p.raw), cost))
+    assert least["sapphirerapids", True] > 1.3 * least["sapphirerapids", False]
+    assert least["zen5", True] < 1.2 * least["zen5", False]
+
+
+def test_weights_from_a_slow_third_cache_are_read_by_tiles_of_many_pixels() -> None:
+    w = convolution(512, 7)  # of ResNet-50; 7 x 3 takes 1.25 times as long on a Sapphire Rapids
+    wide, high = (DirectParams(p=p, nv=nv, u=4, rb=0, pf=True) for p, nv in ((7, 3), (14, 2)))
+    ratios = []
+    for name in ("sapphirerapids", "zen5"):
+        target = get_target("x86-64-avx512", machine=MACHINES[name])
+        ratios.append(ConvDirect().cost(w, wide, target) / ConvDirect().cost(w, high, target))
+    assert ratios[0] > 1.05 > ratios[1]
+
+
+def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None:
+    w = convolution(256, 28)
     params = DirectParams(p=14, nv=2, u=4, rb=0, pf=True)
     fast, slow = (
         ConvDirect().cost(w, params, get_target("x86-64-avx512", machine=MACHINES[name]))

@@ -27,7 +27,7 @@ from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.codegen.sources import kernel_tree
 from atc.fast_run.harness import operands
-from atc.fast_run.measure import Bench, fast_run
+from atc.fast_run.measure import Bench, bench_files, fast_run, unknown_tasks
 from atc.fast_run.task import workloads
 from atc.ir.graph import Graph
 from atc.select.select import Timings, select
@@ -145,6 +145,17 @@ def run(graph: Graph, where: Bench) -> Timings:
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels: Sequence[Kernel] = (*KERNELS, Slow(), Wrong(), Crashing(), Broken())
     monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
+
+
+@pytest.mark.parametrize(("warm", "copies"), [(False, 12), (True, 1)])
+def test_weights_that_stay_in_a_near_cache_are_measured_there(warm: bool, copies: int) -> None:
+    where = replace(bench(None), alone=True, warm=warm)
+    adds = [w for w in workloads(graph_of(), {}) if any(w.constant)]
+    (task,), (other,) = (
+        unknown_tasks(adds, b) for b in (where, replace(where, warm=not warm))
+    )
+    assert f"COPIES = {copies}," in bench_files(task, where)["harness.c"].decode()
+    assert task.key != other.key  # one isn't taken for the other
 
 
 def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:

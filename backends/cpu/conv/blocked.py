@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.cpu.conv.cost import FAR, NEAR, image_cycles
 from atc.backends.cpu.conv.input_blocks import (
     input_blocks,
     part_of_sum,
@@ -19,6 +19,7 @@ from atc.backends.cpu.conv.input_blocks import (
     share_of_tile,
 )
 from atc.backends.cpu.conv.opened_planes import opened_planes
+from atc.backends.cpu.matmul.cost import streamed
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
@@ -398,9 +399,20 @@ class ConvDirect(
         p, nv = params.p, params.nv
         g = self.cut(w, params)
         widening, once = stored_weights(w).widening(target), read_at_once(w, target)
-        tiles = image_cycles(target.machine, g, p, nv, g.depth, widening, once)
+        machine = target.machine
+        rate = FAR if _streams(machine, g) else NEAR
+        tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
         packing = PACKING * filter_scratch(w, g) / 4
-        return packing + g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
+        return packing + g.batch * g.supers * tiles * _locality(w, machine, g, nv, params.rb)
+
+
+def _streams(machine: Machine, g: Geometry) -> bool:
+    """Return whether weights come from a slow third cache while tiles read others from L2.
+
+    Vectors narrower than units need half as many bytes a cycle, and have time for both.
+    """
+    weights = 4 * g.mb * g.block * g.depth
+    return machine.slow_l3 and 4 * g.block == machine.datapath and weights >= streamed(machine)
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:

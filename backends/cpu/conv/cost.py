@@ -43,11 +43,11 @@ def tile_cycles(
 
 def image_cycles(
     machine: Machine, g: Geometry, pixels: int, vectors: int, depth: int, widening: float = 0.0,
-    at_once: int = 1, multiple: int = 1,
+    at_once: int = 1, multiple: int = 1, rate: float = NEAR,
 ) -> float:
     """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle.
 
-    Tiles compute `multiple` pixels of a row together.
+    Tiles compute `multiple` pixels of a row together; weights arrive at that part of L2's rate.
     """
     columns, rows = cut_columns(g.cols, pixels, multiple), tile_row_counts(g, pixels)
     widths = panels(g.mb, vectors)
@@ -55,7 +55,7 @@ def image_cycles(
         n: [
             c.count * k
             * tile_cycles(
-                machine, g, r, -(-c.width // multiple) * multiple, n, depth, NEAR, widening, at_once
+                machine, g, r, -(-c.width // multiple) * multiple, n, depth, rate, widening, at_once
             )
             for c in columns
             for r, k in rows

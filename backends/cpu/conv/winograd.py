@@ -355,8 +355,9 @@ def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
 
 TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
 """Cycles to transform one vector of a tile's inputs, and of its products, by m; units as wide."""
-READ = 60.0
-"""Cycles to read a vector of filters that a run transforms."""
+READ, READ_SLOWLY = 60.0, 380.0
+"""Cycles to read a vector of filters that a run transforms, and of those that come from a third
+cache that is slow, what their products wait longer included: measured on a Sapphire Rapids."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
 """Cycles to compute a component and write it, where L2 holds U, which is one panel (of vectors as
 wide as units), and where U is all or far larger than L2."""
@@ -410,7 +411,9 @@ def winograd_cycles(
         larger = 4.0 * n * raw.stride / machine.l2.size if raw.once else HARDLY_HELD
         far = min(max(larger - 1.0, 0.0) / (HARDLY_HELD - 1.0), 1.0)
         near = narrow * NEAR_COMPONENT
-        each = READ + n * (near + far * (FAR_COMPONENT - near))
+        taps = 4 * 9 * g.ic * g.mb * g.block
+        read = READ_SLOWLY if machine.slow_l3 and taps > streamed(machine) else READ
+        each = read + n * (near + far * (FAR_COMPONENT - near))
         total += g.ic * g.mb * each
     return total
 
