@@ -413,7 +413,14 @@ static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
   return vmlal_s8(first, vget_high_s8(s), vget_high_s8(t));
 }
 #endif
-static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) { return vpadalq_s16(acc, products); }
+static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) {
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as neon_fma_lane */
+  __asm__("sadalp %0.4s, %1.8h" : "+w"(acc) : "w"(products));
+  return acc;
+#else
+  return vpadalq_s16(acc, products);
+#endif
+}
 /* The lower and the upper lanes of a, each beside a zero: sums of two lanes that the above add to. */
 static inline vi32 neon_apart_low(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[0]; }
 static inline vi32 neon_apart_high(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[1]; }
