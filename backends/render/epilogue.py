@@ -318,8 +318,9 @@ class TileEpilogue:
 
     def _of_channel(self, e: Expr) -> bool:
         """Return whether an expression is an operand that is the same for all pixels."""
-        same = isinstance(e, Input) and e.index > 0
-        return same and not any(self.views[e.index - 1].strides[2:-1])
+        if not isinstance(e, Input) or e.index == 0:
+            return False
+        return not any(self.views[e.index - 1].strides[2:-1])
 
     def awaited(self, outputs: Sequence[Output]) -> list[str]:
         """Return the addresses that a tile prefetches, of operands too large for the cache."""
