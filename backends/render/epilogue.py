@@ -34,6 +34,9 @@ LONG = 8
 """Cost from which an epilogue gets a loop of its own: unrolled for all accumulators, it would be
 long code and its constants would spill them."""
 
+NEVER_NAN = frozenset({"Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Round", "Cast"})
+"""Functions of numbers that are numbers."""
+
 
 def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
     """Split an epilogue that begins by adding a per-channel operand to the `sums`.
@@ -169,8 +172,13 @@ class TileEpilogue:
         self.bias, self.expr = leading_bias(epilogue, sums)
         self.sums = sums
         self.expr = stored(self.expr) or self.expr
+        self.zero = 0
+        """What is added to results, as whole numbers, where they are stored as bytes."""
+        self.neon = target.simd == "neon"
         if self.out in BYTES:
             self.expr = shorter(self.expr)
+        if self.out in BYTES and self.neon:
+            self.expr, self.zero = self._without_zero(self.expr)
         elif self.out is DType.FLOAT16 and not target.deterministic:
             self.expr = rounded_once(self.expr, self.out)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
@@ -248,19 +256,35 @@ class TileEpilogue:
 
     def store(self, place: str, value: str) -> str:
         """Return the statement that stores a vector at a place."""
+        if self.bytes and self.neon:
+            return f"neon_store_{self._byte}({place}, {value}, {self.zero});"
         return store_vector(self.out, place, value)
 
     def held(self, value: str) -> str:
-        """Return the C expression of a value that `store_four` takes."""
+        """Return the C expression of a value that `store_run` takes."""
         return f"v_without_nan({value})" if self.out is DType.INT8 else value
 
-    def store_four(self, place: str) -> str:
-        """Return the statement that stores the vectors r0 to r3 as bytes in a row."""
-        return f"v_store4_{'i8' if self.out is DType.INT8 else 'u8'}({place}, r0, r1, r2, r3);"
+    def store_run(self, place: str, count: int) -> str:
+        """Return the statement that stores `count` vectors r0, r1, ... as bytes in a row."""
+        vectors = ", ".join(f"r{k}" for k in range(count))
+        if self.neon:
+            return f"neon_store{count}_{self._byte}({place}, {vectors}, {self.zero});"
+        return f"v_store{count}_{self._byte}({place}, {vectors});"
 
-    def in_fours(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
-        """Return the results in contiguous groups of four, and the rest."""
-        fours: list[list[Output]] = []
+    @property
+    def _byte(self) -> str:
+        return "i8" if self.out is DType.INT8 else "u8"
+
+    def in_runs(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
+        """Return contiguous groups of four results, and on NEON of two, and the rest."""
+        fours, rest = self._groups(outputs, 4)
+        pairs, single = self._groups(rest, 2) if self.neon else ([], rest)
+        return fours + pairs, single
+
+    def _groups(
+        self, outputs: Sequence[Output], size: int
+    ) -> tuple[list[list[Output]], list[Output]]:
+        groups: list[list[Output]] = []
         rest: list[Output] = []
         waiting: list[Output] = []
         for each in sorted(outputs, key=lambda o: o[-1]):
@@ -268,10 +292,35 @@ class TileEpilogue:
                 rest += waiting
                 waiting = []
             waiting.append(each)
-            if len(waiting) == 4:
-                fours.append(waiting)
+            if len(waiting) == size:
+                groups.append(waiting)
                 waiting = []
-        return fours, rest + waiting
+        return groups, rest + waiting
+
+    def _without_zero(self, e: Expr) -> tuple[Expr, int]:
+        """Return x and z of round(x) + z: storing bytes rounds, and can add a zero point to what
+        was made whole. NaN would be stored as the zero point, so x must be a number."""
+        match e:
+            case Call(fn="Add", args=(Call(fn="Round", args=(x,)), Const() as zero)):
+                point = _whole(zero)
+                return (x, point) if point is not None and self._is_number(x) else (e, 0)
+            case _:
+                return e, 0
+
+    def _is_number(self, expr: Expr) -> bool:
+        """Return whether only scales that are none could make an expression NaN."""
+        return all(
+            e.fn in NEVER_NAN
+            if isinstance(e, Call)
+            else isinstance(e, Const) or e.dtype in (*BYTES, DType.INT32) or self._of_channel(e)
+            for e in walk(expr)
+        )
+
+    def _of_channel(self, e: Expr) -> bool:
+        """Return whether an expression is an operand that is the same for all pixels."""
+        if not isinstance(e, Input) or e.index == 0:
+            return False
+        return not any(self.views[e.index - 1].strides[2:-1])
 
     def awaited(self, outputs: Sequence[Output]) -> list[str]:
         """Return the addresses that a tile prefetches, of operands too large for the cache."""

@@ -49,6 +49,14 @@ K_INLINE size_t k_length_str(const atc_string *s) {
 }
 #endif
 
+/* For a loop of so many rounds that is to have none, for compilers that are asked that way. */
+#if defined(__GNUC__)
+#define K_PRAGMA(text) _Pragma(#text)
+#define K_UNROLL(n) K_PRAGMA(GCC unroll n)
+#else
+#define K_UNROLL(n)
+#endif
+
 /* For functions whose loop needs all registers: what callers keep in some must stay outside. */
 #if defined(__GNUC__)
 #define K_NOINLINE __attribute__((noinline))

@@ -237,6 +237,33 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(c)), vqmovn_s32(vcvtnq_s32_f32(d)));
   vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
 }
+/* The same for one, two or four vectors, whose whole numbers `zero`, of a byte, is added to. */
+static inline int16x8_t neon_whole(vf32 a, vf32 b, int zero) {
+  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
+  return zero ? vqaddq_s16(ab, vdupq_n_s16((int16_t)zero)) : ab;
+}
+static inline void neon_store_u8(uint8_t *p, vf32 a, int zero) {
+  const uint8x8_t narrow = vqmovun_s16(neon_whole(a, a, zero));
+  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(narrow), 0);
+  memcpy(p, &bytes, sizeof bytes);
+}
+static inline void neon_store_i8(int8_t *p, vf32 a, int zero) {
+  const int8x8_t narrow = vqmovn_s16(neon_whole(a, a, zero));
+  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
+  memcpy(p, &bytes, sizeof bytes);
+}
+static inline void neon_store2_u8(uint8_t *p, vf32 a, vf32 b, int zero) {
+  vst1_u8(p, vqmovun_s16(neon_whole(a, b, zero)));
+}
+static inline void neon_store2_i8(int8_t *p, vf32 a, vf32 b, int zero) {
+  vst1_s8(p, vqmovn_s16(neon_whole(a, b, zero)));
+}
+static inline void neon_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d, int zero) {
+  vst1q_u8(p, vcombine_u8(vqmovun_s16(neon_whole(a, b, zero)), vqmovun_s16(neon_whole(c, d, zero))));
+}
+static inline void neon_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d, int zero) {
+  vst1q_s8(p, vcombine_s8(vqmovn_s16(neon_whole(a, b, zero)), vqmovn_s16(neon_whole(c, d, zero))));
+}
 /* Four rows of 16 bytes, `stride` apart, as 16 words of a byte of each, and back; only the first
  * `rows` of them have memory, the others are zero. */
 static inline void neon_interleave(uint8_t *words, const uint8_t *x, ptrdiff_t stride, int rows) {
@@ -386,7 +413,14 @@ static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
   return vmlal_s8(first, vget_high_s8(s), vget_high_s8(t));
 }
 #endif
-static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) { return vpadalq_s16(acc, products); }
+static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) {
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as neon_fma_lane */
+  __asm__("sadalp %0.4s, %1.8h" : "+w"(acc) : "w"(products));
+  return acc;
+#else
+  return vpadalq_s16(acc, products);
+#endif
+}
 /* The lower and the upper lanes of a, each beside a zero: sums of two lanes that the above add to. */
 static inline vi32 neon_apart_low(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[0]; }
 static inline vi32 neon_apart_high(vi32 a) { return vzipq_s32(a, vdupq_n_s32(0)).val[1]; }

@@ -1,13 +1,14 @@
 """Innermost loops of kernels on 64-bit ARM, as the compiler writes and llvm-mca times them.
 
 usage: inner_loops.py [--target=aarch64-neon,...] [--only=TEXT] [--type=float32] [--kernel=TEXT]
-       [--mca=llvm-mca]
+       [--machine=cortex_a53] [--mca=llvm-mca]
 
 For the layers of arm.py, each kernel that multiplies and each parameter set that is considered:
 the estimate, with a star at a layer's least, the products an instruction in the loop that has most
 of them, and for each core llvm-mca's cycles of that loop and, behind a stroke, the least that its
-arithmetic alone takes there. llvm-mca knows of no cache but the nearest. Version 19 has models of
-more cores than 14 (which takes one of Cortex-A57 for most).
+arithmetic alone takes there. Estimates are those of a machine, by default the target's. llvm-mca
+knows of no cache but the nearest. Version 19 has models of more cores than 14 (which takes one of
+Cortex-A57 for most).
 
 Needs aarch64-linux-gnu-gcc and llvm-mca.
 """
@@ -19,6 +20,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import arm
@@ -28,6 +30,7 @@ from stages import graph_of
 from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import render_kernel
+from atc.backends.machines import get_machine
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.ir.ops import Conv, ConvBlocked, MatMul
@@ -115,10 +118,12 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--type", default="float32", choices=("float32", "int8"))
     parser.add_argument("--kernel", default="")
+    parser.add_argument("--machine", type=get_machine)
     parser.add_argument("--mca", default="llvm-mca")
     given = parser.parse_args()
     for name in given.target.split(","):
         target = get_target(name)
+        target = replace(target, machine=given.machine or target.machine)
         print(f"\n| {name}, {given.type} | kernel | estimate | products | {' | '.join(CORES)} |")
         print("|---" * (4 + len(CORES)) + "|")
         for label, layer in arm.LAYERS.items():

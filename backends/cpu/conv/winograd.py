@@ -279,7 +279,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
             "products": products_of(sizes, groups), "groups": groups,
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "sizes": sizes, "open": is_open(g),
-            "into": input_lines(m), "back": output_lines(m),
+            "into": input_lines(m), "back": output_lines(m, params.raw),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w), "element": w.input(0).dtype.c,

@@ -81,6 +81,22 @@ def matrices(m: int) -> Matrices:
     return Matrices(outputs, tuple(filters), tuple(inputs))
 
 
+@cache
+def with_plain_filters(m: int) -> Matrices:
+    """Return those of F(m, 3) with filters' rows 1 / p, 1, p for a point p (signs but for the odd
+    one left out): a run that transforms more filters than tiles so computes less. Products are
+    scaled instead.
+    """
+    of = matrices(m)
+    scales = tuple(next((x for x in row[1:] if x), row[0]) for row in of.filter)
+    scales = tuple(-x if p < 0 else x for x, p in zip(scales, (*POINTS[m], 0), strict=True))
+    return Matrices(
+        tuple(tuple(x * s for x, s in zip(row, scales, strict=True)) for row in of.output),
+        tuple(tuple(x / s for x in row) for row, s in zip(of.filter, scales, strict=True)),
+        of.input,
+    )
+
+
 def transform_filters(w: Array, m: int) -> Array:
     """Return G g G^T of filters [A, B, 3, 3] as [n * n, A, B], computed in double."""
     components = np.empty((len(matrices(m).filter) ** 2, *w.shape[:2]), w.dtype)
@@ -188,8 +204,8 @@ def _number(factor: Fraction) -> str:
 
 @cache
 def filter_lines(m: int) -> tuple[str, ...]:
-    """Return the one-dimensional filters' transform d -> v in C."""
-    return tuple(combinations(matrices(m).filter, "d", "v"))
+    """Return the one-dimensional filters' transform d -> v in C, for products that are scaled."""
+    return tuple(combinations(with_plain_filters(m).filter, "d", "v"))
 
 
 @cache
@@ -199,6 +215,7 @@ def input_lines(m: int) -> tuple[str, ...]:
 
 
 @cache
-def output_lines(m: int) -> tuple[str, ...]:
+def output_lines(m: int, plain_filters: bool = False) -> tuple[str, ...]:
     """Return the one-dimensional products' transform d -> r in C."""
-    return tuple(by_points(matrices(m).output, "d", "r"))
+    of = with_plain_filters(m) if plain_filters else matrices(m)
+    return tuple(by_points(of.output, "d", "r"))

@@ -1,14 +1,20 @@
-"""Winograd's transformed filters, packed at once and in parts."""
+"""Winograd's matrices; transformed filters, packed at once and in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from atc.backends.cpu.conv import winograd_pairs
-from atc.backends.cpu.conv.winograd_matrices import matrices
+from atc.backends.cpu.conv.winograd_matrices import (
+    POINTS,
+    Matrices,
+    matrices,
+    with_plain_filters,
+)
 from atc.backends.cpu.conv.winograd_pairs import packed_filters
 
 
@@ -33,3 +39,14 @@ def test_filters_lie_in_panels(
         assert max(values.size for _, values in parts) == channels * nv * block
     assert pack.size == expected.size == sum(values.size for _, values in parts)
     assert np.allclose(pack(w), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("of", [matrices, with_plain_filters])
+@pytest.mark.parametrize("m", POINTS)
+def test_each_set_of_matrices_gives_the_exact_sums(of: Callable[[int], Matrices], m: int) -> None:
+    each = of(m)
+    output, filters, inputs = (np.array(x, object) for x in (each.output, each.filter, each.input))
+    rng = np.random.default_rng(m)
+    g, d = (rng.integers(-9, 9, n).astype(object) for n in (3, m + 2))
+    want = [sum(g * d[i : i + 3]) for i in range(m)]
+    assert list(output @ ((filters @ g) * (inputs @ d))) == want
