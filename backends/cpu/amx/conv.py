@@ -22,6 +22,7 @@ from atc.backends.cpu.amx.cost import (
     end_cycles,
     far_cycles,
     is_small,
+    l2_share,
     splitting,
 )
 from atc.backends.cpu.amx.flat_planes import Flat
@@ -32,7 +33,16 @@ from atc.backends.cpu.amx.plane_epilogue import (
     is_shortcut,
     planes_of,
 )
-from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, Panels, TiledConv
+from atc.backends.cpu.amx.products import Ahead
+from atc.backends.cpu.amx.tiled_conv import (
+    LINE,
+    LONG,
+    NEAR_STEPS,
+    TILE,
+    BlockParams,
+    Panels,
+    TiledConv,
+)
 from atc.backends.cpu.amx.weights import pack_tiles
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.kernel import (
@@ -103,6 +113,22 @@ class Cut(Panels):
     def plane(self) -> int:
         """Bytes of all planes of a block of channels."""
         return max(len(self.flat.phases), 1) * self.flat.size * self.pixel
+
+    def near(self, machine: Machine) -> list[Ahead]:
+        """Return what steps of split numbers ask the first cache for.
+
+        Weights, and of one tap the next step's pixels, where the second cache doesn't hold both.
+        Pixels of several taps are near, and products of single bfloat16 or bytes hide no more.
+        """
+        several = self.g.taps > 1
+        far = self.panels * self.panel_bytes > RESIDENT
+        far = far or self.steps * self.plane > l2_share(machine)
+        if self.parts == 1 or not far or not (self.tall if several else self.steps >= LONG):
+            return []
+        size = self.step_bytes
+        weights = Ahead("w", size // LINE, NEAR_STEPS * size, level=1)
+        pixels = Ahead("a", self.block * self.pixel // LINE, self.plane, level=1)
+        return [weights] if several else [weights, pixels]
 
     def pack(self, parts: Sequence[Array]) -> Array:
         """Return filters of each part as [super][panel][step][tap][part][column][tile]."""
@@ -286,7 +312,10 @@ class ConvTiles(
         shortcuts = {k: p for k, p in self._given(w, params).items() if k}
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
         epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes)
-        shared = self.block_values(w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel)
+        shared = self.block_values(
+            w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel,
+            near=c.near(target.machine),
+        )  # fmt: skip
         return {
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,
             "shifts": [s * c.pixel for s in c.flat.shifts()], "rest": c.g.ic % c.channels,

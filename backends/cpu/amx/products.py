@@ -29,17 +29,33 @@ class Product(str):
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """Cache lines that a step asks cache `level` for: so many, `offset` bytes behind a pointer."""
+
+    pointer: str
+    lines: int
+    offset: int = 0
+    level: int = 2
+
+    def asks(self) -> list[str]:
+        """Return the lines of C."""
+        offsets = (self.offset + 64 * k for k in range(self.lines))
+        places = (f"{self.pointer}{f' + {at}' if at else ''}" for at in offsets)
+        return [f"v_prefetch_l{self.level}({place});" for place in places]
+
+
+@dataclass(frozen=True)
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
 
-    `lines` of the next panel are prefetched; lower parts lie `lower_offset` bytes later.
+    It asks for what is read later (`ahead`); lower parts lie `lower_offset` bytes later.
     """
 
     dot: str
     parts: int
     tall: bool
     pixel: int
-    lines: int
+    ahead: tuple[Ahead, ...]
     lower_offset: int = 64
 
     def weights(self, tile: int, k: int) -> str:
@@ -107,11 +123,12 @@ def _tall(s: Step) -> list[str]:
 def _with_prefetches(s: Step, lines: list[str]) -> list[str]:
     """Spread the prefetches over the products: in bursts they would only queue before the loads."""
     products = sum(isinstance(line, Product) for line in lines)
-    found, done, asked = [], 0, 0
+    asked = [ahead.asks() for ahead in s.ahead]
+    found, done = [], 0
     for line in lines:
         found.append(line)
-        done += isinstance(line, Product)
-        while asked < s.lines * done // products:
-            found.append(f"v_prefetch_l2(next{f' + {64 * asked}' if asked else ''});")
-            asked += 1
+        if isinstance(line, Product):
+            for asks in asked:
+                found += asks[len(asks) * done // products : len(asks) * (done + 1) // products]
+            done += 1
     return found

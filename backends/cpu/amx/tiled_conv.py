@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
-from atc.backends.cpu.amx.products import PRODUCTS, Step, step_lines
+from atc.backends.cpu.amx.products import PRODUCTS, Ahead, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
@@ -28,6 +28,13 @@ LINE = 64
 """Bytes of a cache line, and of a tile's row."""
 TILE = 1024
 """Bytes of a tile."""
+STREAM_AHEAD = 1 << 16
+"""Bytes of weights that a panel asks for before they are read, where they are read once."""
+NEAR_STEPS = 2
+"""Steps whose weights the first cache is asked for before they are read, where each is read soon
+after it comes from memory: tiles' loads find them there, and don't queue behind what comes."""
+LONG = 8
+"""Steps of a sum from which on that, and asking for the next step's pixels, pays."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +152,13 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
 
     def block_values(
         self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: TileEpilogue, *,
-        blocks: int, pixel: int, lower_offset: int = LINE,
+        blocks: int, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
     ) -> dict[str, object]:  # fmt: skip
         """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
 
         An image has `blocks` blocks of results. Rows of a tile are `pixel` bytes apart, lower parts
-        `lower_offset` bytes behind upper ones.
+        `lower_offset` bytes behind upper ones. Steps ask for what is `near`, beside the weights of
+        the next panel.
         """
         op, by_panels = w.op, params.rb == 0
         started = op.zero != 0
@@ -159,13 +167,15 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
             epilogue.forget_bias()
         prefetches = by_panels and c.panels > 1
         lines = -(-c.step_bytes // LINE // blocks) if prefetches else 0
-        step = Step(product_of(w), c.parts, c.tall, pixel, lines, lower_offset)
+        distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
+        ahead = (*near, Ahead("next", lines))
+        step = Step(product_of(w), c.parts, c.tall, pixel, ahead, lower_offset)
         return {
             "c": c, "g": c.g, "epilogue": epilogue, "by_panels": by_panels, "bias": bias,
             "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "total": self.sums.c,
             "integers": self.sums is DType.INT32, "step": step_lines(step), "lines": lines,
-            "many": -(-c.block // c.panel_steps), "fill": op.zero % 256, "started": started,
-            "starts": c.g.supers * c.g.mb * 64 if started else 0,
+            "distance": distance, "many": -(-c.block // c.panel_steps), "fill": op.zero % 256,
+            "started": started, "starts": c.g.supers * c.g.mb * 64 if started else 0,
         }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,10 +42,11 @@ CASES = {name: case for name, case in DIRECT.items() if not case.plain} | {
     "strided, ragged": Case(40, 50, (9, 12), (5, 4), stride=2, pad=2, epilogue="residual"),
     "stride 3": Case(33, 16, (14, 13), stride=3, epilogue="swish"),
     "7x7": Case(64, 48, (7, 7), epilogue="residual"),
+    "deep 1x1": Case(1296, 48, (7, 7), (1, 1), pad=0, epilogue="residual"),
 }
 
 
-FEW = ("ragged", "batch", "groups", "one dimension", "strided, ragged", "7x7")
+FEW = ("ragged", "batch", "groups", "one dimension", "strided, ragged", "7x7", "deep 1x1")
 """Cases that together meet every branch of the template."""
 KERNELS = {
     "bf16": (ConvTilesBf16(), 4e-6), "bf16x3": (ConvTilesBf16x3(), 2e-5),
@@ -88,6 +90,21 @@ def test_sums_of_products(precision: str) -> None:
 @pytest.mark.parametrize("precision", KERNELS)
 def test_sums_of_products_in_all_cases(precision: str) -> None:
     check_sums(precision, list(CASES))
+
+
+@pytest.mark.parametrize(("name", "tall"), [("7x7", False), ("7x7", True), ("deep 1x1", False)])
+def test_weights_are_asked_for_before_they_are_read(name: str, tall: bool) -> None:
+    target, kernel = vector_target(AMX), ConvTilesBf16x3()
+    w, _ = fed(replace(CASES[name], channels=1296), kernel, np.asarray)
+    params = TilesParams(rb=0, tall=tall)
+    c, text = kernel.cut(w, params), render_kernel(Candidate(kernel, params), w, target).text
+    (further,) = re.findall(r"multiply\(.*, w, w \+ (\d+)", text)
+    assert int(further) == min(c.panel_bytes, 1 << 16 if tall else c.panel_bytes)
+    asked = [int(k or 0) for k in re.findall(r"v_prefetch_l2\(next(?: \+ (\d+))?\)", text)]
+    assert asked == [*range(0, c.step_bytes // c.flat.blocks, 64)]
+    near = [int(k) for k in re.findall(r"v_prefetch_l1\(w \+ (\d+)\)", text)]
+    once = tall or name == "deep 1x1"
+    assert near == [*range(2 * c.step_bytes, 3 * c.step_bytes, 64)] * once
 
 
 def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
