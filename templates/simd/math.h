@@ -55,12 +55,9 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
 /* Adding it rounds to whole numbers n, and leaves n + 254 in the low bits: 1.5 * 2^23 + 254. */
 #define V_WHOLE 12583166.0f
 
-/* Where e^x is held, which is 0 below -104: what masks hide, and lanes beyond the last number. Intel's
- * processors take 100 to 200 cycles for a product that is denormal or just too small to be so, as
- * that for -104 is, but none for a much smaller one. */
-#ifndef V_EXP_LEAST
-#define V_EXP_LEAST -111.0f
-#endif
+/* V_EXP_LEAST is where e^x is held, which is 0 below -104: what masks hide, and lanes beyond the last
+ * number. Intel's processors take 100 to 200 cycles for a product that is denormal or just too small to
+ * be so, as that for -104 is, but none for a much smaller one: below 2^-511 in AVX-512's vscalefps. */
 
 /* x - n ln 2 in two steps, the first of them exact where |x| <= 128 (Cody and Waite 1980). */
 static inline vf32 v_exp_rest(vf32 x, vf32 n) {

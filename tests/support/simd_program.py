@@ -370,7 +370,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
     y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;
-    y[7] = V_SCALES, y[8] = V_READS_FACTORS, y[9] = V_HALVES;
+    y[7] = V_SCALES, y[8] = V_READS_FACTORS, y[9] = V_HALVES, y[10] = V_EXP_LEAST;
   }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }
