@@ -83,9 +83,10 @@ def matrices(m: int) -> Matrices:
 
 @cache
 def with_plain_filters(m: int) -> Matrices:
-    """Return those of F(m, 3) with filters' rows 1 / p, 1, p for a point p (signs but for the odd
-    one left out): a run that transforms more filters than tiles so computes less. Products are
-    scaled instead.
+    """Return those of F(m, 3) whose filters' transform has rows (1 / |p|, ±1, |p|) for points ±p.
+
+    A pair of points shares its sums so. The outputs' transform scales instead, which is less work
+    where a run transforms more filters than tiles.
     """
     of = matrices(m)
     scales = tuple(next((x for x in row[1:] if x), row[0]) for row in of.filter)
