@@ -1,7 +1,7 @@
 """Conversion of models for the engines that read formats of their own.
 
-MNN's `mnnconvert` and ncnn's `pnnx` come with their packages (`pip install MNN ncnn pnnx`). What
-an engine must know of the model beside its files lies there, too, as JSON.
+MNN's converter and ncnn's `pnnx` come with their packages (`pip install MNN ncnn pnnx`). What an
+engine must know of the model beside its files lies there, too, as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 _NCNN_INPUT = re.compile(r'ex\.input\("in\d+", ncnn\.Mat\((.*)\)\.clone\(\)\)')
 _NCNN_OUTPUT = re.compile(r"out\.append\(torch\.from_numpy\((.*)\)")
+_MNN_CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
+"""What MNN's command `mnnconvert` runs, but that also installs packages and reports its use."""
 _BATCHED = "batch_index"
 """Marks what has a batch axis in the program that pnnx writes."""
 
@@ -50,8 +52,12 @@ def converted(engine: str, model: Path, arrays: Arrays, folder: Path) -> Path:
 def _to_mnn(model: Path, arrays: Arrays) -> Path:
     """Convert to MNN's format."""
     found = model.with_suffix(".mnn")
-    _convert("mnnconvert", "-f", "ONNX", "--modelFile", model, "--MNNModel", found,
-             "--bizCode", "benchmark")  # fmt: skip
+    _run("MNN's converter", [
+        sys.executable, "-c", _MNN_CONVERT, "-f", "ONNX", "--modelFile", str(model),
+        "--MNNModel", str(found), "--bizCode", "benchmark",
+    ], model.parent)  # fmt: skip
+    if not found.exists():
+        raise ConversionError("MNN's converter wrote nothing")
     outputs = [o.name for o in onnx.load(model, load_external_data=False).graph.output]
     _describe(found, {"inputs": [*arrays], "outputs": outputs})
     return found
@@ -64,27 +70,24 @@ def _to_ncnn(model: Path, arrays: Arrays) -> Path:
         shapes = [f"{[*a.shape]}{types[a.dtype.name]}".replace(" ", "") for a in arrays.values()]
     except KeyError as unknown:
         raise ConversionError(f"pnnx takes no inputs of {unknown}") from None
-    _convert("pnnx", model, f"inputshape={','.join(shapes)}", "fp16=0")
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    program = shutil.which("pnnx", path=places)
+    if program is None:
+        raise ConversionError("pnnx isn't installed")
+    _run("pnnx", [program, str(model), f"inputshape={','.join(shapes)}", "fp16=0"], model.parent)
     found = model.with_name("model.ncnn.param")
-    program = model.with_name("model_ncnn.py").read_text("utf-8")
-    inputs = [_BATCHED in text for text in _NCNN_INPUT.findall(program)]
-    outputs = [_BATCHED in text for text in _NCNN_OUTPUT.findall(program)]
+    shown = model.with_name("model_ncnn.py").read_text("utf-8")
+    inputs = [_BATCHED in text for text in _NCNN_INPUT.findall(shown)]
+    outputs = [_BATCHED in text for text in _NCNN_OUTPUT.findall(shown)]
     if len(inputs) != len(arrays):
         raise ConversionError(f"pnnx left {len(inputs)} of {len(arrays)} inputs")
     _describe(found, {"inputs": dict(zip(arrays, inputs, strict=True)), "outputs": outputs})
     return found
 
 
-def _convert(name: str, *arguments: str | Path) -> None:
+def _run(name: str, command: Sequence[str], folder: Path) -> None:
     """Run a converter in the folder of what it writes."""
-    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    program = shutil.which(name, path=places)
-    if program is None:
-        raise ConversionError(f"{name} isn't installed")
-    folder = next(a for a in arguments if isinstance(a, Path)).parent
-    done = subprocess.run(
-        [program, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).split("\n")
         last = next((line for line in reversed(said) if line.strip()), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,8 +130,9 @@ def test_why_a_model_is_not_converted_is_told(
     assert converted("onnxruntime", model, arrays, tmp_path) == model
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ConversionError, match="mnnconvert isn't installed"):
-        converted("mnn", model, arrays, tmp_path)
+    with pytest.raises(ConversionError, match="pnnx isn't installed"):
+        converted("ncnn", model, arrays, tmp_path)
+    shutil.rmtree(tmp_path / "ncnn")
     program = tmp_path / "pnnx"
     program.write_text("#!/bin/sh\necho no such operator >&2; exit 3\n", "utf-8")
     program.chmod(0o755)
