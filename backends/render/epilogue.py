@@ -177,8 +177,8 @@ class TileEpilogue:
         self.neon = target.simd == "neon"
         if self.out in BYTES:
             self.expr = shorter(self.expr)
-        if self.out in BYTES and self.neon:
-            self.expr, self.zero = self._without_zero(self.expr)
+            if self.neon:
+                self.expr, self.zero = self._without_zero(self.expr)
         elif self.out is DType.FLOAT16 and not target.deterministic:
             self.expr = rounded_once(self.expr, self.out)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}

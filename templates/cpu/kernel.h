@@ -49,9 +49,10 @@ K_INLINE size_t k_length_str(const atc_string *s) {
 }
 #endif
 
+#define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
+
 /* For a loop of so many rounds that is to have none, for compilers that are asked that way. */
 #if defined(__GNUC__)
-#define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define K_UNROLL(n) K_PRAGMA(GCC unroll n)
 #else
 #define K_UNROLL(n)

@@ -28,7 +28,6 @@ static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(
 #define K_INLINE static inline __device__
 #define UNROLL _Pragma("unroll")
 #define UNROLL_BY(times) K_PRAGMA(unroll times)
-#define K_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define K_SHARED(TYPE, NAME, EXTENTS) __shared__ TYPE NAME EXTENTS
 #define EMULATED_KERNEL(...)
 

@@ -90,7 +90,6 @@ static inline float32x4_t vrndq_f32(float32x4_t a) {
   return vbslq_f32(vdupq_n_u32(0x80000000u), a, vrndmq_f32(vabsq_f32(a)));
 }
 static inline int32x4_t vcvtnq_s32_f32(float32x4_t a) { return vcvtq_s32_f32(vrndnq_f32(a)); }
-static inline uint32x4_t vcvtnq_u32_f32(float32x4_t a) { return vcvtq_u32_f32(vrndnq_f32(a)); }
 static inline int32x4_t vpaddq_s32(int32x4_t a, int32x4_t b) {
   return vcombine_s32(vpadd_s32(vget_low_s32(a), vget_high_s32(a)),
                       vpadd_s32(vget_low_s32(b), vget_high_s32(b)));
@@ -215,30 +214,7 @@ static inline vf32 v_load_i8(const int8_t *p) {
   const int16x8_t wide = vmovl_s8(vcreate_s8(bytes));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
-static inline void v_store_u8(uint8_t *p, vf32 a) {
-  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(a));
-  const uint8x8_t narrow = vqmovn_u16(vcombine_u16(half, half));
-  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(narrow), 0);
-  memcpy(p, &bytes, sizeof bytes);
-}
-static inline void v_store_i8(int8_t *p, vf32 a) {
-  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(a));
-  const int8x8_t narrow = vqmovn_s16(vcombine_s16(half, half));
-  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
-  memcpy(p, &bytes, sizeof bytes);
-}
-/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
-static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(a)), vqmovn_u32(vcvtnq_u32_f32(b)));
-  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(c)), vqmovn_u32(vcvtnq_u32_f32(d)));
-  vst1q_u8(p, vcombine_u8(vqmovn_u16(ab), vqmovn_u16(cd)));
-}
-static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
-  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
-  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(c)), vqmovn_s32(vcvtnq_s32_f32(d)));
-  vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
-}
-/* The same for one, two or four vectors, whose whole numbers `zero`, of a byte, is added to. */
+/* One, two or four vectors as bytes in a row, once `zero`, of a byte, is added to what was rounded. */
 static inline int16x8_t neon_whole(vf32 a, vf32 b, int zero) {
   const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
   return zero ? vqaddq_s16(ab, vdupq_n_s16((int16_t)zero)) : ab;
@@ -264,6 +240,15 @@ static inline void neon_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d, in
 }
 static inline void neon_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d, int zero) {
   vst1q_s8(p, vcombine_s8(vqmovn_s16(neon_whole(a, b, zero)), vqmovn_s16(neon_whole(c, d, zero))));
+}
+static inline void v_store_u8(uint8_t *p, vf32 a) { neon_store_u8(p, a, 0); }
+static inline void v_store_i8(int8_t *p, vf32 a) { neon_store_i8(p, a, 0); }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  neon_store4_u8(p, a, b, c, d, 0);
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  neon_store4_i8(p, a, b, c, d, 0);
 }
 /* Four rows of 16 bytes, `stride` apart, as 16 words of a byte of each, and back; only the first
  * `rows` of them have memory, the others are zero. */

@@ -129,6 +129,11 @@ def _with_prefetches(s: Step, lines: list[str]) -> list[str]:
         found.append(line)
         if isinstance(line, Product):
             for asks in asked:
-                found += asks[len(asks) * done // products : len(asks) * (done + 1) // products]
+                found += (asks[k] for k in share(len(asks), done, products))
             done += 1
     return found
+
+
+def share(count: int, k: int, products: int) -> range:
+    """Return which of `count` prefetches come after the k-th of so many products."""
+    return range(count * k // products, count * (k + 1) // products)

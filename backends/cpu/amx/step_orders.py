@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.backends.cpu.amx.products import square_order
+from atc.backends.cpu.amx.products import share, square_order
 
 
 def step_orders(
@@ -21,15 +21,13 @@ def step_orders(
         order: list[tuple[str, int, int]] = []
         kept = [x for x in square_order(terms) if x[0] == "W" or x[1] < tiles]
         products = sum(kind == "dot" for kind, _, _ in kept)
-        done = asked = 0
+        done = 0
         for kind, i, j in kept:
             if kind != "dot":
                 order.append((kind, 2 * j + i, 0))
                 continue
             order.append((kind, i, j))
+            order += [("ask", k, 0) for k in share(lines, done, products)]
             done += 1
-            while asked < lines * done // products:
-                order.append(("ask", asked, 0))
-                asked += 1
         found[tiles] = order
     return found

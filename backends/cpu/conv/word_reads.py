@@ -22,6 +22,10 @@ class Read:
     users: tuple[tuple[str, int], ...]
     count: int = 1
 
+    def products(self, vectors: int) -> list[tuple[str, int, int]]:
+        """Return (name, lane, vector of weights) of all products of the words."""
+        return [(name, lane, v) for name, lane in self.users for v in range(vectors)]
+
 
 @dataclass(frozen=True)
 class PairRead:
