@@ -41,7 +41,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -221,14 +221,10 @@ def raced(
     arrays: Arrays, expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[tuple[Engine, ...], int]:  # fmt: skip
     """Run all engines alternately, in a program of its own; return the bare memory, too."""
-    inputs = {name: str(folder / f"input{k}.npy") for k, name in enumerate(arrays)}
-    for name, array in arrays.items():
-        np.save(inputs[name], np.ascontiguousarray(array))
+    inputs = dict(zip(arrays, saved(folder, "input", arrays.values()), strict=True))
+    right = saved(folder, "expected", expected)
     models, failures = models_of(given.peers, model, arrays, folder)
     models |= {name: module_of(done.folder) for name, done in ours.items()}
-    right = [str(folder / f"expected{k}.npy") for k in range(len(expected))]
-    for path, array in zip(right, expected, strict=True):
-        np.save(path, array)
     names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
     common = {"cores": cores and sorted(cores), "threads": threads, "clock": given.clock,
@@ -260,6 +256,15 @@ def raced(
             )  # fmt: skip
         engines.append(engine)
     return tuple(engines), 1024 * found[BARE]["peak_kib"]
+
+
+def saved(folder: Path, name: str, arrays: Iterable[np.ndarray[Any, Any]]) -> list[str]:
+    """Write arrays into numbered files; return their paths."""
+    paths = []
+    for number, array in enumerate(arrays):
+        paths.append(str(folder / f"{name}{number}.npy"))
+        np.save(paths[-1], np.ascontiguousarray(array))
+    return paths
 
 
 def models_of(

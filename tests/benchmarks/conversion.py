@@ -7,7 +7,6 @@ engine must know of the model beside its files lies there, too, as JSON.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -34,7 +33,7 @@ class ConversionError(Exception):
 
 
 def converted(engine: str, model: Path, arrays: Arrays, folder: Path) -> Path:
-    """Return the model as an engine reads it, written below `folder` if that isn't ONNX.
+    """Return the model as an engine reads it, written beside a copy in `folder` if not as ONNX.
 
     `arrays` are the inputs in the model's order, whose shapes are fixed thereby. Raises
     ConversionError.
@@ -42,10 +41,10 @@ def converted(engine: str, model: Path, arrays: Arrays, folder: Path) -> Path:
     convert = _CONVERTERS.get(engine)
     if convert is None:
         return model
-    own = folder / engine
-    own.mkdir()
-    copy = own / "model.onnx"
-    onnx.save(onnx.load(model), copy)  # with what lies in other files
+    copy = folder / "converted" / "model.onnx"
+    if not copy.exists():
+        copy.parent.mkdir()
+        onnx.save(onnx.load(model), copy)  # with what lies in other files
     return convert(copy, arrays)
 
 
@@ -70,8 +69,7 @@ def _to_ncnn(model: Path, arrays: Arrays) -> Path:
         shapes = [f"{[*a.shape]}{types[a.dtype.name]}".replace(" ", "") for a in arrays.values()]
     except KeyError as unknown:
         raise ConversionError(f"pnnx takes no inputs of {unknown}") from None
-    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    program = shutil.which("pnnx", path=places)
+    program = shutil.which("pnnx", path=Path(sys.executable).parent) or shutil.which("pnnx")
     if program is None:
         raise ConversionError("pnnx isn't installed")
     _run("pnnx", [program, str(model), f"inputshape={','.join(shapes)}", "fp16=0"], model.parent)

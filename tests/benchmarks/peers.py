@@ -132,9 +132,9 @@ def prepare_ncnn(model: str, inputs: Inputs, threads: int) -> Run:
     if net.load_param(model) or net.load_model(model.removesuffix("param") + "bin"):
         raise ValueError("ncnn can't load what pnnx wrote")
     mats = []
-    for name, batched in known["inputs"].items():
+    for k, (name, batched) in enumerate(known["inputs"].items()):
         mat = ncnn.Mat(arrays[name], **({"batch_index": 0} if batched else {}))
-        mats.append((f"in{len(mats)}", mat.clone()))
+        mats.append((f"in{k}", mat.clone()))
     outputs = [(f"out{k}", batched) for k, batched in enumerate(known["outputs"])]
 
     def run() -> list[np.ndarray[Any, Any]]:
