@@ -121,7 +121,8 @@ def weight_tables(axis: Axis, sampling: Sampling) -> tuple[Array, Array]:
     """Return the indices and weights [out, taps] of the elements that each resized one sums.
 
     With `antialias` the kernel widens as the axis shrinks. Elements outside the axis repeat its
-    edge, or with `exclude_outside` have no weight.
+    edge, or with `exclude_outside` have no weight. An element that all taps repeat is shared
+    evenly, so that it is the result to the last bit, infinities included.
     """
     if axis.is_identity:
         return np.arange(axis.out)[:, None], np.ones((axis.out, 1))
@@ -141,7 +142,9 @@ def weight_tables(axis: Axis, sampling: Sampling) -> tuple[Array, Array]:
         weight = weight / np.where(sums == 0, 1.0, sums)
     used = np.any(weight != 0, axis=0)
     used[0] |= not used.any()
-    return np.clip(index, 0, axis.size - 1)[:, used], weight[:, used]
+    index, weight = np.clip(index, 0, axis.size - 1)[:, used], weight[:, used]
+    repeated = np.all(index == index[:, :1], axis=1, keepdims=True)
+    return index, np.where(repeated, weight.mean(axis=1, keepdims=True), weight)
 
 
 def _cubic(distance: Array, a: float) -> Array:

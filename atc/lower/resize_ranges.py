@@ -82,7 +82,9 @@ def resize_axis(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: 
         if taps == 4:
             return _cubic(part, cast(tap, type_.dtype), sampling.cubic_a)
         first = call("Equal", tap, const(0, DType.INT64))
-        return call("Where", first, call("Sub", const(1, type_.dtype), part), part)
+        share = call("Where", first, call("Sub", const(1, type_.dtype), part), part)
+        edge = call("Equal", *(index(q, const(t, DType.INT64)) for t in (0, 1)))
+        return call("Where", edge, const(0.5, type_.dtype), share)
 
     along = [View((1, 0)), View((0, 1))]
     tables = [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import atc
 from atc.errors import ModelError, UnsupportedError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Map, Reshape
@@ -115,6 +117,21 @@ def test_scales_are_onnxruntime_s(scales: tuple[float, float], mode: str) -> Non
         model.ir_version = 9
         session = runtime.InferenceSession(model.SerializeToString())
         assert_close(run_model(model, [x]), session.run(None, {"x0": x}), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", ["", "x0:1,1,2~4"], ids=["fixed", "range"])
+def test_an_infinite_border_stays_infinite(sizes: str, tmp_path: Path) -> None:
+    """Elements outside the axis repeat its edge: their weights must not make NaN of it."""
+    x = np.array([[[np.inf, 1, 2, -np.inf]]], np.float32)
+    scales = np.array([1, 1, 2], np.float32)
+    model = node_model("Resize", [x, None, scales], mode="linear")
+    if sizes:
+        model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", input_shape=sizes)
+    (got,) = atc.load(tmp_path / "net")(x)
+    expected = [np.inf, np.inf, np.inf, 1.25, 1.75, -np.inf, -np.inf, -np.inf]
+    np.testing.assert_array_equal(got.reshape(-1), expected)
 
 
 # ---- how it is done -----------------------------------------------------------------------------
