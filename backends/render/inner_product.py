@@ -15,6 +15,10 @@ squares.
 Tiles are of as many rows as a vector has lanes by one vector of columns: additions read a number of
 a row into all lanes themselves, which AVX-512 can, as a broadcast of its own would take one of
 their units.
+
+Columns may be stored in 16 bits where those hold the weights: powers of two change no digit, but of
+float16 below 2^-14 of the column's root mean square, whose error of 2^-25 is that of a float's
+rounding.
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from atc.backends.machine import CALL, Machine
+from atc.backends.machine import CALL
+from atc.backends.render.stored_weights import FLOATS, Weights
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.ir.graph import Array
+from atc.ir.graph import Array, DType
 
 PARTS = 3
 """Numbers that a step takes: a pair, and that of a plain product."""
@@ -51,10 +56,14 @@ def pairs_pay(target: Target) -> bool:
 
 @dataclass(frozen=True)
 class InnerProduct:
-    """Sums of `depth` products, in tiles of at most `lanes` rows: three a step, then the rest."""
+    """Sums of `depth` products, in tiles of at most `lanes` rows: three a step, then the rest.
+
+    Columns are stored as `weights`, but for their sums and scales, which are floats.
+    """
 
     depth: int
     lanes: int
+    weights: Weights = FLOATS
 
     @property
     def third(self) -> int:
@@ -68,23 +77,38 @@ class InnerProduct:
 
     @property
     def size(self) -> int:
-        """Floats of a tile of rows, and of a panel of columns: sums of pairs and scales, too."""
+        """Floats of a tile of rows, or of constant ones: sums of pairs and scales, too."""
         return self.lanes * (self.depth + 2)
+
+    @property
+    def float_size(self) -> int:
+        """How many weights a float takes the place of."""
+        return DType.FLOAT.itemsize // self.weights.dtype.itemsize
+
+    @property
+    def panel(self) -> int:
+        """Weights of a panel of columns, floats behind them counted as so many."""
+        return self.lanes * (self.depth + 2 * self.float_size)
 
     def lines(self, tiles: int) -> int:
         """Return the lines that two steps ask for, if so many tiles share a panel of columns."""
-        return -(-2 * PARTS // tiles)
+        return -(-2 * PARTS * self.lanes // (self.weights.line * tiles))
 
     def share(self, tiles: int) -> int:
-        """Return the floats that a tile then asks for."""
-        return self.third // 2 * self.lines(tiles) * self.lanes
+        """Return the weights that a tile then asks for."""
+        return self.third // 2 * self.lines(tiles) * self.weights.line
 
-    def cycles(self, machine: Machine, tiles: Iterable[tuple[int, int]], panels: int) -> float:
-        """Return the cycles of (rows, count) tiles for all panels."""
-        size = 4 * self.lanes
+    @property
+    def widened(self) -> int:
+        """Floats of a panel of columns in 16 bits, which become floats for all tiles; else 0."""
+        return self.size if self.weights.dtype.is_half else 0
+
+    def cycles(self, target: Target, tiles: Iterable[tuple[int, int]], panels: int) -> float:
+        """Return the cycles of (rows, count) tiles for all panels, and of widening these."""
+        machine, size = target.machine, 4 * self.lanes
         units, numbers = machine.fma_rate(size), machine.loads
         vector, waiting = 1 / machine.load_rate(size), machine.fma_latency * WAIT
-        total = 0.0
+        total = panels * self.depth * self.weights.widening(target)
         for rows, count in tiles:
             step = max(2 * rows / units, PARTS * (rows / numbers + vector), 2 * waiting)
             plain = max(rows / units, rows / numbers + vector, waiting)
@@ -93,21 +117,27 @@ class InnerProduct:
         return total
 
 
-def inner_product(depth: int, target: Target) -> InnerProduct | None:
-    """Return the steps of a depth; None if it is too short, or no vectors."""
+def is_paired(depth: int, target: Target) -> bool:
+    """Return whether so many products, whole vectors of them, are worth it."""
     width = lanes(target)
-    fits = depth >= PARTS * width and depth % width == 0
-    return InnerProduct(depth, width) if fits else None
+    return depth >= PARTS * width and depth % width == 0
 
 
-def balanced_columns(columns: Array) -> Array:
+def balanced_columns(columns: Array, weights: Weights = FLOATS) -> Array:
     """Return columns [..., depth, lanes] scaled and in the order of use: [..., depth + 2, lanes].
 
     Each step has the second number of a pair, the first one and a plain one; numbers without a pair
     follow, then the columns' sums of pairs and what undoes their scales: 0 for zeros, whose results
-    are exact.
+    are exact. Of `weights` in 16 bits each of those two floats takes the place of two.
     """
-    return _balanced(columns, lambda first, second, signs: (second, signs * first))
+    found = _balanced(columns, lambda first, second, signs: (second, signs * first))
+    if not weights.dtype.is_half:
+        return found
+    *batch, _, width = found.shape
+    numbers, ends = (np.ascontiguousarray(x) for x in np.split(found, [-2], axis=-2))
+    dtype = weights.dtype.numpy
+    ends = ends.view(dtype).reshape(*batch, -1, width)
+    return np.concatenate([numbers.astype(dtype), ends], axis=-2)
 
 
 def balanced_rows(rows: Array) -> Array:

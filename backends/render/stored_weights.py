@@ -44,7 +44,11 @@ class Weights:
         return CONVERTED if able else BY_HAND * CONVERTED
 
 
+FLOATS = Weights()
+"""Weights that are read as they are."""
+
+
 def stored_weights(w: Workload) -> Weights:
     """Return the form in memory of a workload's weights, input 1."""
     half = weight_type(w)
-    return Weights() if half is None else Weights(half.dtype)
+    return FLOATS if half is None else Weights(half.dtype)

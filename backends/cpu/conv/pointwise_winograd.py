@@ -13,16 +13,17 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import ungrouped
 from atc.backends.cpu.matmul.cost import row_tiles, streamed, tile_count
-from atc.backends.kernel import Kernel, KernelParams, Pack, Workload, weight_type
+from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.inner_product import (
     BALANCING,
     InnerProduct,
     balanced_columns,
-    inner_product,
+    is_paired,
     pairs_pay,
 )
+from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import Geometry, geometry, rows_merge
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -49,18 +50,19 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
     template = "cpu/conv/pointwise_winograd.c.j2"
     portable = False
     bitwise_reproducible = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Floats of whole blocks of channels, an epilogue in vectors, units for additions."""
         op, x = w.op, w.input(0)
-        if not pairs_pay(target) or is_dynamic(w) or not w.constant[1] or weight_type(w):
+        if not pairs_pay(target) or is_dynamic(w) or not w.constant[1]:
             return False
         if op.group != 1 or len(x.shape) == op.plain or op.window.rank > 2 or not sums_floats(w):
             return False
         g = geometry(w, 1, recut=False)
         inside = self.takes(g) and all(rows_merge(v, g.cols.out) for v in op.epilogue.views)
         whole = g.block == lanes(target) and g.ic % g.block == 0
-        fits = whole and inner_product(g.depth, target) is not None
+        fits = whole and is_paired(g.depth, target)
         enough = g.rows.out * g.cols.out >= lanes(target) and g.batch > 0
         plain = TileEpilogue(op.epilogue, w, g, target).deferred is None
         return inside and fits and enough and plain and bool(self.parameters(w, target))
@@ -86,12 +88,13 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         self, w: Workload[ConvBlocked], params: RowParams, target: Target
     ) -> Mapping[int, Pack]:
         """Panels of the balanced filters of a block of output channels."""
-        g = geometry(w, 1)
+        g, stored = geometry(w, 1), stored_weights(w)
 
         def pack(weights: Array) -> Array:
             (filters,) = ungrouped(weights, g, 1)  # [outputs, channels, taps], then a block's taps
             blocks = filters.reshape(g.mb, g.block, g.icb, g.block, g.taps).swapaxes(-1, -2)
-            return balanced_columns(np.swapaxes(blocks.reshape(g.mb, g.block, g.depth), 1, 2))
+            columns = np.swapaxes(blocks.reshape(g.mb, g.block, g.depth), 1, 2)
+            return balanced_columns(columns, stored)
 
         return {1: pack}
 
@@ -107,24 +110,29 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         return 4 * 2 * g.mb * g.block
 
     def scratch(self, w: Workload[ConvBlocked], params: RowParams, target: Target) -> int:
-        """Reserve a row of balanced pixels, and of those gathered."""
+        """Reserve a row of balanced pixels, those gathered, and a panel of widened weights."""
+        return 4 * (self.widened(w, params) + _product(w, geometry(w, 1, recut=False)).widened)
+
+    def widened(self, w: Workload[ConvBlocked], params: RowParams) -> int:
+        """Return the floats of scratch before those of a panel that is widened."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
         tiles = tile_count(row_tiles(g.cols.out, g.block))
         gathered = image.depth * g.cols.out if _gathered(image) else 0
-        return 4 * (tiles * InnerProduct(image.depth, g.block).size + gathered)
+        return tiles * _product(w, image).size + gathered
 
     def values(
         self, w: Workload[ConvBlocked], params: RowParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles of a row, the parts of the depth, and the epilogue."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
-        product, tiles = InnerProduct(image.depth, g.block), row_tiles(g.cols.out, g.block)
+        product, tiles = _product(w, image), row_tiles(g.cols.out, g.block)
         count = tile_count(tiles)
-        streams = _weight_bytes(image) > streamed(target.machine)
+        streams = _weight_bytes(w, image) > streamed(target.machine)
         return {
             "g": g, "product": product, "tiles": tiles,
             "image": image if _gathered(image) else None, "height": image.rows.out // params.rows,
             "lines": product.lines(count) if streams else 0, "share": product.share(count),
+            "widened": self.widened(w, params),
             "epilogue": TileEpilogue(w.op.epilogue, w, g, target),
             "outputs": [(f"c{r}", 0, r, 0, r * g.block) for r in range(g.block)],
         }  # fmt: skip
@@ -133,10 +141,11 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
         """Cycles of all tiles, of balancing pixels, and of waiting for weights."""
         g, image = _in_rows(w, params), geometry(w, 1, recut=False)
         tiles = [(t.rows, t.count) for t in row_tiles(g.cols.out, g.block)]
-        cycles = InnerProduct(image.depth, g.block).cycles(target.machine, tiles, g.mb)
+        product, machine, read = _product(w, image), target.machine, _weight_bytes(w, image)
+        cycles = product.cycles(target, tiles, g.mb)
         cycles += (BALANCING + GATHERING * _gathered(image)) * image.depth * g.cols.out
-        if _weight_bytes(image) > streamed(target.machine):
-            cycles = max(cycles, _weight_bytes(image) / target.machine.far_rate)
+        if read > streamed(machine):
+            cycles = max(cycles, read / machine.far_rate)
         return g.batch * g.rows.out * cycles
 
 
@@ -159,8 +168,12 @@ def _gathered(g: Geometry) -> bool:
     return any(a.out != a.size or a.kernel != 1 for a in _axes(g))
 
 
-def _weight_bytes(g: Geometry) -> int:
-    return 4 * g.depth * g.mb * g.block
+def _product(w: Workload[ConvBlocked], g: Geometry) -> InnerProduct:
+    return InnerProduct(g.depth, g.block, stored_weights(w))
+
+
+def _weight_bytes(w: Workload[ConvBlocked], g: Geometry) -> int:
+    return stored_weights(w).dtype.itemsize * g.depth * g.mb * g.block
 
 
 class ConvGatheredWinograd(ConvPointwiseWinograd):

@@ -35,7 +35,7 @@ from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.inner_product import (
     BALANCING,
     InnerProduct,
-    inner_product,
+    is_paired,
     pairs_pay,
 )
 from atc.backends.render.stored_weights import stored_weights
@@ -203,7 +203,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         pairs = [
             WinogradParams(m=m, rows=rows, p=lanes(target), nv=1, u=1, pf=True, pairs=True)
             for m in SIZES for rows in row_counts(g, m)
-        ] if pairs_pay(target) and inner_product(g.ic, target) else []  # fmt: skip
+        ] if pairs_pay(target) and is_paired(g.ic, target) else []  # fmt: skip
         return [*found, *raw, *pairs]
 
     def exact(self, params: WinogradParams) -> bool:
@@ -295,7 +295,7 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
 
     def cost(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> float:
         """Estimated cycles."""
-        return winograd_cycles(target.machine, w, params, read_at_once(w, target))
+        return winograd_cycles(target, w, params)
 
 
 def is_3x3(window: Window) -> bool:
@@ -370,11 +370,10 @@ WAITING, PAIRS_WAITING = 0.5, 0.2
 sums, and of inner products."""
 
 
-def winograd_cycles(
-    machine: Machine, w: Workload[ConvBlocked], params: WinogradParams, at_once: int = 1
-) -> float:
+def winograd_cycles(target: Target, w: Workload[ConvBlocked], params: WinogradParams) -> float:
     """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
     g, m, p, nv = geometry(w, 1), params.m, params.p, params.nv
+    machine, at_once = target.machine, read_at_once(w, target)
     tiles = grid(g, params)
     n = (m + 2) ** 2
     total = 0.0
@@ -391,7 +390,7 @@ def winograd_cycles(
     for count in dict.fromkeys(tiles.blocks):
         if pairs:
             groups = [(t.rows, t.count) for t in row_tiles(count, g.block)]
-            products = n * (pairs.cycles(machine, groups, g.mb) + BALANCING * count * g.ic)
+            products = n * (pairs.cycles(target, groups, g.mb) + BALANCING * count * g.ic)
         else:
             products = n * _product_cycles(
                 machine, g.block, g.ic, g.mb, count, p, nv, rate, at_once

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.backends.kernel import Workload
+from atc.backends.kernel import Workload, weight_type
 from atc.backends.render.expr import address
-from atc.ir.graph import Array, DType
+from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
 
@@ -23,9 +23,17 @@ def read_mode(w: Workload[MatMul]) -> str:
 
 def is_float_product(w: Workload[MatMul]) -> bool:
     """Return whether a workload multiplies matrices of floats that aren't empty."""
-    op = w.op
-    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs[:2])
-    return floats and op.k > 0 and prod(op.loops) > 0
+    return _multiplies(w, None)
+
+
+def is_widened_product(w: Workload[MatMul]) -> bool:
+    """Return whether it does so, or constant B has 16 bits."""
+    return _multiplies(w, weight_type(w))
+
+
+def _multiplies(w: Workload[MatMul], half: TensorType | None) -> bool:
+    floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs[:2])
+    return floats and w.op.k != 0 and prod(w.op.loops) != 0
 
 
 def batch_base(view: View, outer: Sequence[str]) -> str:

@@ -31,11 +31,11 @@ from atc.backends.cpu.matmul.cost import (
     tile_cycles,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import batch_base, packed_base
+from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
-from atc.backends.kernel import Kernel, Pack, Workload, weight_type
+from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
@@ -44,7 +44,6 @@ from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, lower_bound, max_value
-from atc.ir.graph import DType
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
 
@@ -113,10 +112,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         op = w.op
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
-        half = weight_type(w)
-        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs[:2])
-        some = op.k != 0 and prod(op.loops) != 0
-        return floats and some and vector_epilogue(op.epilogue, w, target, 2)
+        return is_widened_product(w) and vector_epilogue(op.epilogue, w, target, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[TiledParams]:
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""

@@ -17,10 +17,15 @@ from atc.backends.cpu.matmul.cost import (
     tile_count,
     vector_kinds,
 )
-from atc.backends.cpu.matmul.operands import batch_base, is_float_product, kept_batch, packed_base
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    is_widened_product,
+    kept_batch,
+    packed_base,
+)
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_function
-from atc.backends.kernel import Kernel, KernelParams, Pack, ParamsT, Workload, weight_type
+from atc.backends.kernel import Kernel, KernelParams, Pack, ParamsT, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.inner_product import (
     BALANCING,
@@ -28,10 +33,11 @@ from atc.backends.render.inner_product import (
     InnerProduct,
     balanced_columns,
     balanced_rows,
-    inner_product,
+    is_paired,
     pairs_pay,
 )
 from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -66,7 +72,7 @@ class InnerProducts(Kernel[MatMul, ParamsT]):
         op = w.op
         if not pairs_pay(target) or is_dynamic(w):
             return False
-        fits = is_float_product(w) and inner_product(op.k, target) is not None
+        fits = is_widened_product(w) and is_paired(op.k, target)
         return fits and vector_epilogue(op.epilogue, w, target, 2)
 
     def exact(self, params: ParamsT) -> bool:
@@ -113,10 +119,11 @@ class MatMulWinograd(InnerProducts[BlockParams]):
 
     name = "matmul_winograd"
     template = "cpu/matmul/winograd.c.j2"
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Rows that fill a tile."""
-        known = w.constant[1] and not weight_type(w) and not is_dynamic(w)
+        known = w.constant[1] and not is_dynamic(w)
         fits = known and w.op.m >= lanes(target) and w.op.a_view.strides[-1] == 1
         return fits and super().accepts(w, target)
 
@@ -124,18 +131,18 @@ class MatMulWinograd(InnerProducts[BlockParams]):
         """Return the largest block of the depth for which A stays in half the L2 cache."""
         op, room = w.op, target.machine.l2.size // 2
         blocks = (op.k // n for n in range(1, op.k // lanes(target) + 1) if op.k % n == 0)
-        fitting = (kb for kb in blocks if inner_product(kb, target) and op.m * kb * 4 <= room)
+        fitting = (kb for kb in blocks if is_paired(kb, target) and op.m * kb * 4 <= room)
         return [BlockParams(kb=kb) for kb in fitting][:1]
 
     def packs(self, w: Workload[MatMul], params: BlockParams, target: Target) -> Mapping[int, Pack]:
         """Panels of balanced columns, those of a block of the depth together."""
-        op, width = w.op, lanes(target)
+        op, width, weights = w.op, lanes(target), stored_weights(w)
 
         def pack(b: Array) -> Array:
             panels = pack_columns(op, b, width)
             *batch, count, depth, _ = panels.shape
             blocks = panels.reshape(*batch, count, depth // params.kb, params.kb, width)
-            return balanced_columns(np.moveaxis(blocks, -3, -4))
+            return balanced_columns(np.moveaxis(blocks, -3, -4), weights)
 
         return {1: pack}
 
@@ -149,26 +156,26 @@ class MatMulWinograd(InnerProducts[BlockParams]):
         return 4 * 2 * w.op.n * (w.op.k // params.kb)
 
     def scratch(self, w: Workload[MatMul], params: BlockParams, target: Target) -> int:
-        """Reserve a block of the depth of all rows, balanced."""
-        tiles = tile_count(row_tiles(w.op.m, lanes(target)))
-        return 4 * tiles * InnerProduct(params.kb, lanes(target)).size
+        """Reserve a block of the depth of all rows, balanced, and a panel of widened columns."""
+        product = _product(w, params.kb, target)
+        return 4 * (_row_floats(w, product) + product.widened)
 
     def values(self, w: Workload[MatMul], params: BlockParams, target: Target) -> dict[str, object]:
         """Panels, tiles, the parts of the depth, and the epilogue."""
         op, width, kb = w.op, lanes(target), params.kb
         outer = [v for v, _ in loop_names("b", op.batch)]
-        product, count = InnerProduct(kb, width), tile_count(row_tiles(op.m, width))
-        blocked, streams = kb != op.k, op.k * op.n * 4 > streamed(target.machine)
-        before = {"const float *next": "next"} if streams else {}
+        product, count = _product(w, kb, target), tile_count(row_tiles(op.m, width))
+        blocked, streams = kb != op.k, _weight_bytes(w) > streamed(target.machine)
+        before = {f"const {product.weights.c} *next": "next"} if streams else {}
         behind = {"bool first": "k == 0", "bool last": f"k == {op.k - kb}"} if blocked else {}
-        block = -(-op.n // width) * product.size
+        block = -(-op.n // width) * product.panel
         return {
             **self.tile_values(w, target, product, before, behind),
             "blocked": blocked, "constant": "b", "lines": product.lines(count) if streams else 0,
             "share": product.share(count), "am": op.a_view.strides[-2],
             "a_base": batch_base(op.a_view, outer),
             "b_base": packed_base(op.batch, op.b_view, outer, op.k // kb * block),
-            "block_size": block,
+            "block_size": block, "widened": _row_floats(w, product),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMul], params: BlockParams, target: Target) -> float:
@@ -176,11 +183,24 @@ class MatMulWinograd(InnerProducts[BlockParams]):
         op, width = w.op, lanes(target)
         panels, tiles = -(-op.n // width), [(t.rows, t.count) for t in row_tiles(op.m, width)]
         blocks = op.k // params.kb
-        cycles = blocks * InnerProduct(params.kb, width).cycles(target.machine, tiles, panels)
+        product, machine, read = _product(w, params.kb, target), target.machine, _weight_bytes(w)
+        cycles = blocks * product.cycles(target, tiles, panels)
         cycles += BALANCING * op.m * op.k
-        if op.k * panels * width * 4 > streamed(target.machine):
-            cycles = max(cycles, op.k * panels * width * 4 / target.machine.memory)
+        if read > streamed(machine):
+            cycles = max(cycles, read / machine.memory)
         return prod(op.batch) * cycles
+
+
+def _product(w: Workload[MatMul], depth: int, target: Target) -> InnerProduct:
+    return InnerProduct(depth, lanes(target), stored_weights(w))
+
+
+def _row_floats(w: Workload[MatMul], product: InnerProduct) -> int:
+    return tile_count(row_tiles(w.op.m, product.lanes)) * product.size
+
+
+def _weight_bytes(w: Workload[MatMul]) -> int:
+    return w.op.k * w.op.n * stored_weights(w).dtype.itemsize
 
 
 class MatMulWinogradLeft(InnerProducts[GroupParams]):
@@ -252,7 +272,7 @@ class MatMulWinogradLeft(InnerProducts[GroupParams]):
         op, width, machine = w.op, lanes(target), target.machine
         panels, tiles = -(-op.n // width), row_tiles(op.m, width)
         cycles = InnerProduct(op.k, width).cycles(
-            machine, [(t.rows, t.count) for t in tiles], panels
+            target, [(t.rows, t.count) for t in tiles], panels
         )
         cycles += BALANCING_COLUMNS * op.k * panels * width
         weights = 4 * op.m * op.k

@@ -257,6 +257,54 @@ def test_convolutions(kernel: ConvPointwiseWinograd, cases: dict[str, Case]) -> 
         assert error <= 3e-6 * max(np.abs(expected).max(), 1), case
 
 
+def stored(w: Workload, dtype: DType) -> Workload:
+    """Return the workload whose second operand is stored in this type."""
+    weights = w.input(1)
+    narrow = TensorType(dtype, weights.shape)
+    return replace(w, inputs=(w.inputs[0], narrow, *w.inputs[2:]))
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=lambda d: d.label)
+def test_columns_in_16_bits_give_what_they_give_as_floats(dtype: DType) -> None:
+    """Powers of two, which balance columns, change no digit; tiny numbers among them may round."""
+    target, calls = machine("zen4"), []
+    for seed, (size, kb) in enumerate((((17, 40, 96), 96), ((33, 20, 240), 80))):
+        w = dense_product(*size)
+        a, b = operands(w, seed)
+        scale = np.float32(2) ** np.arange(-10, 10, 20 / size[1]).astype(int)
+        b = (b.reshape(size[2], -1) * scale.astype(np.float32)).astype(dtype.numpy)
+        for each, operand in ((w, b.astype(np.float32)), (stored(w, dtype), b)):
+            assert KERNEL.accepts(each, target)
+            calls.append(Call(KERNEL, BlockParams(kb=kb), each, [a, operand.reshape(-1)]))
+    results = [got for (got,) in run_calls(calls, target)]
+    for floats, halves in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(halves, floats)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "case"),
+    [(ConvPointwiseWinograd(), POINTWISE["batch"]), (ConvGatheredWinograd(), WINDOWS["strided"])],
+    ids=lambda x: getattr(x, "name", ""),
+)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=lambda d: d.label)
+def test_filters_in_16_bits_give_what_they_give_as_floats(
+    kernel: ConvPointwiseWinograd, case: Case, dtype: DType
+) -> None:
+    target, calls = machine("zen4"), []
+    graph, feeds, _ = build(case, 16)
+    known = graph.constants | dict(zip(graph.inputs, feeds, strict=True))
+    node = graph.nodes[0]
+    x, filters, *rest = (known[i] for i in node.inputs if i)
+    filters = filters.astype(dtype.numpy)
+    w = workload_of(graph, node, graph.constants)
+    for each, given in ((w, filters.astype(np.float32)), (stored(w, dtype), filters)):
+        assert kernel.accepts(each, target)
+        params = kernel.parameters(each, target)[0]
+        calls.append(Call(kernel, params, each, [x, given, *rest]))
+    (floats,), (halves,) = run_calls(calls, target)
+    np.testing.assert_array_equal(halves, floats)
+
+
 def test_images_that_cut_into_no_rows_are_left_to_others() -> None:
     target, kernel = machine("zen4"), ConvPointwiseWinograd()
     for height, able in ((100, True), (101, False)):  # 101 x 13 pixels: rows of 13 or 101
