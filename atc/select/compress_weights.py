@@ -1,8 +1,9 @@
 """Compress weights without loss: constants that float16 or bfloat16 represents exactly.
 
 Such are the weights of 16-bit models, and those that a precision mode has rounded. Arithmetic stays
-in float32: kernels widen a vector of weights when they load it. Nodes keep floats where these are
-faster by more than the memory is worth, and where a kernel packs 16-bit weights itself.
+in float32: kernels widen a vector of weights when they load it, and what is gathered from a table
+is widened behind it. Nodes keep floats where these are faster by more than the memory is worth, and
+where a kernel packs 16-bit weights itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import numpy as np
 
 from atc.backends.kernel import Workload, workload_of
 from atc.backends.target import Target
+from atc.dims import max_value
+from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, TensorType
-from atc.ir.ops import ConvBlocked, MatMul
+from atc.ir.ops import ConvBlocked, Map, MatMul
+from atc.ir.ops.data import Gather
 from atc.ir.verify import verify
+from atc.ir.view import dense
 from atc.passes import Observer
 from atc.passes.rewriting import Rewriting, rewrite
 from atc.select.cost import estimate
@@ -32,17 +37,25 @@ def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Obse
     """Return the graph with 16-bit weights wherever they pay off, verified and observed."""
     made: dict[tuple[str, DType], str] = {}
 
+    def narrowed(state: Rewriting, name: str, numbers: Array, dtype: DType) -> str:
+        key = name, dtype
+        if key not in made:
+            made[key] = state.add_constant(numbers.astype(dtype.numpy), f"{name}.{dtype.label}")
+        return made[key]
+
     def rule(state: Rewriting, node: Node) -> Node:
+        if isinstance(node.op, Gather):
+            table = _table(state, node)
+            dtype = None if table is None else _narrowest(table)
+            if table is None or dtype is None:
+                return node
+            return _gathered(state, node, narrowed(state, node.inputs[0], table, dtype))
         weights = _weights(state, node)
         dtype = None if weights is None else _narrowest(weights)
         if weights is None or dtype is None or not _pays(graph, node, dtype, target, limits):
             return node
-        key = node.inputs[1], dtype
-        if key not in made:
-            made[key] = state.add_constant(
-                weights.astype(dtype.numpy), f"{node.inputs[1]}.{dtype.label}"
-            )
-        return replace(node, inputs=(node.inputs[0], made[key], *node.inputs[2:]))
+        name = narrowed(state, node.inputs[1], weights, dtype)
+        return replace(node, inputs=(node.inputs[0], name, *node.inputs[2:]))
 
     stored = rewrite(graph, rule, {})
     verify(stored, "compress_weights")
@@ -58,6 +71,23 @@ def _weights(state: Rewriting, node: Node) -> Array | None:
     floats = (x is DType.FLOAT or x.is_half) and w is DType.FLOAT
     weights = state.constant(node.inputs[1])
     return weights if floats and weights is not None and weights.size >= LEAST else None
+
+
+def _table(state: Rewriting, node: Node) -> Array | None:
+    """Return the constant floats of which a node gathers fewer than there are."""
+    table, least = state.constant(node.inputs[0]), max_value(state.types[node.outputs[0]].size)
+    if table is None or state.types[node.inputs[0]].dtype is not DType.FLOAT:
+        return None
+    return table if table.size >= max(LEAST, least) else None
+
+
+def _gathered(state: Rewriting, node: Node, table: str) -> Node:
+    """Return the node that widens what is gathered from a table of 16-bit numbers."""
+    shape, dtype = state.types[node.outputs[0]].shape, state.types[table].dtype
+    inputs = (table, *node.inputs[1:])
+    name = state.emit(node.op, inputs, TensorType(dtype, shape), node, dtype.label)
+    widening = Map(shape, cast(Input(dtype, 0), DType.FLOAT), (dense(shape),))
+    return Node(widening, (name,), node.outputs, node.origin)
 
 
 def _narrowest(weights: Array) -> DType | None:

@@ -152,6 +152,28 @@ def test_a_mode_of_16_bits_and_a_model_of_them_store_weights_so(
     np.testing.assert_allclose(results[0], results[-1], rtol=0, atol=most_off)
 
 
+@pytest.mark.parametrize("words", [5, "1~5"], ids=["fixed", "range"])
+def test_tables_of_16_bit_numbers_are_gathered_from_as_such(
+    words: int | str, tmp_path: Path
+) -> None:
+    table = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    ids = np.array([3, 299, 0, 7, 3])
+    node = helper.make_node("Gather", ["table", "ids"], ["y"])
+    given = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 24])
+    known = [numpy_helper.from_array(table, "table")]
+    graph = helper.make_graph([node], "net", [given], [result], known)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", precision_mode="force_fp16",
+        input_shape=f"ids:{words}",
+    )  # fmt: skip
+    assert table.nbytes / 2 <= _weights(tmp_path / "net") < table.nbytes * 0.6
+    got = atc.load(tmp_path / "net")(ids)
+    np.testing.assert_array_equal(got, table.astype(np.float16).astype(np.float32)[ids])
+
+
 def _weights(folder: Path) -> int:
     (path,) = folder.glob("*_weights.bin")
     return path.stat().st_size
