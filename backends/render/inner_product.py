@@ -82,7 +82,7 @@ class InnerProduct:
 
     @property
     def float_size(self) -> int:
-        """How many weights a float takes the place of."""
+        """Weights that take as many bytes as a float."""
         return DType.FLOAT.itemsize // self.weights.dtype.itemsize
 
     @property
