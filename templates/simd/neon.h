@@ -400,7 +400,7 @@ static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
 }
 #endif
 static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) {
-#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as neon_fma_lane */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as NEON_IN_PLACE */
   __asm__("sadalp %0.4s, %1.8h" : "+w"(acc) : "w"(products));
   return acc;
 #else
@@ -458,13 +458,23 @@ static inline vi32 neon_flipped4(vi32 a, vi32 flip) { return veorq_s32(a, flip);
 static inline vi32 neon_flipped2(vi32 a, vi32 flip) { return veorq_s32(a, flip); }
 #define neon_word_of(words, lane) neon_word(words, lane)
 #endif
-#if defined(__ARM_FEATURE_DOTPROD) /* signed bytes of a */
-#define neon_dot4_lane(acc, a, b, lane) \
+/* GCC's own products by lanes move accumulators about where tiles leave few registers: here they are
+ * changed in place, by an instruction on the vector b, read as `type`, and a lane of a, of `element`. */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#define NEON_IN_PLACE(instruction, acc, b, type, a, element, lane) __extension__({                \
+    __typeof__(acc) sum_ = acc;                                                                   \
+    __asm__(instruction " %0.4s, %1." type ", %2." element "[" #lane "]" : "+w"(sum_) : "w"(b), "w"(a)); \
+    sum_;                                                                                         \
+  })
+#define neon_dot4_lane(acc, a, b, lane) NEON_IN_PLACE("sdot", acc, b, "16b", a, "4b", lane)
+#define neon_usdot4_lane(acc, a, b, lane) NEON_IN_PLACE("sudot", acc, b, "16b", a, "4b", lane)
+#else
+#define neon_dot4_lane(acc, a, b, lane) /* signed bytes of a */ \
   vdotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_s8_s32(a), lane)
-#endif
-#if defined(__ARM_FEATURE_MATMUL_INT8) /* unsigned ones */
-#define neon_usdot4_lane(acc, a, b, lane) \
+#define neon_usdot4_lane(acc, a, b, lane) /* unsigned ones */ \
   vsudotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_u8_s32(a), lane)
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
 /* acc + the products of two rows of eight bytes, signed or unsigned, with two columns of eight, signed:
  * row 0 with both columns, then row 1. */
 #define neon_smmla(acc, a, b) vmmlaq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b))
@@ -574,13 +584,9 @@ static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
 static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
-/* acc + a times a lane of b. GCC's own moves accumulators about where tiles leave few registers. */
-#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
-#define neon_fma_lane(acc, a, b, lane) __extension__({                                          \
-    vf32 sum_ = acc;                                                                            \
-    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(sum_) : "w"(a), "w"(b));                \
-    sum_;                                                                                       \
-  })
+/* acc + a times a lane of b. */
+#if defined(NEON_IN_PLACE)
+#define neon_fma_lane(acc, a, b, lane) NEON_IN_PLACE("fmla", acc, a, "4s", b, "s", lane)
 #elif defined(__aarch64__)
 #define neon_fma_lane(acc, a, b, lane) vfmaq_laneq_f32(acc, a, b, lane)
 #endif
