@@ -30,7 +30,11 @@
 #endif
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
-#define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
+#if defined(__aarch64__)
+#define V_FACTORS 1 /* whether vectors are multiplied by numbers that are no vectors */
+#else
+#define V_FACTORS 0
+#endif
 #define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
 #define V_EXP_LEAST -111.0f /* where exponentials are held, see math.h */
 #define V_READS_FACTORS 0 /* whether a multiply-add reads such a number from memory */
@@ -400,7 +404,7 @@ static inline int16x8_t neon_add_high(int16x8_t first, vi32 a, vi32 b) {
 }
 #endif
 static inline vi32 neon_add_pairs(vi32 acc, int16x8_t products) {
-#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as neon_fma_lane */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) /* as NEON_IN_PLACE */
   __asm__("sadalp %0.4s, %1.8h" : "+w"(acc) : "w"(products));
   return acc;
 #else
@@ -458,13 +462,23 @@ static inline vi32 neon_flipped4(vi32 a, vi32 flip) { return veorq_s32(a, flip);
 static inline vi32 neon_flipped2(vi32 a, vi32 flip) { return veorq_s32(a, flip); }
 #define neon_word_of(words, lane) neon_word(words, lane)
 #endif
-#if defined(__ARM_FEATURE_DOTPROD) /* signed bytes of a */
-#define neon_dot4_lane(acc, a, b, lane) \
+/* GCC's own products by lanes move accumulators about where tiles leave few registers: here they are
+ * changed in place, by an instruction on the vector b, read as `type`, and a lane of a, of `element`. */
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#define NEON_IN_PLACE(instruction, acc, b, type, a, element, lane) __extension__({                \
+    __typeof__(acc) sum_ = acc;                                                                   \
+    __asm__(instruction " %0.4s, %1." type ", %2." element "[" #lane "]" : "+w"(sum_) : "w"(b), "w"(a)); \
+    sum_;                                                                                         \
+  })
+#define neon_dot4_lane(acc, a, b, lane) NEON_IN_PLACE("sdot", acc, b, "16b", a, "4b", lane)
+#define neon_usdot4_lane(acc, a, b, lane) NEON_IN_PLACE("sudot", acc, b, "16b", a, "4b", lane)
+#else
+#define neon_dot4_lane(acc, a, b, lane) /* signed bytes of a */ \
   vdotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_s8_s32(a), lane)
-#endif
-#if defined(__ARM_FEATURE_MATMUL_INT8) /* unsigned ones */
-#define neon_usdot4_lane(acc, a, b, lane) \
+#define neon_usdot4_lane(acc, a, b, lane) /* unsigned ones */ \
   vsudotq_laneq_s32(acc, vreinterpretq_s8_s32(b), vreinterpretq_u8_s32(a), lane)
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
 /* acc + the products of two rows of eight bytes, signed or unsigned, with two columns of eight, signed:
  * row 0 with both columns, then row 1. */
 #define neon_smmla(acc, a, b) vmmlaq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b))
@@ -573,14 +587,23 @@ static inline vf32 v_div(vf32 a, vf32 b) { return vdivq_f32(a, b); }
 static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
 /* acc + a * b for the accumulators of a register tile: acc stays in its register. */
-static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
-/* acc + a times a lane of b. GCC's own moves accumulators about where tiles leave few registers. */
-#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
-#define neon_fma_lane(acc, a, b, lane) __extension__({                                          \
-    vf32 sum_ = acc;                                                                            \
-    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(sum_) : "w"(a), "w"(b));                \
-    sum_;                                                                                       \
-  })
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) {
+#if defined(NEON_IN_PLACE)
+  __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(acc) : "w"(a), "w"(b));
+  return acc;
+#else
+  return vfmaq_f32(acc, a, b);
+#endif
+}
+#if V_FACTORS
+/* The number at p, and acc + the number * b, rounded as v_fma. */
+typedef float vfactor;
+static inline vfactor v_factor(const float *p) { return *p; }
+static inline vf32 v_fmadd_factor(vf32 acc, vfactor a, vf32 b) { return vfmaq_n_f32(acc, b, a); }
+#endif
+/* acc + a times a lane of b. */
+#if defined(NEON_IN_PLACE)
+#define neon_fma_lane(acc, a, b, lane) NEON_IN_PLACE("fmla", acc, a, "4s", b, "s", lane)
 #elif defined(__aarch64__)
 #define neon_fma_lane(acc, a, b, lane) vfmaq_laneq_f32(acc, a, b, lane)
 #endif
@@ -673,9 +696,16 @@ static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
     return;
   }
   if (dst_stride == V_LANES) {
-    const float32x4x4_t rows = {{v_load(src), v_load(src + src_stride),
-                                 v_load(src + 2 * src_stride), v_load(src + 3 * src_stride)}};
+    const vf32 first = v_load(src), second = v_load(src + src_stride);
+    const vf32 third = v_load(src + 2 * src_stride), last = v_load(src + 3 * src_stride);
+#if defined(NEON_IN_PLACE) /* GCC's own moves what it has loaded to neighbouring registers */
+    register vf32 r0 __asm__("v0") = first, r1 __asm__("v1") = second;
+    register vf32 r2 __asm__("v2") = third, r3 __asm__("v3") = last;
+    __asm__("st4 {%1.4s - %4.4s}, %0" : "=Q"(*(float(*)[16])dst) : "w"(r0), "w"(r1), "w"(r2), "w"(r3));
+#else
+    const float32x4x4_t rows = {{first, second, third, last}};
     vst4q_f32(dst, rows);
+#endif
     return;
   }
   const float32x4x2_t r01 = vtrnq_f32(v_load(src), v_load(src + src_stride));

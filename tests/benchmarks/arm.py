@@ -1,13 +1,15 @@
 """Instructions of layers on ARM's 64-bit processors beside XNNPACK's and Arm Compute Library's.
 
-usage: arm.py [--target=aarch64-neon,aarch64-neon-dotprod] [--only=TEXT] [--folder=DIR]
+usage: arm.py [--target=aarch64-neon,aarch64-neon-dotprod] [--type=float32,int8] [--only=TEXT]
+              [--folder=DIR]
 
-Layers of ResNet-50, MobileNetV2, EfficientNet and BERT, in float32 and int8, as qemu's plugin
-counts them. Debian's packages of both libraries for arm64 are fetched into DIR (a temporary folder
-by default) and not installed. Each layer runs once and twice; the table has what one run takes,
-and ours over theirs: below 1 ours takes fewer. Ours includes the change of the layout at a layer's
-border (the others' tensors have their channels last), which a network has at its own alone.
-Instructions are not cycles.
+Layers of ResNet-50, MobileNetV2, EfficientNet and BERT, in float32, int8 and float16, as qemu's
+plugin counts them. Debian's packages of both libraries for arm64 are fetched into DIR (a temporary
+folder by default) and not installed. Each layer runs once and twice; the table has what one run
+takes, and ours over theirs: below 1 ours takes fewer. Ours includes the change of the layout at a
+layer's border (the others' tensors have their channels last), which a network has at its own alone.
+Instructions are not cycles. Of float16 Debian's Arm Compute Library has no kernels, XNNPACK none
+for processors without arithmetic of it (aarch64-neon): its sums are float16, ours float32.
 
 Needs aarch64-linux-gnu-gcc, qemu-user and apt-get with Debian's sources; Arm Compute Library's
 column clang++-19 and lld-19, too ("-" without).
@@ -60,16 +62,33 @@ LAYERS = {  # kind, channels, height, width, filters, kernel, stride, padding be
     "average pool 3x3 64 at 56": ("mean", 64, 56, 56, 64, 3, 1, 0, 0),
     "softmax 128 rows of 128": ("softmax", 128, 128, 1, 128, 1, 1, 0, 0),
 }
-FLOATS = ("pool", "mean", "softmax")
-"""What is compared in float32 alone."""
+TYPES = {"float32": (), "float16": ("mean", "softmax"), "int8": ("pool", "mean", "softmax")}
+"""Types, and the kinds that aren't compared in them."""
 LEAST = "behind a ReLU"
 """What layers are called whose input's zero point is its least number: padding is left out."""
 
 Layer = tuple[str, int, int, int, int, int, int, int, int]
 
 
-def model(layer: Layer, quantized: bool, zero: int = -1) -> onnx.ModelProto:
-    """Return a network of one layer, whose input has a zero point."""
+def model(layer: Layer, dtype: str, zero: int = -1) -> onnx.ModelProto:
+    """Return a network of one layer, whose input has a zero point where it is quantized."""
+    own = _model(layer, dtype == "int8", zero)
+    return halved(own) if dtype == "float16" else own
+
+
+def halved(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a network of floats with all of them in float16."""
+    graph = model.graph
+    constants = [onnx.numpy_helper.to_array(c) for c in graph.initializer]
+    for constant, array in zip(graph.initializer, constants, strict=True):
+        half = onnx.numpy_helper.from_array(array.astype("float16"), constant.name)
+        constant.CopyFrom(half)
+    for info in (*graph.input, *graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return model
+
+
+def _model(layer: Layer, quantized: bool, zero: int) -> onnx.ModelProto:
     kind, channels, height, width, filters, kernel, stride, before, behind = layer
     net = Net(quantized)
     if kind in ("conv", "depthwise"):
@@ -125,7 +144,8 @@ def fetch(folder: Path) -> None:
 
 def peer_count(program: Path, layer: Layer, dtype: str, cpu: str, folder: Path) -> int:
     """Return the instructions of one run of another library's layer, 0 without its program."""
-    if not program.exists():
+    able = dtype != "float16" or (program.name == "xnnpack_layer" and cpu == "max")
+    if not program.exists() or not able:
         return 0
     kind, *numbers = layer
     libraries = program.parent / "root/usr" / LIBRARY
@@ -145,6 +165,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="aarch64-neon,aarch64-neon-dotprod")
+    parser.add_argument("--type", default="float32,int8")
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
@@ -156,12 +177,12 @@ def main() -> None:
             print(f"\n| {target}, -O2 | type | atc | XNNPACK | ratio | ACL | ratio |")
             print("|---|---|---|---|---|---|---|")
             for label, layer in LAYERS.items():
-                for dtype in ("float32", "int8"):
-                    if given.only not in label or (dtype == "int8" and layer[0] in FLOATS):
+                for dtype in given.type.split(","):
+                    if given.only not in label or layer[0] in TYPES[dtype]:
                         continue
-                    if dtype == "float32" and LEAST in label:
+                    if dtype != "int8" and LEAST in label:
                         continue  # as without
-                    own = model(layer, dtype == "int8", -128 if LEAST in label else -1)
+                    own = model(layer, dtype, -128 if LEAST in label else -1)
                     found = counts(own, get_target(target), "O2", Path(name), ROOM)
                     ours = sum(n for k, n in found.items() if "_to_" not in k)
                     row = [label, dtype, f"{ours:,}"]

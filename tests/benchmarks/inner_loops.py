@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="aarch64-neon,aarch64-neon-dotprod")
     parser.add_argument("--only", default="")
-    parser.add_argument("--type", default="float32", choices=("float32", "int8"))
+    parser.add_argument("--type", default="float32", choices=tuple(arm.TYPES))
     parser.add_argument("--kernel", default="")
     parser.add_argument("--machine", type=get_machine)
     parser.add_argument("--mca", default="llvm-mca")
@@ -127,9 +127,9 @@ def main() -> None:
         print(f"\n| {name}, {given.type} | kernel | estimate | products | {' | '.join(CORES)} |")
         print("|---" * (4 + len(CORES)) + "|")
         for label, layer in arm.LAYERS.items():
-            if given.only not in label or (given.type == "int8" and layer[0] in arm.FLOATS):
+            if given.only not in label or layer[0] in arm.TYPES[given.type]:
                 continue
-            own = arm.model(layer, given.type == "int8", -128 if arm.LEAST in label else -1)
+            own = arm.model(layer, given.type, -128 if arm.LEAST in label else -1)
             with tempfile.TemporaryDirectory() as folder:
                 onnx.save(own, f"{folder}/m.onnx")
                 place = Path(folder)

@@ -25,9 +25,12 @@ from atc.backends.cpu.conv.int8 import (
     int8x4_cycles,
     int8x4_sets,
     packed_int8x4,
+    reading_of,
+    splits,
     zero_point,
 )
 from atc.backends.cpu.conv.word_reads import WordReads
+from atc.backends.cpu.matmul.int8 import Reading, reading
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.epilogue import sums_floats
@@ -159,6 +162,10 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
         """Return weights, in rows of `taps` and not, in the order of use."""
         raise NotImplementedError
 
+    def reading(self, w: Workload[ConvBlocked], target: Target) -> Reading:
+        """Return how the bytes of x are read."""
+        return reading_of(w, target)
+
     def image_values(self, w: Workload[ConvBlocked], padding: int) -> dict[str, object]:
         """Return how the image is made, with a byte of padding."""
         g = geometry(w, 1)
@@ -186,7 +193,7 @@ class FirstLayer(Kernel[ConvBlocked, PanelParams]):
     ) -> Mapping[int, Pack]:
         """Words of weights in the order of use."""
         words, g = self.words(w, params, target), geometry(w, 1)
-        zero = zero_point(w, target)
+        zero = zero_point(w, target, self.reading(w, target))
 
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)
@@ -221,6 +228,10 @@ class ConvFirstBytes(FirstLayer):
         """Return words with weights as they are multiplied on a target."""
         return in_int8x4(super().words(w, params, target), target)
 
+    def reading(self, w: Workload[ConvBlocked], target: Target) -> Reading:
+        """Return how bytes are read: taps meet the zero point where others meet padding."""
+        return reading_of(w, target) if splits(target) else reading(target)
+
     def pack(
         self, dense: Array, taps: Array, words: Words, zero: int, target: Target
     ) -> Array:
@@ -231,8 +242,8 @@ class ConvFirstBytes(FirstLayer):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and where the copied image lies."""
-        words = self.words(w, params, target)
-        values = byte_values(w, words, target, byte_elements(w, words, target))
+        words, read = self.words(w, params, target), self.reading(w, target)
+        values = byte_values(w, words, target, byte_elements(w, words, target, read), read)
         return {**values, **self.image_values(w, w.op.zero & 255)}
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:

@@ -387,7 +387,9 @@ def _reads(
         word_of(w, target, f"{name}({{}})", read)
         for name in ("v_i32_broadcast", "neon_words2", "neon_words4")
     )
-    return WordReads(one, two, four, WORD) if by_lane else WordReads(one)
+    if not by_lane:
+        return WordReads(one)
+    return WordReads(one, two, four, WORD, paired=not splits(target))
 
 
 def _lane_dot(words: Words, target: Target, read: Reading) -> str:

@@ -21,6 +21,7 @@ from atc.backends.cpu.matmul.cost import (
     TileParams,
     column_panels,
     crowding,
+    loads_beside,
     row_tiles,
 )
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
@@ -38,9 +39,9 @@ from atc.ir.view import View
 UNROLLED = 160
 """Multiply-adds of a line of taps that are written one by one."""
 VECTORS = (6, 4, 3, 2, 8, 12, 1)
-COPIED, APART, UNALIGNED = 8.0, 1.4, 1.7
-"""Floats copied per cycle, and deinterleaved by a stride; loads that a vector off the cache lines
-counts for."""
+COPIED, PAIRED, APART, UNALIGNED = 8.0, 4.2, 1.4, 1.7
+"""Floats copied per cycle, and deinterleaved by a stride of two and by others; loads that a vector
+off the cache lines counts for."""
 SLACK = 1.2
 """What a tile takes beyond the estimate: loops and waiting for the caches."""
 
@@ -121,6 +122,15 @@ class Planes:
             found.append((low, maximum(low, high), shift))
         return found
 
+    def pairs(self) -> tuple[int, int, int] | None:
+        """Return the columns of which the input has both phases of a stride of two, and the shift
+        of the first."""
+        if self.cols.stride != 2:
+            return None
+        (low, high, shift), (first, last, _) = self.phases()
+        begin = max(low, first)
+        return begin, maximum(begin, minimum(high, last)), shift
+
 
 def planes_of(w: Workload[Conv], target: Target) -> Planes:
     """Return the convolution of a workload of one or two spatial axes."""
@@ -200,7 +210,7 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
             for t in row_tiles(p.filters, params.mr)
         )
         blocks = -(-p.rows.out // p.row_block)
-        rate = COPIED if p.cols.stride == 1 else APART
+        rate = {1: COPIED, 2: PAIRED}.get(p.cols.stride, APART)
         copied = 0.0 if p.direct else blocks * p.channels * p.plane / rate
         return p.batch * p.group * (p.rows.out * row * SLACK + copied)
 
@@ -210,6 +220,8 @@ def _tap_cycles(target: Target, p: Planes, rows: int, vectors: int) -> float:
     machine, size = target.machine, target.vector_bytes
     loads = UNALIGNED * vectors / machine.load_rate(size) + rows / machine.broadcast_rate(size)
     step = max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * FMA_WAIT)
+    if target.arch == "aarch64":  # whose products read registers alone
+        step += loads_beside(machine, rows + vectors / 2, size)
     return step * crowding(machine, rows, p.taps * 4)
 
 

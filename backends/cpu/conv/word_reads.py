@@ -1,7 +1,7 @@
 """Reads of pixels' words by a step of a tile: each broadcast, or a vector of them at a time.
 
 NEON multiplies by a lane of a vector: where words of pixels follow each other, as in blocks of four
-channels of a byte, one load reads four.
+channels of a byte, one load reads four, and one instruction two such vectors side by side.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Read:
     words: str
     users: tuple[tuple[str, int], ...]
     count: int = 1
+    at: int = 0
+    """The element where they begin."""
 
     def products(self, vectors: int) -> list[tuple[str, int, int]]:
         """Return (name, lane, vector of weights) of all products of the words."""
@@ -57,6 +59,26 @@ class WordReads:
     """The elements of a word."""
     place: Callable[[int], str] = lambda at: f"a + {at}" if at else "a"
     """The C expression of a place."""
+    paired: bool = False
+    """Whether one instruction may load two vectors of four words, side by side."""
+
+    def loads(self, pixels: Pixels, more: int = 0) -> list[list[Read]]:
+        """Return the reads of the pixels' words `more` elements on, two together where one
+        instruction loads them.
+
+        That reaches only what is near, so that a pointer has to go from word to word: one pair
+        alone isn't worth it.
+        """
+        found: list[list[Read]] = []
+        reads = self.reads(pixels, more)
+        for read in reads:
+            last = found[-1] if found else []
+            beside = len(last) == 1 and last[0].at + 4 * self.word == read.at
+            if self.paired and beside and last[0].count == read.count == 4:
+                last.append(read)
+            else:
+                found.append([read])
+        return found if len(reads) - len(found) > 1 else [[read] for read in reads]
 
     def reads(self, pixels: Pixels, more: int = 0) -> list[Read]:
         """Return the reads of the pixels' words `more` elements on, none outside of them all."""
@@ -70,7 +92,7 @@ class WordReads:
             users = tuple((name, lanes[at]) for name, at in left if at in lanes)
             left = [(name, at) for name, at in left if at not in lanes]
             form = {1: self.broadcast, 2: self.two, 4: self.four}[count]
-            found.append(Read(self._at(form, begin + more), users, count))
+            found.append(Read(self._at(form, begin + more), users, count, begin + more))
         return found
 
     def _cover(self, left: Sequence[int], places: Iterable[int]) -> tuple[int, int]:

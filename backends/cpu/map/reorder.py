@@ -23,6 +23,8 @@ STARTED, EXECUTED = 0.2, 0.1
 ACROSS = 3.0
 """How many times as long as bytes from beyond the L2 cache those take that are read or written
 across the order of lines."""
+FEW = 4
+"""Planes that are read or written at once as any few streams are."""
 
 Relayout = Block | Unblock
 
@@ -61,7 +63,7 @@ class _Reorder(Kernel[Relayout]):
         machine = target.machine
         each = STARTED + EXECUTED * max(1.0, target.vector_bytes / machine.datapath)
         cycles = each * inside + 1.2 * (channels * pixels - inside)
-        if not is_dynamic(plain) and plain.nbytes > machine.nearby:
+        if wide > FEW and not is_dynamic(plain) and plain.nbytes > machine.nearby:
             cycles += ACROSS * 2 * channels * pixels * plain.dtype.itemsize / machine.far_rate
         return plain.shape[0] * cycles
 

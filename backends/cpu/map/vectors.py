@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
@@ -20,7 +21,7 @@ from atc.backends.render.vector_expr import (
     vectorisable,
 )  # fmt: skip
 from atc.backends.target import Target
-from atc.dims import max_value, opened
+from atc.dims import is_dynamic, max_value, opened
 from atc.ir.expr import Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Map
@@ -28,6 +29,10 @@ from atc.ir.view import dense
 
 LONG = 16
 """Vectors of a loop from which on C takes its extent as a number: compilers unroll others."""
+
+SHORT, UNROLLED = 2, 4
+"""Lines of a loop up to which NEON computes so many vectors between jumps: each vector's addresses
+and the jump take as many instructions as such a line or more."""
 
 
 class MapVectors(Kernel[Map], OpensExtents[Map, Params]):
@@ -59,17 +64,20 @@ class MapVectors(Kernel[Map], OpensExtents[Map, Params]):
         expr = stored(op.expr) or op.expr
         whole, rest = op.shape[-1] // lanes(target), op.shape[-1] % lanes(target)
 
-        def body(at: str, count: str) -> dict[str, object]:
+        def body(at: str, count: str) -> dict[str, Any]:
             read = vector_reader(op.views, [*indices, at], count=count, types=types)
             lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
             place = behind("y0", address(dense(op.shape), [*indices, at]))
             return {"lines": lines, "store": store_vector(w.outputs[0].dtype, place, value, count)}
 
-        once = vector_reader(op.views, [*indices, "0"], types=types)
+        once, vector = vector_reader(op.views, [*indices, "0"], types=types), body("j", "")
+        many = is_dynamic(whole) or whole >= LONG
+        short = target.simd == "neon" and many and len(vector["lines"]) <= SHORT
         kinds = {k: "vi32" if types[k] is DType.INT32 else "vf32" for k in fixed}
         return {
             "outer": outer, "once": [f"const {kinds[k]} c{k} = {once(k)};" for k in sorted(fixed)],
-            "whole": whole, "rest": rest, "body": body("j", ""),
+            "whole": whole, "rest": rest, "body": vector,
+            "unrolled": UNROLLED if short else 1,
             "tail": body(str(whole * lanes(target)), str(rest)) if rest else None,
         }  # fmt: skip
 

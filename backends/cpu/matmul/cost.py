@@ -17,7 +17,7 @@ AWAITED = 2.0
 
 BESIDE = 0.2
 """Cycles that a load, or one of a pair, takes from the products beside it, where rows of A are
-read in vectors."""
+read in vectors, on a core that begins two products a cycle; fewer on wider ones."""
 NEAR_STEP, FAR_STEP = 2.0, 15.0
 """Cycles that a step of the depth waits for a line from the L2 cache, and from beyond it, where the
 lines of the steps behind it are asked for meanwhile."""
@@ -175,6 +175,11 @@ def crowding(machine: Machine, rows: int, stride: int) -> float:
     return 4.0 if rows > ways + 4 else 1.08 if rows > ways else 1.0
 
 
+def loads_beside(machine: Machine, loads: float, size: int) -> float:
+    """Return the cycles that loads, or pairs of them, take from the products of such vectors."""
+    return loads * BESIDE * 2 / machine.fma_rate(size)
+
+
 def step_wait(machine: Machine, depth: int, stride: int) -> float:
     """Return the cycles that each step of a tile waits for its line, `stride` bytes from the last.
 
@@ -221,6 +226,6 @@ def tile_cycles(
     waiting = machine.fma_latency * FMA_WAIT / phases
     step = max(arithmetic, loads, memory, waiting) + memory * 0.07
     if at_once > 1:
-        step += (rows / at_once + -(-vectors // 2)) * BESIDE  # vectors in pairs
+        step += loads_beside(machine, rows / at_once + -(-vectors // 2), lanes * 4)
     enter = CALL + far * rows * (machine.l2.latency + AWAITED)
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

@@ -115,6 +115,27 @@ def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
     assert check(BLOCKED | FIRST, name, most) > len(BLOCKED) // 2 + len(FIRST) - 1
 
 
+ROWS = {
+    "signed": Case(20, 24, 3, 2, x=np.int8, y=np.int8, zero=-3, size=59),
+    "unsigned, padded": Case(16, 16, 3, 2, 1, size=57),
+}
+"""Convolutions with a stride of two, whose tiles read several vectors of words side by side."""
+
+
+@pytest.mark.parametrize("name", [ARM[0], pytest.param(ARM[1], marks=pytest.mark.slow)])
+def test_words_of_a_long_row_give_the_exact_sums(name: str) -> None:
+    assert check(ROWS, name, 3, (ConvBytes(),)) == len(ROWS)
+
+
+def test_first_layers_read_padding_as_the_bytes_that_are_multiplied() -> None:
+    target = vector_target(ARM[0])
+    case = replace(FIRST["first"], x=np.int8, zero=-1)
+    graph = run_passes(compile_graph(model(case)), width=lanes(target))
+    node = next(n for n in graph.nodes if isinstance(n.op, ConvBlocked))
+    w = in_planes(workload_of(graph, node, graph.constants), case)
+    assert ConvFirstBytes().reading(w, target).signed  # unsigned ones take five instructions
+
+
 EXTREME = {
     "padded": Case(19, 24, 3, 1, 1, size=9, scale=0.005, extreme=True),
     "pointwise": Case(40, 48, zero=5, size=7, scale=0.005, extreme=True),

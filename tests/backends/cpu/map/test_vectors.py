@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_program import Call as Run
+from kernel_program import run_calls, vector_target
 
 from atc.backends.cpu.map.vectors import MapVectors
-from atc.backends.kernel import Candidate, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.render.vector_expr import FUNCTIONS, render_vector, vectorisable
 from atc.backends.targets import get_target
 from atc.ir.expr import Call, Const, Expr, Input, call, cast, const, operands_of
@@ -184,3 +186,17 @@ def test_a_scaled_gate_is_no_gelu() -> None:
     _, value = render_vector(call("Mul", call("Mul", X, gate), const(0.5, F)), lambda k: f"x{k}")
     assert "v_erf" in value
     assert vectorisable(gate)
+
+
+@pytest.mark.parametrize("columns", [88, 91])
+def test_long_rows_are_converted_whole_under_neon(columns: int) -> None:
+    target = vector_target("aarch64-neon")
+    x = np.random.default_rng(1).standard_normal((3, columns)).astype(np.float16)
+    shape = (3, columns)
+    half, wide = TensorType(DType.FLOAT16, shape), TensorType(F, shape)
+    op = Map(shape, cast(Input(DType.FLOAT16, 0), F), (dense(shape),))
+    w = Workload(op, (half,), (wide,), (False,))
+    assert MapVectors().accepts(w, target)
+    (call_,) = (Run(MapVectors(), p, w, [x]) for p in MapVectors().parameters(w, target))
+    ((got,),) = run_calls([call_], target)
+    np.testing.assert_array_equal(got, x.astype(np.float32))
