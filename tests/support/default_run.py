@@ -242,14 +242,14 @@ def _signed_by(kept: Path, folder: Path) -> bool:
 
 @contextmanager
 def plain_c(folder: Path) -> Iterator[None]:
-    """Let `atc` compile for plain C where no target is asked for, in default runs.
+    """Let `atc` compile for plain C where no target is asked for and nothing is optimised.
 
-    By a configuration file in `folder`; the slow tests compile as users do.
+    By a configuration file in `folder`.
     """
     with pytest.MonkeyPatch.context() as patch:
         if level() == "-O0":
             shared = Path(os.environ["ATC_CONFIG"]).read_text("utf-8")
-            file = folder / "atc.cfg"
+            file = folder / "plain.cfg"
             file.write_text(f"{shared}target=c99\n")
             patch.setenv("ATC_CONFIG", str(file))
         yield
