@@ -57,6 +57,12 @@ QUICK = (
 PLAIN = ("tests/pytorch/", "tests/tracing/")
 """Tests whose default ones, in any run, compile for plain C, and slow ones for this machine."""
 
+LONG = (
+    "tests/backends/cuda/products/test_tensor.py", "tests/tools/test_check.py::test_it_says_what_",
+    "tests/whole/test_large.py",
+)  # fmt: skip
+"""Tests of most of a minute: they begin first, so that no worker waits for them in the end."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say how tests compile: without optimisation by default, with headers that all share.
@@ -158,6 +164,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if words & narrower or emulated or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)
     _leave_a_few(items)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def _leave_a_few(items: list[pytest.Item]) -> None:
