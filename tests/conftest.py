@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from default_run import (
     compile_quickly,
     folder_in_memory,
     offer_quick_compiling,
+    plain_c,
     quickly,
     repeats,
     select_cases,
@@ -46,13 +47,21 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
 QUICK = (
-    "tests/lower/", "tests/memory/", "tests/passes/", "tests/program/",
-    "tests/pytorch/",
+    "tests/lower/", "tests/memory/", "tests/passes/", "tests/program/", "tests/pytorch/",
+    "tests/quantize/", "tests/tracing/",
     *(f"tests/whole/test_{name}.py" for name in (
         "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states", "names", "ranges",
         "states")),
 )  # fmt: skip
 """Slow tests of what networks compute, not of what compilers make of them."""
+PLAIN = ("tests/pytorch/", "tests/tracing/")
+"""Tests whose default ones, in any run, compile for plain C, and slow ones for this machine."""
+
+LONG = (
+    "tests/backends/cuda/products/test_tensor.py", "tests/tools/test_check.py::test_it_says_what_",
+    "tests/whole/test_large.py",
+)  # fmt: skip
+"""Tests of most of a minute: they begin first, so that no worker waits for them in the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -124,13 +133,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Compile as default runs do where only numbers count, each file's tests with their own cache.
+    """Compile as default runs do where only numbers count; give each file's tests their own cache.
 
     Each opening of a cache lists it, and one of the whole session's would have thousands of files.
     """
     own = hashlib.sha256(str(item.path).encode()).hexdigest()[:16]
     os.environ["ASCEND_CACHE_PATH"] = str(item.config.stash[CACHES] / own)
-    with quickly() if item.nodeid.startswith(QUICK) else nullcontext():
+    with ExitStack() as settings:
+        if item.nodeid.startswith(QUICK):
+            settings.enter_context(quickly())
+        if item.nodeid.startswith(PLAIN) and not item.get_closest_marker("slow"):
+            settings.enter_context(plain_c(item.config.stash[CACHES]))
         return (yield)
 
 
@@ -151,6 +164,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if words & narrower or emulated or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)
     _leave_a_few(items)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def _leave_a_few(items: list[pytest.Item]) -> None:

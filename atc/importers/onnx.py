@@ -186,8 +186,13 @@ def tensors_of(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
         for node in graph:
             for attribute in node.attributes.values():
-                if isinstance(attribute.value, onnx_ir.TensorProtocol):
-                    yield attribute.value
+                if (tensor := _tensor_of(attribute)) is not None:
+                    yield tensor
+
+
+def _tensor_of(attribute: onnx_ir.Attr) -> onnx_ir.TensorProtocol | None:
+    """Return an attribute's tensor, or None: its type says it, and a protocol is slow to ask."""
+    return attribute.value if attribute.type is onnx_ir.AttributeType.TENSOR else None
 
 
 def _own(tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:
@@ -217,8 +222,8 @@ def _replace_tensors(
                 value.const_value = once(value.const_value)
         for node in graph:
             for name, attribute in node.attributes.items():
-                if isinstance(attribute.value, onnx_ir.TensorProtocol):
-                    node.attributes[name] = onnx_ir.AttrTensor(name, once(attribute.value))
+                if (tensor := _tensor_of(attribute)) is not None:
+                    node.attributes[name] = onnx_ir.AttrTensor(name, once(tensor))
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:

@@ -59,7 +59,7 @@ def _level_for(target: Target) -> str:
 def compile_in(folder: Path, command: Sequence[str], result: str | None) -> None:
     """Run a command in a folder of sources, and fail on any warning.
 
-    Default runs let tcc compile portable C, but for an eighth: it knows few warnings.
+    Without optimisation tcc compiles portable C, but for an eighth: it knows few warnings.
 
     Where results are kept, one of the same command, compiler and files is taken: not without the
     name of the `result`, or if the command reads files of other folders.

@@ -154,7 +154,7 @@ def level() -> str:
 
 
 def find_tcc() -> str:
-    """Return the path of the compiler that default runs try first for portable C, or ''."""
+    """Return the path of the compiler that is tried first for portable C at -O0, or ''."""
     return os.environ.get(_TCC, "")
 
 
@@ -166,7 +166,6 @@ def unoptimised() -> str:
 def compile_quickly(folder: Path, kept: Path | None, version: bytes) -> None:
     """Let this process and its children compile models without optimisation, each kernel once."""
     settings = _quick_settings(folder, kept, version)
-    os.environ.setdefault(_TCC, (shutil.which("tcc") if sys.platform == "linux" else None) or "")
     os.environ.setdefault(_VARIABLE, settings.pop(_VARIABLE))
     os.environ.update(settings)
 
@@ -204,7 +203,8 @@ def _quick_settings(folder: Path, kept: Path | None, version: bytes) -> dict[str
         shutil.rmtree(kept / measured, ignore_errors=True)
     kernels = kept if kept is not None and _signed_by(kept, folder) else folder / "kernels"
     file.write_text(f"op_compiler_cache_mode=enable\nop_compiler_cache_dir={kernels}\n")
-    return {_VARIABLE: "-O0", "CC": str(compiler), "ATC_CONFIG": str(file)}
+    tcc = os.environ.get(_TCC, (shutil.which("tcc") if sys.platform == "linux" else None) or "")
+    return {_VARIABLE: "-O0", _TCC: tcc, "CC": str(compiler), "ATC_CONFIG": str(file)}
 
 
 @dataclass(frozen=True)
@@ -242,14 +242,14 @@ def _signed_by(kept: Path, folder: Path) -> bool:
 
 @contextmanager
 def plain_c(folder: Path) -> Iterator[None]:
-    """Let `atc` compile for plain C where no target is asked for, in default runs.
+    """Let `atc` compile for plain C where no target is asked for and nothing is optimised.
 
-    By a configuration file in `folder`; the slow tests compile as users do.
+    By a configuration file in `folder`.
     """
     with pytest.MonkeyPatch.context() as patch:
         if level() == "-O0":
             shared = Path(os.environ["ATC_CONFIG"]).read_text("utf-8")
-            file = folder / "atc.cfg"
+            file = folder / "plain.cfg"
             file.write_text(f"{shared}target=c99\n")
             patch.setenv("ATC_CONFIG", str(file))
         yield

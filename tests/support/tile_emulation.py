@@ -22,7 +22,7 @@ def emulable(target: Target) -> Target:
     if not emulated() or not lacking:
         return target
     cflags = tuple(f for f in target.cflags if f not in lacking.values())
-    return replace(target, features=target.features - lacking.keys(), cflags=cflags)
+    return replace(target, features=target.features.difference(lacking), cflags=cflags)
 
 
 def emulated() -> bool:

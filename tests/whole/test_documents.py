@@ -370,7 +370,8 @@ SLOW = {
     "tests": Script(
         ("pytest", "pytest tests/passes -n 0", "pytest -m slow tests/lower", "pytest -m suite",
          "pytest -m gpu", "bash .ci/run"),
-        {"pytest": "pytest -q --collect-only", "bash": "bash -n",
+        {"pytest\n": "pytest tests/dims\n",  # all of them by .ci/run
+         "pytest": "pytest -q --collect-only", "bash": "bash -n",
          "-m suite": "-m suite tests/whole/test_onnx_backend.py",
          "-m gpu": "-m gpu tests/whole/test_gpu.py"},
         folder=str(ROOT),

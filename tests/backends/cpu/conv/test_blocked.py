@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from blocked_convs import (
     from_blocks,
     to_blocks,
 )  # fmt: skip
-from default_run import level
 from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.blocked import ConvDirect
@@ -46,27 +45,26 @@ TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 
 
 def check(
-    kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float, most: int,
-    every: int = 1, computed: bool = False,
+    kernel: Blocked, cases: Mapping[int, Case], target: str, tolerance: float, share: int,
+    computed: bool = False,
 ) -> None:  # fmt: skip
-    """Compile all cases at once, each with up to `most` parameter sets, run and compare them.
+    """Compile cases, known by their turns, with their parameter sets; run and compare them.
 
-    Only `every` so many cases has sets beside that of the lowest cost. With `computed`, filters are
-    known only at run time.
+    With a `share` of n, one of n sets beside that of the lowest cost, others from turn to turn.
+    With `computed`, filters are known only at run time.
     """
     record = get_target(target)
     block = record.vector_bytes // 4
     jobs, wanted = [], []
-    for turn, case in enumerate(cases):
+    for turn, case in cases.items():
         graph, feeds, expected = build(case, block, computed=computed)
         w = workload_of(graph, graph.nodes[0], graph.constants)
         assert kernel.accepts(w, record), case
         assert kernel.parameters(w, record)[0] in kernel.sets(w, record)
         known = sorted(kernel.sets(w, record), key=lambda p: kernel.cost(w, p, record))
-        tried = [*known[:1], *(known * 2)[turn + 1 :]][: min(most, len(known))]
-        tried = tried[: None if turn % every == 0 else 1]
         exact = [p for p in known if kernel.exact(p)]
         finer = [kernel.precise_params(w, p, record) for p in exact[turn % len(exact) :][:1]]
+        tried = [*known[:1], *known[1:][turn % share :: share]]
         for params in [*tried, *(p for p in finer if p.exact)]:
             jobs.append((graph, Candidate(kernel, params)))
             wanted.append((case, feeds, expected))
@@ -88,19 +86,13 @@ KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
 }
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kernel", list(KERNELS))
-def test_kernel_against_numpy(kernel: str, target: str) -> None:
-    """Each case with the parameters of the lowest cost, one of three with others, too.
-
-    By default each twelfth case.
-    """
+def test_some_convolutions_against_numpy(target: str) -> None:
+    """The slow tests try all cases of all kernels with all parameter sets."""
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
-    subject, cases, tolerance = KERNELS[kernel]
-    chosen = [*cases.values()][:: 12 if level() == "-O0" else 1]
-    check(subject, chosen, target, tolerance, 2, every=3)
+    subject, cases, tolerance = KERNELS["direct"]
+    check(subject, dict([*enumerate(cases.values())][::12]), target, tolerance, 1 << 30)
 
 
 @pytest.mark.slow
@@ -109,10 +101,13 @@ def test_kernel_against_numpy(kernel: str, target: str) -> None:
     ("kernel", "name"), [(k, n) for k, (_, cases, _) in KERNELS.items() for n in cases]
 )
 def test_every_parameter_set_against_numpy(kernel: str, name: str, target: str) -> None:
+    """One of three with each case, others from case to case, but for the widest vectors."""
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
     subject, cases, tolerance = KERNELS[kernel]
-    check(subject, [cases[name]], target, tolerance, 1 << 30)
+    turn = [*cases].index(name)
+    narrower = target != TARGETS[-1] and runnable(TARGETS[-1])
+    check(subject, {turn: cases[name]}, target, tolerance, 3 if narrower else 1)
 
 
 @pytest.mark.slow
@@ -141,28 +136,20 @@ def test_kernel_under_an_emulator_against_numpy(kernel: str) -> None:
 
 
 ALONE = {n: c for n, c in DIRECT.items() if c.group == 1}
-PACKED = (
-    "below", "above", "wide kernel", "pointwise, strided", "one dimension", "first layer, 7x7"
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_filters_of_the_run_against_numpy(target: str) -> None:
-    """Filters that aren't constants are packed in the call; some ways to cut them show it."""
-    if not runnable(target):
-        pytest.skip(f"this CPU can't run {target}")
-    cases = [ALONE[name] for name in PACKED]
-    check(ConvDirect(), cases, target, 2e-6, 2, every=3, computed=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ALONE)
 def test_every_parameter_set_with_filters_of_the_run(name: str, target: str) -> None:
+    """Filters that aren't constants are packed in the call; their sums are those of constant ones.
+
+    One of three sets with each case, others from case to case.
+    """
     if not runnable(target):
         pytest.skip(f"this CPU can't run {target}")
-    check(ConvDirect(), [ALONE[name]], target, 2e-6, 1 << 30, computed=True)
+    turn = [*ALONE].index(name)
+    check(ConvDirect(), {turn: ALONE[name]}, target, 2e-6, 3, computed=True)
 
 
 @pytest.mark.parametrize("name", ["one dimension, in rows", "one dimension, in strided rows"])
