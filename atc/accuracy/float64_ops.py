@@ -20,6 +20,8 @@ from atc.files.mapped import reading
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 CHUNK = 1 << 14
 """Numbers that are rounded at a time: what is computed in between stays in a near cache."""
+LARGE = 2.0**127
+"""Numbers below that are no infinity once they are rounded."""
 COPIED = 1 << 22
 """Numbers that a convolution's windows are copied to at a time."""
 
@@ -178,13 +180,27 @@ def _rounded(x: Floats, rounding: Callable[[Floats], Floats]) -> Floats:
 
 def _split(x: Floats) -> Floats:
     upper = _to_bfloat16(x)
+    if _in_range(x):
+        return upper + _bfloat16_bits(x - upper)
     return upper + np.where(np.isfinite(upper), _to_bfloat16(x - upper), 0.0)
 
 
 def _to_bfloat16(x: Floats) -> Floats:
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isfinite(x), rounded, x)
+    rounded = _bfloat16_bits(x).astype(np.float64)
+    return rounded if _in_range(x) else np.where(np.isfinite(x), rounded, x)
+
+
+def _bfloat16_bits(x: Floats) -> np.ndarray[Any, np.dtype[np.float32]]:
+    rounded = x.astype(np.float32)
+    bits = rounded.view(np.uint32)
+    bits += np.uint32(0x8000)
+    bits &= np.uint32(0xFFFF0000)
+    return rounded
+
+
+def _in_range(x: Floats) -> bool:
+    """Return whether no number is infinite, or becomes so as a bfloat16, or is none."""
+    return bool(x.max() < LARGE and x.min() > -LARGE)
 
 
 def _windows(

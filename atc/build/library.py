@@ -30,7 +30,7 @@ from atc.backends.toolchain.compiling import (
     parse_header,
 )
 from atc.backends.toolchain.linking import archive_static, link_shared
-from atc.backends.toolchain.object_file import STAND_IN, enlarge_last_member, enlarge_object
+from atc.backends.toolchain.object_file import STAND_IN, enlarge_last_member, link_with_data
 from atc.backends.toolchain.processes import Log, no_log
 from atc.build.output_folder import Content, write_files
 from atc.cache import Key, make_key
@@ -92,6 +92,8 @@ class BuildResult:
     cached: int
     seconds: float
     objects: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    data_at: int | None = None
+    """At which byte of the shared library large data begins, where that is known."""
 
 
 class ObjectCache(Protocol):
@@ -168,14 +170,14 @@ def build_library(
             remaining = {p: sources[p] for p in sources.keys() - texts.keys()} if wanted else {}
             writing = pool.submit(write_files, cwd, remaining)
             missing, made = compile_units(cwd, texts, code, context, progress)
-            libraries = _link(
+            libraries, at = _link(
                 cwd, code, assembling.result(), blob, name, context, data_in_archive
             )
             writing.result()
     except OSError as error:
         raise _unusable(cwd, error) from None
     seconds = time.perf_counter() - begin
-    return libraries, BuildResult(missing, len(code) - missing, seconds, made)
+    return libraries, BuildResult(missing, len(code) - missing, seconds, made, at)
 
 
 def _large_blob(files: Mapping[str, Content], data: Sequence[Unit]) -> Blob | None:
@@ -188,12 +190,9 @@ def _large_blob(files: Mapping[str, Content], data: Sequence[Unit]) -> Blob | No
 
 
 def _assemble(
-    cwd: Path,
-    files: Mapping[str, bytes],
-    units: Sequence[Unit],
-    blob: Blob | None,
+    cwd: Path, files: Mapping[str, bytes], units: Sequence[Unit], blob: Blob | None,
     context: BuildContext,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Assemble what includes data, or a stand-in for a blob; returns the objects."""
     place = PurePosixPath("stand_in" if blob else ".")
     if blob:
@@ -213,40 +212,39 @@ def _assemble(
 
 
 def _link(
-    cwd: Path,
-    code: Sequence[Unit],
-    data: Sequence[str],
-    blob: Blob | None,
-    name: str,
-    context: BuildContext,
-    data_in_archive: bool,
-) -> dict[str, Path]:
-    """Link both libraries, at the same time unless the shared one takes a blob of the other."""
+    cwd: Path, code: Sequence[Unit], data: Sequence[str], blob: Blob | None, name: str,
+    context: BuildContext, data_in_archive: bool,
+) -> tuple[dict[str, Path], int | None]:  # fmt: skip
+    """Link both libraries; returns them, and where a blob is in the shared one, if it is known."""
+    compiler = context.compiler
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
-    shared, static = shared_library(context.compiler, name), f"lib{name}.a"
+    shared, static = shared_library(compiler, name), f"lib{name}.a"
+
+    def archive() -> Path:
+        made = archive_static(
+            compiler, objects, static, cwd, data if data_in_archive else (),
+            core_flags(compiler, context.target), log=context.log,
+        )  # fmt: skip
+        if blob is not None and data_in_archive:
+            enlarge_last_member(made, (cwd / data[0]).read_bytes(), blob.size, blob.write)
+        return made
 
     def share(*more: str) -> Path:
-        return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)
+        return link_shared(compiler, flags, [*objects, *more], shared, cwd, log=context.log)
 
-    with compiling_threads(context.compiler.running, 1) as pool:
-        archiving = pool.submit(
-            archive_static, context.compiler, objects, static, cwd, data if data_in_archive else (),
-            core_flags(context.compiler, context.target), log=context.log,
-        )  # fmt: skip
-        if blob is not None and not data_in_archive:
-            held = f"{name}_weights.o"
-            enlarge_object((cwd / data[0]).read_bytes(), blob.size, blob.write, cwd / held)
-            made = {shared: share(held)}
-            (cwd / held).unlink()
-            return {**made, static: archiving.result()}
-        if blob is None:
-            made = {} if context.target.bare else {shared: share(*data)}
-            return {**made, static: archiving.result()}
-        archive = archiving.result()
-        enlarge_last_member(archive, (cwd / data[0]).read_bytes(), blob.size, blob.write)
-        made = {} if context.target.bare else {shared: share(static)}
-        return {**made, static: archive}
+    with compiling_threads(compiler.running, 1) as pool:
+        archiving = pool.submit(archive)
+        made, at = dict[str, Path](), None
+        if blob is not None and not context.target.bare:
+            stand_in, held = (cwd / data[0]).read_bytes(), cwd / f"{name}_weights.o"
+            made[shared], at = link_with_data(
+                lambda: share(held.name), stand_in, blob.size, blob.write, held,
+                f"{name}_weights_data",
+            )  # fmt: skip
+        elif not context.target.bare:
+            made[shared] = share(*data)
+        return {**made, static: archiving.result()}, at
 
 
 def _unusable(place: Path, error: OSError) -> ToolchainError:

@@ -233,4 +233,4 @@ def _field_names(kind: Hashable) -> tuple[tuple[str, ...], bool]:
         return (), False
     names = tuple(f.name for f in fields(kind))
     frozen: bool = vars(kind)["__dataclass_params__"].frozen
-    return names, frozen and not any("__slots__" in vars(base) for base in kind.__mro__[:-1])
+    return names, frozen and kind.__dictoffset__ != 0

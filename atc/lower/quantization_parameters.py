@@ -25,11 +25,12 @@ def remember_quantization(ctx: LoweringContext, result: str) -> None:
             return np.repeat(values, block, axis)[(slice(None),) * axis + (slice(x.shape[axis]),)]
         return values.reshape(-1, *[1] * (x.ndim - 1 - axis)) if values.size > 1 else values.ravel()
 
-    integers = x.astype(np.int64)
+    wide = np.int64 if x.itemsize > 2 else np.int32  # holds differences, too
+    integers = x.astype(wide)
     if zero is not None:
-        integers = integers - spread(zero).astype(np.int64)
+        integers = integers - spread(zero).astype(wide)
     shaped = spread(scale) if scale.size > 1 or block else scale.reshape(())
-    whole = integers.reshape(x.shape).astype(np.int32)
+    whole = integers.reshape(x.shape).astype(np.int32, copy=False)
     ctx.b.remember(result, Dequantization(whole, shaped))
 
 

@@ -241,10 +241,12 @@ def build_project(
     files |= _large_files(made, cwd, made_from.files, keep)
     if library := emission.interface.weights_in:
         del files[f"{emission.name}_weights.bin"]
-        part = (place_in(made[library], emission.blob), emission.blob.size)
+        at = result.data_at
+        if at is None:
+            at = place_in(made[library], emission.blob)
         files[f"{emission.name}_weights.S"] = included_weights(
-            emission.name, in_library(library), alignment=request.target.alignment, part=part,
-            order=request.target.byte_order,
+            emission.name, in_library(library), alignment=request.target.alignment,
+            part=(at, emission.blob.size), order=request.target.byte_order,
         ).encode()  # fmt: skip
     if request.options.wheel:
         files |= wheel_of(emission.name, files, compiler)

@@ -23,9 +23,8 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ BALANCING_COLUMNS = 1.0
 """Cycles to copy, scale and sum a number of a column."""
 ENDING = 9.0
 """Cycles to make a vector of results of its sum."""
-AT_ONCE = 1 << 18
+AT_ONCE = 1 << 17
 """Numbers that are balanced at a time when compiling, in double: that needs little memory."""
 
 
@@ -130,7 +129,7 @@ def balanced_columns(columns: Array, weights: Weights = FLOATS) -> Array:
     follow, then the columns' sums of pairs and what undoes their scales: 0 for zeros, whose results
     are exact. Of `weights` in 16 bits each of those two floats takes the place of two.
     """
-    found = _balanced(columns, lambda first, second, signs: (second, signs * first))
+    found = _balanced(columns, (1, 0, 2), (1, 1, 1, 1, -1, 1))
     if not weights.dtype.is_half:
         return found
     *batch, _, width = found.shape
@@ -142,31 +141,39 @@ def balanced_columns(columns: Array, weights: Weights = FLOATS) -> Array:
 
 def balanced_rows(rows: Array) -> Array:
     """Return rows [..., depth, lanes] likewise, the first number of a pair first."""
-    return _balanced(rows, lambda first, second, signs: (first, second))
+    return _balanced(rows, (0, 1, 2), (1, 1, 1, 1, 1, 1))
 
 
-def _balanced(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array]]) -> Array:
+def _balanced(numbers: Array, order: Sequence[int], signs: Sequence[int]) -> Array:
+    """Return numbers balanced: those of each step in an order, with the signs of two steps."""
     *batch, depth, width = numbers.shape
-    every = numbers.reshape(-1, depth, width)
+    every = np.ascontiguousarray(numbers, np.float32).reshape(-1, depth, width)
     result = np.empty((len(every), depth + 2, width), np.float32)
     step = max(1, AT_ONCE // (depth * width))
     for k in range(0, len(every), step):
-        result[k : k + step] = _balanced_some(every[k : k + step], in_order)
+        _balance(every[k : k + step], order, signs, result[k : k + step])
     return result.reshape(*batch, depth + 2, width)
 
 
-def _balanced_some(numbers: Array, in_order: Callable[[Any, Any, Any], Sequence[Array]]) -> Array:
-    _, depth, width = numbers.shape
+def _balance(numbers: Array, order: Sequence[int], signs: Sequence[int], result: Array) -> None:
+    """Write some numbers [n, depth, lanes] balanced; scales are powers of two, hence exact."""
+    count, depth, width = numbers.shape
     third = InnerProduct(depth, width).third
-    wide = numbers.astype(np.float64)
-    size = np.sqrt((wide**2).mean(-2))
+    paired = PARTS * third
+    wide = numbers.swapaxes(0, 1).astype(np.float64, "C")  # sums along the first axis are quick
+    products = wide[0:paired:PARTS] * wide[1:paired:PARTS]
+    np.negative(products[1::2], out=products[1::2])
+    size = np.sqrt(np.square(wide, out=wide).mean(0))
     exponent = np.clip(np.frexp(size)[1] - 1, -126, 126)
-    scaled = wide * np.ldexp(1.0, -exponent)[..., None, :]
-    first, second, plain = (scaled[..., n : PARTS * third : PARTS, :] for n in range(PARTS))
-    signs = np.where(np.arange(third) % 2, -1.0, 1.0)[:, None]
-    steps = np.stack([*in_order(first, second, signs), plain], -2)
-    sums = (signs * first * second).sum(-2)
-    undo = np.where(size > 0, np.ldexp(1.0, exponent), 0.0)
-    parts = (steps.reshape(-1, PARTS * third, width), scaled[..., PARTS * third :, :],
-             np.stack([sums, undo], -2))  # fmt: skip
-    return np.concatenate(parts, -2).astype(np.float32)
+    scale = np.ldexp(np.float32(1), -exponent)
+    lane = np.dtype((np.void, numbers.itemsize * width))  # copies all lanes of a number
+    given = numbers[:, :paired].reshape(count, third, PARTS, width).view(lane)
+    steps = result[:, :paired].reshape(count, third, PARTS, width).view(lane)
+    for place, part in enumerate(order):
+        steps[:, :, place] = given[:, :, part]
+    two_steps = result[:, :paired].reshape(count, -1, len(signs) * width)
+    factors = np.asarray(signs, np.float32)[:, np.newaxis] * scale[:, np.newaxis]
+    np.multiply(two_steps, factors.reshape(count, 1, -1), out=two_steps)
+    np.multiply(numbers[:, paired:], scale[:, np.newaxis], out=result[:, paired:depth])
+    result[:, depth] = np.ldexp(products.sum(0), -2 * exponent)
+    result[:, depth + 1] = np.where(size > 0, np.ldexp(1.0, exponent), 0.0)

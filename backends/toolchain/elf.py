@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 
 MAGIC = b"\x7fELF"
 ARCHIVE = b"!<arch>\n"
@@ -17,6 +19,7 @@ NO_BITS = 8  # another sh_type
 WRITABLE, ALLOCATED, EXECUTABLE = 1, 2, 4  # sh_flags
 FUNCTION, FILE = 2, 4  # types of symbols
 LOCAL = 0  # their binding
+KIND = 4  # where sh_type stands in a section's header
 
 MEMBER = 60
 """Bytes of an archive member's header."""
@@ -65,7 +68,7 @@ class Elf:
     Those of a damaged file raise struct.error, LookupError or ValueError.
     """
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes | bytearray | mmap) -> None:
         self.data = data
         self.layout = _LAYOUTS[data[4]]
         self.order = "<" if data[5] == 1 else ">"
@@ -80,7 +83,7 @@ class Elf:
         (table,) = self.get(word, self.layout.section_table)
         step, count = self.get("HH", self.layout.section_bytes)
         for header in range(table, table + step * count, step):
-            (kind,) = self.get("I", header + 4)
+            (kind,) = self.get("I", header + KIND)
             (flags,) = self.get(word, header + _FLAGS)
             start, size, link = self.get(2 * word + "I", header + self.layout.place)
             yield Section(header, kind, flags, start, size, link)
@@ -91,7 +94,35 @@ class Elf:
 
     def text(self, at: int) -> str:
         """Return the text that begins at a place and ends with a zero."""
-        return self.data[at : self.data.index(b"\0", at)].decode("ascii", "replace")
+        return self.data[at : self.data.find(b"\0", at)].decode("ascii", "replace")
+
+
+def place_of_symbol(file: Path, name: str, size: int) -> int | None:
+    """Return at which byte of a linked file the `size` bytes of a symbol are.
+
+    None where the file doesn't name it, or has no room for it.
+    """
+    wanted = name.encode() + b"\0"
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
+        elf = Elf(data)
+        sections, word = [*elf.sections()], struct.calcsize(elf.layout.word)
+        for table in (s for s in sections if s.kind == SYMBOLS):
+            for symbol in elf.symbols(table):
+                (begin,) = elf.get("I", symbol)
+                begin += sections[table.link].start
+                if data[begin : begin + len(wanted)] == wanted:
+                    (owner,) = elf.get("H", symbol + elf.layout.symbol_section)
+                    (value,) = elf.get(elf.layout.word, symbol + elf.layout.symbol_size - word)
+                    return _within(elf, sections[owner], value, size)
+    return None
+
+
+def _within(elf: Elf, section: Section, address: int, size: int) -> int | None:
+    """Return where bytes at an address are in a file, if a section has all of them there."""
+    word = elf.layout.word
+    (first,) = elf.get(word, section.header + elf.layout.place - struct.calcsize(word))
+    there = section.kind == PROGRAM_DATA and address - first + size <= section.size
+    return section.start + address - first if there else None
 
 
 def members(archive: bytes) -> Iterator[bytes]:

@@ -1,8 +1,10 @@
 """Puts large data into object files and archives that were made with a small stand-in for it.
 
-Assemblers and archivers copy what `.incbin` names through their memory, one after the other, and a
-network's weights may be gigabytes. So both get a stand-in of a few bytes, and the sizes and places
-in what they made are corrected here: the result is, byte for byte, what they make of the data.
+Assemblers, archivers and linkers copy what `.incbin` names, one after the other, and a network's
+weights may be gigabytes. So they get a stand-in of a few bytes, and the sizes and places in what
+assemblers and archivers made are corrected here. Linkers get a section that takes no room in its
+object, for which they leave a hole in a library. The results are, byte for byte, what they make of
+the data.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from atc.backends.toolchain.elf import LENGTH, MAGIC, MEMBER, PROGRAM_DATA, SYMBOLS, Elf
+from atc.backends.toolchain.elf import (
+    KIND,
+    LENGTH,
+    MAGIC,
+    MEMBER,
+    NO_BITS,
+    PROGRAM_DATA,
+    SYMBOLS,
+    Elf,
+    Section,
+    place_of_symbol,
+)
 from atc.errors import ToolchainError
 
 STAND_IN = bytes(range(64))
@@ -31,34 +44,55 @@ def enlarged_object(data: bytes, size: int) -> tuple[bytes, bytes] | None:
         return None
     made = bytearray(data)
     elf = Elf(made)
+    held = _resized(elf, size)
+    if held is None:
+        return None
+    layout, word = elf.layout, elf.order + elf.layout.word
+    end, more = held.start + held.size, size - held.size
+    for section in elf.sections():
+        if section.start >= end:
+            struct.pack_into(word, made, section.header + layout.place, section.start + more)
+    (table_at,) = elf.get(layout.word, layout.section_table)
+    if table_at >= end:
+        struct.pack_into(word, made, layout.section_table, table_at + more)
+    return bytes(made[: held.start]), bytes(made[end:])
 
-    def put(at: int, value: int) -> None:
-        struct.pack_into(elf.order + elf.layout.word, made, at, value)
 
-    layout, word = elf.layout, struct.calcsize(elf.layout.word)
-    sections = list(elf.sections())
+def hollow_object(data: bytes, size: int) -> bytes | None:
+    """Return an ELF object whose section is `size` bytes that aren't there, as those of .bss.
+
+    `data` is the object with the stand-in; None as of `enlarged_object`.
+    """
+    if data[:4] != MAGIC or size % UNIT:
+        return None
+    elf = Elf(bytearray(data))
+    held = _resized(elf, size)
+    if held is None:
+        return None
+    struct.pack_into(elf.order + "I", elf.data, held.header + KIND, NO_BITS)
+    return bytes(elf.data)
+
+
+def _resized(elf: Elf, size: int) -> Section | None:
+    """Give the stand-in's section and its symbols another size; return it as it was, if any."""
+    layout, word = elf.layout, elf.order + elf.layout.word
+    sections = [*elf.sections()]
     holding = [
         k for k, s in enumerate(sections)
-        if s.kind == PROGRAM_DATA and data[s.start : s.start + s.size] == STAND_IN
+        if s.kind == PROGRAM_DATA and elf.data[s.start : s.start + s.size] == STAND_IN
     ]  # fmt: skip
     if len(holding) != 1:
         return None
     held = sections[holding[0]]
-    end, more = held.start + held.size, size - held.size
     for table in (s for s in sections if s.kind == SYMBOLS):
         for symbol in elf.symbols(table):
             (owner,) = elf.get("H", symbol + layout.symbol_section)
             (extent,) = elf.get(layout.word, symbol + layout.symbol_size)
             if owner == holding[0] and extent == held.size:
-                put(symbol + layout.symbol_size, size)
-    for section in sections:
-        if section.start >= end:
-            put(section.header + layout.place, section.start + more)
-    put(held.header + layout.place + word, size)
-    (table_at,) = elf.get(layout.word, layout.section_table)
-    if table_at >= end:
-        put(layout.section_table, table_at + more)
-    return bytes(made[: held.start]), bytes(made[end:])
+                struct.pack_into(word, elf.data, symbol + layout.symbol_size, size)
+    at = held.header + layout.place + struct.calcsize(word)
+    struct.pack_into(word, elf.data, at, size)
+    return held
 
 
 def enlarge_object(data: bytes, size: int, write: Callable[[BinaryIO], object], to: Path) -> None:
@@ -103,6 +137,32 @@ def enlarge_last_member(
         write(file)
         file.write(after + b"\n" * (total % 2))
         file.truncate()
+
+
+def link_with_data(
+    link: Callable[[], Path], data: bytes, size: int, write: Callable[[BinaryIO], object],
+    held: Path, symbol: str,
+) -> tuple[Path, int | None]:  # fmt: skip
+    """Link an object `held` with what `write` writes; return the library, and where that begins.
+
+    The linker leaves a hole of `size` bytes for the symbol, if it can; else it copies them from
+    the object, and the place is None. `data` is the object with the stand-in. Raises ToolchainError
+    if it isn't such an object.
+    """
+    hollow = hollow_object(data, size)
+    if hollow is not None:
+        held.write_bytes(hollow)
+        library = link()
+        at = place_of_symbol(library, symbol, size)
+        if at is not None:
+            with library.open("r+b") as file:
+                file.seek(at)
+                write(file)
+            return library, at
+    enlarge_object(data, size, write, held)
+    library = link()
+    held.unlink()  # as large as the library
+    return library, None
 
 
 def _unexpected(archive: Path) -> ToolchainError:

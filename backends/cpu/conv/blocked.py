@@ -19,7 +19,7 @@ from atc.backends.cpu.conv.input_blocks import (
     share_of_tile,
 )
 from atc.backends.cpu.conv.opened_planes import opened_planes
-from atc.backends.cpu.matmul.cost import streamed
+from atc.backends.cpu.matmul.cost import from_slow_l3
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
@@ -412,7 +412,7 @@ def _streams(machine: Machine, g: Geometry) -> bool:
     Vectors narrower than units need half as many bytes a cycle, and have time for both.
     """
     weights = 4 * g.mb * g.block * g.depth
-    return machine.slow_l3 and 4 * g.block == machine.datapath and weights >= streamed(machine)
+    return 4 * g.block == machine.datapath and from_slow_l3(machine, weights)
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:

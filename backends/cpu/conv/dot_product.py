@@ -151,15 +151,18 @@ class Words:
         That is [supers][panel][input blocks of a step][taps][word][vectors * block][per], zeros
         where nothing is.
         """
-        g, parts = self.g, []
+        g, unit, parts = self.g, self.g.block * self.joined, list[Array]()
+        whole = g.ic // unit * unit
         for filters in dense:
             for m, n in zip(range(0, g.mb, self.nv), panels(g.mb, self.nv), strict=True):
                 panel = filters[m * g.block : (m + n) * g.block]
-                for c in range(0, g.ic, g.block * self.joined):
-                    part = panel[:, c : c + g.block * self.joined]
-                    padded = np.pad(part, ((0, 0), (0, -part.shape[1] % self.per), (0, 0)))
-                    words = padded.reshape(len(panel), -1, self.per, g.taps)
-                    parts.append(words.transpose(3, 1, 0, 2).reshape(-1))
+                for part, size in ((panel[:, :whole], unit), (panel[:, whole:], g.ic - whole)):
+                    if part.size:
+                        units = part.reshape(len(panel), -1, size, g.taps)
+                        idle = -size % self.per
+                        padded = np.pad(units, ((0, 0), (0, 0), (0, idle), (0, 0)))
+                        words = padded.reshape(*units.shape[:2], -1, self.per, g.taps)
+                        parts.append(words.transpose(1, 4, 2, 0, 3).reshape(-1))
         return np.concatenate(parts)
 
     def cycles(self, machine: Machine) -> float:

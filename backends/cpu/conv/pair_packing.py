@@ -10,10 +10,12 @@ took off, an entry, meets the word of x as it lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, groupby
+from math import prod
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,8 @@ Flags = npt.NDArray[np.bool_]
 
 MATCHED = 8
 """Channels whose best pairs are found at once."""
+AT_ONCE = 1 << 18
+"""Weights that are paired at a time, at least a panel of them: that needs little memory."""
 NEVER = 1e6
 """The cost of a pair that mustn't be."""
 HIGHEST, LOWEST = 128, -128
@@ -104,25 +108,63 @@ def packed_pairs(words: PairWords, dense: Array, zero: int) -> Array:
     starts = -zero * dense.astype(np.int64).reshape(*dense.shape[:2], -1).sum(-1)
     safe, orders, entries = list[Array](), list[Array](), list[Entries]()
     first = 0
-    for bundle, filters in enumerate(dense):
-        for m, n in zip(range(0, g.mb, words.nv), panels(g.mb, words.nv), strict=True):
-            lanes = slice(m * g.block, (m + n) * g.block)
-            panel = words.units(filters[lanes]).astype(np.int16)
-            order, mirrored = _pairings(panel, words)
-            sign = np.where(mirrored, -1, 1).astype(np.int16)[..., np.newaxis]
-            paired = np.take_along_axis(panel, order[..., np.newaxis], 2) * sign
-            kept = _clipped_together(paired, order, n)
-            safe.append(_in_use(kept, words))
-            masks = np.where(mirrored, 255, 0) ^ (128 if words.flipped else 0)
-            orders.append(words.orders(order, masks).astype(np.uint8).reshape(-1).view(np.int8))
-            starts[bundle, lanes] -= MOST * (kept * mirrored[..., np.newaxis]).sum((0, 1, 2))
-            lost = np.zeros_like(panel)
-            np.put_along_axis(lost, order[..., np.newaxis], (paired - kept) * sign, 2)
-            entries += _entries(lost, words, n, first)
-            first += n * g.taps
+    for panel in _panels(words, dense):
+        safe.append(_in_use(panel.kept, words))
+        masks = np.where(panel.mirrored, 255, 0) ^ (128 if words.flipped else 0)
+        order = words.orders(panel.order, masks)
+        orders.append(order.astype(np.uint8).reshape(-1).view(np.int8))
+        of_mirrored = (panel.kept * panel.mirrored[..., np.newaxis]).sum((0, 1, 2))
+        starts[panel.bundle, panel.filters] -= MOST * of_mirrored
+        entries += _entries(panel.lost, words, panel.vectors, first)
+        first += panel.vectors * g.taps
     index, apart = _sorted(entries, first, PLACE + g.block * WORD)
     heads = starts.astype(np.int32).reshape(-1).view(np.int8)
     return np.concatenate([heads, *safe, *orders, index.view(np.int8), apart.reshape(-1)])
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Some filters of a bundle with pairs made safe: [steps, taps, channels], with lanes last.
+
+    Weights that are `kept` are in the order of pairs, what was taken off in that of channels.
+    """
+
+    bundle: int
+    filters: slice
+    vectors: int
+    kept: Weights
+    mirrored: Flags
+    order: Orders
+    lost: Weights
+
+
+def _panels(words: PairWords, dense: Array) -> Iterator[_Panel]:
+    """Yield the panels of weights; those of as many vectors are paired together."""
+    g = words.g
+    cuts = [*zip(range(0, g.mb, words.nv), panels(g.mb, words.nv), strict=True)]
+    every = [(bundle, m, n) for bundle in range(len(dense)) for m, n in cuts]
+    for vectors, group in groupby(every, key=itemgetter(2)):
+        lanes = vectors * g.block
+        alike = [(bundle, slice(m * g.block, m * g.block + lanes)) for bundle, m, _ in group]
+        together = max(1, AT_ONCE // (lanes * prod(dense.shape[2:])))
+        for k in range(0, len(alike), together):
+            yield from _paired(words, dense, alike[k : k + together], vectors)
+
+
+def _paired(
+    words: PairWords, dense: Array, places: Sequence[tuple[int, slice]], vectors: int
+) -> Iterator[_Panel]:
+    """Yield panels of some filters, made safe."""
+    channels = np.stack([words.units(dense[place]) for place in places]).astype(np.int16)
+    order, mirrored = _pairings(channels, words)
+    index, sign = order[..., np.newaxis], 1 - 2 * mirrored[..., np.newaxis].astype(np.int16)
+    paired = np.take_along_axis(channels, index, 3) * sign
+    of_steps = paired.reshape(-1, *paired.shape[2:]), order.reshape(-1, *order.shape[2:])
+    kept = _clipped_together(*of_steps, vectors).reshape(paired.shape)
+    lost = np.zeros_like(channels)
+    np.put_along_axis(lost, index, (paired - kept) * sign, 3)
+    for place, *made in zip(places, kept, mirrored, order, lost, strict=True):
+        yield _Panel(*place, vectors, *made)
 
 
 def _sorted(entries: list[Entries], count: int, size: int) -> tuple[Array, Array]:
@@ -158,16 +200,17 @@ def _matched(left: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
             yield ((left[0], left[k]), *rest)
 
 
-def _pairings(panel: Weights, words: PairWords) -> tuple[Orders, Flags]:
-    """Return [steps, taps, channels]: an order in which few pairs are unsafe, and which channels
-    of it are mirrored, the second of a pair where that leaves fewer."""
+def _pairings(channels: Weights, words: PairWords) -> tuple[Orders, Flags]:
+    """Return [panels, steps, taps, channels]: an order in which few pairs are unsafe, and which
+    channels of it are mirrored, the second of a pair where that leaves fewer."""
     among, groups = words.among, words.unit_size // words.among
-    flat = panel.reshape(-1, among, panel.shape[-1])
+    flat = channels.reshape(-1, among, channels.shape[-1])
     same, opposite = _unsafe(flat, words.mirrored)
     costs = np.minimum(same, opposite)
     position = np.arange(words.unit_size).reshape(groups, among)
-    has_word = np.ones((len(flat), among), np.bool_)
-    has_word[-words.g.taps * groups :] = np.tile(position < words.used, (words.g.taps, 1))
+    used = np.ones((len(channels), len(flat) // len(channels), among), np.bool_)
+    used[:, -words.g.taps * groups :] = np.tile(position < words.used, (words.g.taps, 1))
+    has_word = used.reshape(-1, among)
     costs[has_word[:, :, np.newaxis] != has_word[:, np.newaxis]] = NEVER
     order = _best_order(costs)
     pairs = order.reshape(len(flat), -1, 2)
@@ -179,22 +222,34 @@ def _pairings(panel: Weights, words: PairWords) -> tuple[Orders, Flags]:
     second = opposite[at] < same[at]
     mirrored = np.stack([np.zeros_like(second), second], -1)
     first = np.tile(position[:, 0], len(flat) // groups)[:, np.newaxis, np.newaxis]
-    shape = panel.shape[:3]
+    shape = channels.shape[:4]
     return (pairs + first).reshape(shape), mirrored.reshape(shape)
 
 
 def _unsafe(flat: Weights, mirrored: bool) -> tuple[npt.NDArray[np.float32], ...]:
-    """Return how many pairs of weights are unsafe for channels i and j, and with j mirrored."""
-    same = np.zeros((len(flat), flat.shape[1], flat.shape[1]), np.float32)
+    """Return how many pairs of weights are unsafe for channels i and j, and with j mirrored.
+
+    `flat` is [n, channels, lanes]. Weights are unsafe if their magnitudes add up to more than 128:
+    as they are if their signs are the same, mirrored if they aren't.
+    """
+    count, among, lanes = flat.shape
+    by_lane = np.ascontiguousarray(flat.transpose(2, 1, 0))
+    size, negative = np.abs(by_lane).astype(np.uint8), by_lane < 0
+    room = (HIGHEST - size).astype(np.uint8)
+    kind = np.uint8 if lanes < 256 else np.uint16
+    same = np.zeros((among, among, count), np.float32)
     opposite = np.full_like(same, NEVER)
-    least = (flat == LOWEST).any(-1)  # no byte is its opposite
-    for i, j in combinations(range(flat.shape[1]), 2):
-        count = np.count_nonzero(np.abs(flat[:, i] + flat[:, j]) > HIGHEST, -1)
-        same[:, i, j] = same[:, j, i] = count
+    for i in range(among - 1):
+        behind = slice(i + 1, among)
+        unsafe = size[:, i, np.newaxis] > room[:, behind]
+        differ = unsafe & (negative[:, i, np.newaxis] != negative[:, behind])
+        found = [each.view(np.uint8).sum(0, kind) for each in (unsafe ^ differ, differ)]
+        same[i, behind] = same[behind, i] = found[0]
         if mirrored:
-            count = np.count_nonzero(np.abs(flat[:, i] - flat[:, j]) > HIGHEST, -1)
-            lost = np.where(least[:, i] | least[:, j], NEVER, count)
-            opposite[:, i, j] = opposite[:, j, i] = lost
+            opposite[i, behind] = opposite[behind, i] = found[1]
+    same, opposite = (np.ascontiguousarray(each.transpose(2, 0, 1)) for each in (same, opposite))
+    least = (flat == LOWEST).any(-1)  # no byte is its opposite
+    opposite[least[:, :, np.newaxis] | least[:, np.newaxis]] = NEVER
     return same, opposite
 
 

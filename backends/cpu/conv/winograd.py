@@ -27,7 +27,7 @@ from atc.backends.cpu.conv.dynamic_shape import rests
 from atc.backends.cpu.conv.input_blocks import LINE, PART, input_blocks
 from atc.backends.cpu.conv.winograd_matrices import filter_lines, input_lines, output_lines
 from atc.backends.cpu.conv.winograd_pairs import pack_balanced, packed_filters, paired
-from atc.backends.cpu.matmul.cost import row_tiles, streamed
+from atc.backends.cpu.matmul.cost import from_slow_l3, row_tiles, streamed
 from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
 from atc.backends.render.axis import Axis
@@ -411,7 +411,7 @@ def winograd_cycles(target: Target, w: Workload[ConvBlocked], params: WinogradPa
         far = min(max(larger - 1.0, 0.0) / (HARDLY_HELD - 1.0), 1.0)
         near = narrow * NEAR_COMPONENT
         taps = 4 * 9 * g.ic * g.mb * g.block
-        read = READ_SLOWLY if machine.slow_l3 and taps > streamed(machine) else READ
+        read = READ_SLOWLY if from_slow_l3(machine, taps) else READ
         each = read + n * (near + far * (FAR_COMPONENT - near))
         total += g.ic * g.mb * each
     return total

@@ -154,6 +154,11 @@ def streamed(machine: Machine) -> int:
     return machine.l2.size // 2
 
 
+def from_slow_l3(machine: Machine, nbytes: int) -> bool:
+    """Return whether weights, of `nbytes` in all, come from a third cache that is slow."""
+    return machine.slow_l3 and nbytes >= streamed(machine)
+
+
 def asks_ahead(machine: Machine, nbytes: int, products: float, lanes: int) -> bool:
     """Return whether row tiles that share a panel of B ask for the next one, of `nbytes` in all.
 

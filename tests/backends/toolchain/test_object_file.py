@@ -12,13 +12,15 @@ import pytest
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.compiling import compile_object
+from atc.backends.toolchain.elf import place_of_symbol
 from atc.backends.toolchain.find_compiler import find_compiler
-from atc.backends.toolchain.linking import archive_static
+from atc.backends.toolchain.linking import archive_static, link_shared
 from atc.backends.toolchain.object_file import (
     STAND_IN,
     enlarge_last_member,
     enlarge_object,
     enlarged_object,
+    hollow_object,
 )
 from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
@@ -64,6 +66,29 @@ def test_an_enlarged_object_and_its_archive(data: bytes, name: str, tmp_path: Pa
     assert archives[0].read_bytes() == archives[1].read_bytes()
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", COMPILERS)
+def test_a_library_with_a_hole(name: str, tmp_path: Path) -> None:
+    compiler = compiler_named(name)
+    small, large = (assembled(compiler, tmp_path / d, b) for d, b in (("s", STAND_IN), ("l", DATA)))
+    hollow = hollow_object(small, len(DATA))
+    assert hollow is not None
+    assert len(hollow) == len(small)
+    (tmp_path / "f.c").write_bytes(CODE + b'const char other[] = "constants of its own";\n')
+    compile_object(compiler, ("-fPIC",), "f.c", tmp_path)
+    libraries = []
+    for data in (hollow, large):
+        (tmp_path / "w.o").write_bytes(data)
+        made = link_shared(compiler, (), ["f.c.o", "w.o"], "libnet.so", tmp_path)
+        at = place_of_symbol(made, "net_weights_data", len(DATA))
+        assert at is not None
+        libraries.append(made.read_bytes())
+    libraries[0] = libraries[0][:at] + DATA + libraries[0][at + len(DATA) :]
+    assert libraries[0] == libraries[1]
+    assert place_of_symbol(made, "net_weights_data", 1 << 20) is None
+    assert place_of_symbol(made, "other_weights_data", 64) is None
+
+
 def test_an_object_of_32_bits(tmp_path: Path) -> None:
     compiler = compiler_named("gcc")
     sources = [("s", STAND_IN), ("l", DATA)]
@@ -80,6 +105,8 @@ def test_what_is_no_such_object_is_refused(tmp_path: Path) -> None:
     other = assembled(compiler, tmp_path / "o", bytes(64))
     assert enlarged_object(other, 128) is None
     assert enlarged_object(b"!<arch>\n", 128) is None
+    assert hollow_object(other, 128) is None
+    assert hollow_object(b"!<arch>\n", 128) is None
     assert enlarged_object(assembled(compiler, tmp_path / "o", STAND_IN), 100) is None
     (tmp_path / "o/f.c").write_bytes(CODE)
     compile_object(compiler, ("-fPIC",), "f.c", tmp_path / "o")
