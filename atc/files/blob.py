@@ -38,22 +38,24 @@ class Blob:
         return value
 
     def write(self, file: BinaryIO) -> None:
-        """Write all parts to a file, many bytes at once.
+        """Write all parts to a file from where it stands, many bytes at once.
 
-        Pieces lie at multiples of their size and come from memory that is there: a system that
-        can then keeps all of the file in large pages, in which weights are read several times as
-        fast. Linux splits a write into ever smaller pages once it has to wait for what to copy.
+        Pieces lie at multiples of their size in the file and come from memory that is there: a
+        system that can then keeps all of the file in large pages, in which weights are read several
+        times as fast. Linux splits a write into ever smaller pages once it has to wait for what to
+        copy.
         """
         piece, held = bytearray(min(AT_ONCE, self.size)), 0
+        end = min(len(piece), AT_ONCE - file.tell() % AT_ONCE)
         for chunk in self.chunks():
             rest = memoryview(chunk)
             while rest:
-                count = min(len(piece) - held, len(rest))
+                count = min(end - held, len(rest))
                 piece[held : held + count] = rest[:count]
                 held, rest = held + count, rest[count:]
-                if held == len(piece):
-                    file.write(piece)
-                    held = 0
+                if held == end:
+                    file.write(memoryview(piece)[:end])
+                    held, end = 0, len(piece)
         file.write(memoryview(piece)[:held])
 
     def chunks(self, most: int = 1 << 24) -> Iterator[bytes | memoryview]:

@@ -18,10 +18,14 @@ WHOLE = DATA.tobytes() + b"123" + DATA[:7].tobytes()
 
 
 class Recorder(io.RawIOBase):
-    """A file that remembers how much was written at once."""
+    """A file that stands at a byte and remembers how much was written at once."""
 
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
+    def __init__(self, begin: int = 0) -> None:
+        self.begin, self.sizes = begin, list[int]()
+
+    def tell(self) -> int:
+        """Return where the next byte goes."""
+        return self.begin + sum(self.sizes)
 
     def write(self, data: object) -> int:
         """Count the bytes."""
@@ -42,13 +46,16 @@ def test_nothing_is_an_empty_file(tmp_path: Path) -> None:
     assert (tmp_path / "blob").read_bytes() == b""
 
 
+@pytest.mark.parametrize(
+    ("begin", "sizes"), [(0, [64, 64, 64, 64, 47]), (70, [58, 64, 64, 64, 53])]
+)
 def test_pieces_lie_at_multiples_of_their_size_wherever_parts_end(
-    monkeypatch: pytest.MonkeyPatch,
+    begin: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blob, "AT_ONCE", 64)
-    file = Recorder()
+    file = Recorder(begin)
     Blob((b"a" * 100, b"b" * 3, b"c" * 200)).write(file)
-    assert [s for s in file.sizes if s] == [64, 64, 64, 64, 47]
+    assert [s for s in file.sizes if s] == sizes
 
 
 @pytest.mark.parametrize("most", [1, 64, 2000, 1 << 20])
