@@ -37,25 +37,21 @@ def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Obse
     """Return the graph with 16-bit weights wherever they pay off, verified and observed."""
     made: dict[tuple[str, DType], str] = {}
 
-    def narrowed(state: Rewriting, name: str, numbers: Array, dtype: DType) -> str:
+    def rule(state: Rewriting, node: Node) -> Node:
+        gathers = isinstance(node.op, Gather)
+        numbers = _table(state, node) if gathers else _weights(state, node)
+        dtype = None if numbers is None else _narrowest(numbers)
+        if numbers is None or dtype is None:
+            return node
+        if not gathers and not _pays(graph, node, dtype, target, limits):
+            return node
+        name = node.inputs[0 if gathers else 1]
         key = name, dtype
         if key not in made:
             made[key] = state.add_constant(numbers.astype(dtype.numpy), f"{name}.{dtype.label}")
-        return made[key]
-
-    def rule(state: Rewriting, node: Node) -> Node:
-        if isinstance(node.op, Gather):
-            table = _table(state, node)
-            dtype = None if table is None else _narrowest(table)
-            if table is None or dtype is None:
-                return node
-            return _gathered(state, node, narrowed(state, node.inputs[0], table, dtype))
-        weights = _weights(state, node)
-        dtype = None if weights is None else _narrowest(weights)
-        if weights is None or dtype is None or not _pays(graph, node, dtype, target, limits):
-            return node
-        name = narrowed(state, node.inputs[1], weights, dtype)
-        return replace(node, inputs=(node.inputs[0], name, *node.inputs[2:]))
+        if gathers:
+            return _gathered(state, node, made[key])
+        return replace(node, inputs=(node.inputs[0], made[key], *node.inputs[2:]))
 
     stored = rewrite(graph, rule, {})
     verify(stored, "compress_weights")

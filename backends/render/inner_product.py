@@ -80,14 +80,9 @@ class InnerProduct:
         return self.lanes * (self.depth + 2)
 
     @property
-    def float_size(self) -> int:
-        """Weights that take as many bytes as a float."""
-        return DType.FLOAT.itemsize // self.weights.dtype.itemsize
-
-    @property
     def panel(self) -> int:
         """Weights of a panel of columns, floats behind them counted as so many."""
-        return self.lanes * (self.depth + 2 * self.float_size)
+        return self.lanes * (self.depth + 2 * DType.FLOAT.itemsize // self.weights.dtype.itemsize)
 
     def lines(self, tiles: int) -> int:
         """Return the lines that two steps ask for, if so many tiles share a panel of columns."""
@@ -133,10 +128,9 @@ def balanced_columns(columns: Array, weights: Weights = FLOATS) -> Array:
     if not weights.dtype.is_half:
         return found
     *batch, _, width = found.shape
-    numbers, ends = (np.ascontiguousarray(x) for x in np.split(found, [-2], axis=-2))
     dtype = weights.dtype.numpy
-    ends = ends.view(dtype).reshape(*batch, -1, width)
-    return np.concatenate([numbers.astype(dtype), ends], axis=-2)
+    ends = np.ascontiguousarray(found[..., -2:, :]).view(dtype).reshape(*batch, -1, width)
+    return np.concatenate([found[..., :-2, :].astype(dtype), ends], axis=-2)
 
 
 def balanced_rows(rows: Array) -> Array:

@@ -111,14 +111,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
 
     def scratch(self, w: Workload[ConvBlocked], params: RowParams, target: Target) -> int:
         """Reserve a row of balanced pixels, those gathered, and a panel of widened weights."""
-        return 4 * (self.widened(w, params) + _product(w, geometry(w, 1, recut=False)).widened)
-
-    def widened(self, w: Workload[ConvBlocked], params: RowParams) -> int:
-        """Return the floats of scratch before those of a panel that is widened."""
-        g, image = _in_rows(w, params), geometry(w, 1, recut=False)
-        tiles = tile_count(row_tiles(g.cols.out, g.block))
-        gathered = image.depth * g.cols.out if _gathered(image) else 0
-        return tiles * _product(w, image).size + gathered
+        return 4 * (_row_floats(w, params) + _product(w, geometry(w, 1, recut=False)).widened)
 
     def values(
         self, w: Workload[ConvBlocked], params: RowParams, target: Target
@@ -132,7 +125,7 @@ class ConvPointwiseWinograd(Kernel[ConvBlocked, RowParams]):
             "g": g, "product": product, "tiles": tiles,
             "image": image if _gathered(image) else None, "height": image.rows.out // params.rows,
             "lines": product.lines(count) if streams else 0, "share": product.share(count),
-            "widened": self.widened(w, params),
+            "widened": _row_floats(w, params),
             "epilogue": TileEpilogue(w.op.epilogue, w, g, target),
             "outputs": [(f"c{r}", 0, r, 0, r * g.block) for r in range(g.block)],
         }  # fmt: skip
@@ -170,6 +163,14 @@ def _gathered(g: Geometry) -> bool:
 
 def _product(w: Workload[ConvBlocked], g: Geometry) -> InnerProduct:
     return InnerProduct(g.depth, g.block, stored_weights(w))
+
+
+def _row_floats(w: Workload[ConvBlocked], params: RowParams) -> int:
+    """Return the floats of a row of balanced pixels, and of those gathered."""
+    g, image = _in_rows(w, params), geometry(w, 1, recut=False)
+    tiles = tile_count(row_tiles(g.cols.out, g.block))
+    gathered = image.depth * g.cols.out if _gathered(image) else 0
+    return tiles * _product(w, image).size + gathered
 
 
 def _weight_bytes(w: Workload[ConvBlocked], g: Geometry) -> int:
