@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from atc.backends.render.tile_geometry import Geometry, tile_count, unroll
+from collections.abc import Sequence
+
+from atc.backends.machine import Machine
+from atc.backends.render.tile_geometry import Columns, Geometry, tile_count, unroll
 
 
 def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
@@ -45,3 +48,24 @@ def share_of_tile(g: Geometry, each: int, u: int) -> int:
     """Return by how much a tile moves the place that is prefetched, by `each` in `u` steps."""
     steps = sum(b["count"] * (b["steps"] // b["u"]) for b in input_blocks(g, u))
     return each * steps * g.taps
+
+
+def asks_for_input(machine: Machine, g: Geometry) -> bool:
+    """Return whether tiles ask for the next one's input, of which an image is too large for L2.
+
+    A tile reads a few pixels of each input block: more streams than a core's own prefetcher sees.
+    """
+    image = 4 * g.in_plane * (1 if g.plain else g.icb)
+    return not g.plain and image > machine.l2.size // 2
+
+
+def next_input(g: Geometry, rows: int, columns: Columns) -> Sequence[int]:
+    """Return the places of the lines that the next tile reads and this one doesn't.
+
+    They are of a row of an input block and count from the first pixel's. Where a tile is as wide as
+    a row, the next row follows.
+    """
+    cols = g.cols
+    read = (columns.width - 1) * cols.stride + (cols.kernel - 1) * cols.dilation + 1
+    moved = columns.width * cols.stride * (rows if columns.width == cols.out else 1)
+    return range(read * g.block, (read + moved) * g.block, LINE)
