@@ -54,18 +54,20 @@ def asks_for_input(machine: Machine, g: Geometry) -> bool:
     """Return whether tiles ask for the next one's input, of which an image is too large for L2.
 
     A tile reads a few pixels of each input block: more streams than a core's own prefetcher sees.
+    With a stride a pixel is a line, and as many prefetches cost what they gain.
     """
-    image = 4 * g.in_plane * (1 if g.plain else g.icb)
-    return not g.plain and image > machine.l2.size // 2
+    image = 4 * g.in_plane * g.icb
+    return not g.plain and g.cols.stride == 1 and image > machine.l2.size // 2
 
 
 def next_input(g: Geometry, rows: int, columns: Columns) -> Sequence[int]:
     """Return the places of the lines that the next tile reads and this one doesn't.
 
     They are of a row of an input block and count from the first pixel's. Where a tile is as wide as
-    a row, the next row follows.
+    a row, the next one lies below.
     """
-    cols = g.cols
-    read = (columns.width - 1) * cols.stride + (cols.kernel - 1) * cols.dilation + 1
-    moved = columns.width * cols.stride * (rows if columns.width == cols.out else 1)
-    return range(read * g.block, (read + moved) * g.block, LINE)
+    reach = columns.width + (g.cols.kernel - 1) * g.cols.dilation
+    if columns.width == g.cols.out:
+        below = rows * g.rows.stride * g.cols.size
+        return range(below * g.block, (below + reach) * g.block, LINE)
+    return range(reach * g.block, (reach + columns.width) * g.block, LINE)
