@@ -13,9 +13,8 @@ import numpy as np
 
 from atc.backends.cpu.conv.cost import FAR, NEAR, image_cycles
 from atc.backends.cpu.conv.input_blocks import (
-    asks_for_input,
+    asked_for,
     input_blocks,
-    next_input,
     part_of_sum,
     prefetched,
     share_of_tile,
@@ -257,18 +256,6 @@ def by_lane(w: Workload[ConvBlocked], target: Target) -> bool:
     return neon and not geometry(w, 1).plain and geometry(w, 1).ic >= lanes(target)
 
 
-def asked_for(
-    w: Workload[ConvBlocked], g: Geometry, p: int, target: Target
-) -> dict[str, object]:
-    """Return what of x a tile of p pixels asks for, and into which cache: L1 has room for half."""
-    asks = asks_for_input(target.machine, g) and not by_lane(w, target)
-    deep = 4 * p * g.taps * g.icb * g.block > target.machine.l1.size // 2
-    return {
-        "ahead": lambda tile: next_input(g, tile.rows, tile.columns) if asks else (),
-        "ask": "v_prefetch_l2" if deep else "v_prefetch_l1",
-    }
-
-
 def tile_values(g: Geometry, p: int, nv: int, multiple: int = 1) -> dict[str, object]:
     """Return the functions of tiles of p pixels x nv vectors, and which of them are where.
 
@@ -375,7 +362,7 @@ class ConvDirect(
             "epilogue": epilogue, "weights": weights,
             "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
-            "by_lane": by_lane(w, target), **asked_for(w, g, p, target),
+            "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 

@@ -50,14 +50,20 @@ def share_of_tile(g: Geometry, each: int, u: int) -> int:
     return each * steps * g.taps
 
 
-def asks_for_input(machine: Machine, g: Geometry) -> bool:
-    """Return whether tiles ask for the next one's input, of which an image is too large for L2.
+def asked_for(machine: Machine, g: Geometry, p: int, by_lane: bool) -> dict[str, object]:
+    """Return what of an image beyond L2 a tile of p pixels asks for, and what it asks by.
 
     A tile reads a few pixels of each input block: more streams than a core's own prefetcher sees.
-    With a stride a pixel is a line, and as many prefetches cost what they gain.
+    With a stride a pixel is a line, and as many prefetches cost what they gain. Half of L1 is for
+    the next tile.
     """
-    image = 4 * g.in_plane * g.icb
-    return not g.plain and g.cols.stride == 1 and image > machine.l2.size // 2
+    large = 4 * g.in_plane * g.icb > machine.l2.size // 2
+    asks = large and g.cols.stride == 1 and not (g.plain or by_lane)
+    deep = 4 * p * g.taps * g.icb * g.block > machine.l1.size // 2
+    return {
+        "ahead": lambda tile: next_input(g, tile.rows, tile.columns) if asks else (),
+        "ask": "v_prefetch_l2" if deep else "v_prefetch_l1",
+    }
 
 
 def next_input(g: Geometry, rows: int, columns: Columns) -> Sequence[int]:
