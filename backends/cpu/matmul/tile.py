@@ -1,10 +1,11 @@
 """MatMul in register tiles of mr rows by nv vectors, from the vector vocabulary.
 
 B is read in panels of nv vectors: packed when compiling where it is constant, read in place where
-its rows are dense, else copied into scratch. The loop order ([depth block], panel, row tile, depth)
-reads every weight once; the structure is that of Goto & van de Geijn, "Anatomy of high-performance
-matrix multiplication", 2008. A, which a tile reads one broadcast number at a time, is packed only
-where its columns are dense: steps of the depth are then so far apart that they crowd in the caches.
+its rows are dense, else copied into scratch. The loop order ([depth or row block], panel, row tile,
+depth) reads every weight once, or A, where many rows meet few weights; the structure is that of
+Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008. A, which a tile
+reads one broadcast number at a time, is packed only where its columns are dense: steps of the depth
+are then so far apart that they crowd in the caches.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
+from atc.backends.cpu.matmul.row_blocks import all_tiles, row_blocks, rows_at_a_time
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
@@ -89,6 +91,8 @@ class TiledParams(PhasedParams, SharedParams):
     """Whether B is copied into scratch where it could be read in place."""
     kb: int | None = None
     """The depth that is summed at a time; None: all of it."""
+    mb: int | None = None
+    """The rows that are multiplied by all panels of B before the next ones; None: all."""
     interleave: bool = False
     """Whether the rows of each tile of A are interleaved in scratch."""
 
@@ -131,15 +135,15 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if is_dynamic((op.m, op.k)):
             return found
         blocked = [replace(p, kb=kb) for kb in _depth_blocks(op, target.machine) for p in found]
+        below = [replace(p, mb=mb) for p in found for mb in rows_at_a_time(w, p.mr, target.machine)]
         copied = [replace(p, copy=True) for p in found if _worth_copying(w, int(p.mr))]
         interleaved = [
             replace(p, kb=kb, interleave=True, copy=copy)
             for kb in _interleaved_depths(op, target.machine)
-            for p in found
-            for copy in (False, True)
+            for p in found for copy in (False, True)
             if not copy or _worth_copying(w, int(p.mr))
         ]
-        return (*found, *blocked, *copied, *interleaved)
+        return (*found, *blocked, *below, *copied, *interleaved)
 
     def packs(self, w: Workload[MatMul], params: TiledParams, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels of nv vectors."""
@@ -186,7 +190,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         outer = [v for v, _ in batch]
         depth = self._depth(w, params)
         width = params.nv * lanes(target)
-        tiles = row_tiles(op.m, params.mr)
+        blocks = row_blocks(op.m, params.mb, params.mr)
+        tiles = {t.rows: t for t in all_tiles(blocks)}.values()
         panels = column_panels(op.n, params.nv, lanes(target))
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
@@ -195,7 +200,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside, apart=by_lane)
         weights = stored_weights(w)
         packed = mode == "packed"
-        prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
+        prefetch = _prefetch(w, target, blocks[0].tiles, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
         in_lanes = by_lane and not params.interleave
         if shared and prefetch is not None and in_lanes:
@@ -212,10 +217,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
-            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "tiles": tiles,
-            "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
+            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "blocks": blocks,
+            "panels": panels, "arguments": text.arguments,
+            "functions": {(p.name, t.rows): text.function(p, t) for p in panels for t in tiles},
             "epilogues": finish.functions(*vector_kinds(panels)),
-            "arguments": text.arguments,
             "a_base": batch_base(op.a_view, outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
@@ -240,21 +245,19 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         near = op.m * depth * 4 <= machine.l1_kept
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
+        tiles = all_tiles(row_blocks(op.m, params.mb, mr))
         weights = stored_weights(w)
         size, widening = weights.dtype.itemsize, weights.widening(target)
         cycles = sum(
-            p.count * t.count
-            * tile_cycles(
+            p.count * t.count * tile_cycles(
                 machine, t.rows, p.vectors, width, depth, phases, far, size, widening,
                 *((width, mr >= op.m) if _in_lanes(w, target) else ()),
             )
-            for p in panels
-            for t in row_tiles(op.m, mr)
+            for p in panels for t in tiles
         ) * (op.k // depth)
-        rows = am * 4, op.n * 4
-        cycles *= max(crowding(machine, mr, stride) for stride in rows)
+        cycles *= max(crowding(machine, mr, stride) for stride in (am * 4, op.n * 4))
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
-        steps = op.k * tile_count(row_tiles(op.m, mr)) * columns / (nv * lanes(target))
+        steps = op.k * tile_count(tiles) * columns / (nv * lanes(target))
         if am == 1 and not params.interleave:
             cycles += steps * step_wait(machine, depth, ak * 4)
         if mode == "direct":
@@ -270,8 +273,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             line = LINE_BESIDE if beside else LINE_ALONE
             cycles += line * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
-            cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * columns / (nv * lanes(target))
-        if mode == "packed" and _asks_ahead(w, target, tile_count(row_tiles(op.m, mr))):
+            times = 1 if params.mb else columns / (nv * lanes(target))
+            cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * times
+        if mode == "packed" and _asks_ahead(w, target, tile_count(tiles)):
             stream = op.k * columns * size / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
         return prod(op.batch) * cycles

@@ -121,6 +121,34 @@ def test_every_parameter_set_of_every_shape_and_view(target: str, part: int) -> 
     check(every_call(SHAPES[part::4], target), target)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_blocks_of_rows(target: str) -> None:
+    """Blocks that the rows fill and don't, of tiles that fill them and don't, of many images."""
+    kernel, found = MatMulTile(), []
+    rows = View((50 * 70, 70, 1))
+    for batch, epilogue in (((), "residual"), ((), "gelu"), ((2,), "bias, relu")):
+        a = rows if batch else View((70, 1))
+        b = View((0, 45, 1)) if batch else View((45, 1))
+        w = workload(batch, 50, 45, 70, a, b, epilogue, True)
+        arrays = operands(w, len(batch))
+        sets = [TiledParams(mr=3, nv=2, phases=1, mb=mb) for mb in (12, 25, 50)]
+        found += [(epilogue, Call(kernel, p, w, arrays)) for p in sets]
+    check(found, target)
+
+
+def test_many_rows_times_few_weights_are_multiplied_in_blocks_of_rows() -> None:
+    target, kernel = get_target("x86-64-avx2"), MatMulTile()
+    many = workload((), 3136, 96, 384, View((384, 1)), View((96, 1)), "bias, relu", True)
+    best = min(kernel.parameters(many, target), key=lambda p: kernel.cost(many, p, target))
+    assert best.mb
+    assert best.mb * 384 * 4 <= target.machine.l2.size // 2
+    few = workload((), 100, 96, 384, View((384, 1)), View((96, 1)), "bias, relu", True)
+    large = workload((), 784, 768, 768, View((768, 1)), View((768, 1)), "bias, relu", True)
+    for w in (few, large):
+        assert not any(p.mb for p in kernel.parameters(w, target))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
