@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import is_dynamic
 from atc.ir.graph import DType, Node, row_major
 from atc.ir.ops import (
     Conv,
@@ -41,6 +42,7 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
     match layout:
         case Layout.PLAIN if not scene.bytes_alone:
             yield from _pixels_as_columns(scene, node, op)
+            yield from _whole_images(scene, node, op)
         case Layout.BLOCKS:
             yield from _blocked(scene, node, op)
         case Layout.LAST:
@@ -158,6 +160,22 @@ def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     first, weights = node.inputs[:2]
     arguments = (weights, first, *node.inputs[2:])
     yield Form(Layout.PLAIN, merged(product), tuple(map(Read, arguments)))
+
+
+def _whole_images(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    """Yield a convolution by windows as large as the image as a product of images and filters."""
+    x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
+    if is_dynamic(x[1:]) or op.window.kernel != x[2:] or set(y[2:]) != {1}:
+        return
+    dense = set(op.window.dilations) == {1} and op.window.stays_inside(x[2:], y[2:])
+    if not dense or op.group > 1 or not _is_float(scene, node, op) or y.count(0):
+        return
+    views = tuple(View(v.strides[:2], v.offset) for v in op.epilogue.views)
+    depth = prod(x[1:])
+    product = MatMul(
+        (), y[0], y[1], depth, View((depth, 1)), View((1, depth)), Epilogue(op.epilogue.expr, views)
+    )
+    yield Form(Layout.PLAIN, product, tuple(map(Read, node.inputs)))
 
 
 def _depthwise(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:

@@ -173,6 +173,15 @@ def masked(net: Net) -> str:
     return net.conv(net.op("Where", mask, x, net.constant(np.float32(-1))), 16, 16)
 
 
+def whole_images(net: Net) -> str:
+    """As VGG's first dense layer is exported: windows as large as the image."""
+    y = net.op("MaxPool", net.conv("x", 16, 24), kernel_shape=[2, 2], strides=[2, 2])
+    y = net.op("Relu", net.op("Conv", y, net.weights(40, 24, 5, 5), net.weights(40)))
+    residual = net.op("Conv", "x", net.weights(40, 16, 10, 10), net.weights(40))
+    y = net.op("Conv", net.op("Add", y, residual), net.weights(16, 40, 1, 1), net.weights(16))
+    return net.op("Flatten", y)
+
+
 NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "chain": (chain, (1, 3, 20, 20)),
     "chain, batch": (chain, (2, 3, 13, 15)),
@@ -181,8 +190,9 @@ NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
         f.__name__: (f, (1, 16, 10, 10))
         for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
                   ragged_branches, halves, upsampled, cropped, odd_slice, transposed,
-                  normalised, libm, masked)
+                  normalised, libm, masked, whole_images)
     },
+    "whole images, batch": (whole_images, (3, 16, 10, 10)),
 }  # fmt: skip
 
 
@@ -337,6 +347,14 @@ def test_a_convolution_too_small_to_pay_stays_plain() -> None:
     net = Net((1, 16, 10, 10))
     found = kinds(run_passes(compile_graph(net.model(net.conv("x", 16, 2, 1))), width=16))
     assert found["ConvBlocked"] == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_windows_as_large_as_the_image_are_products(batch: int) -> None:
+    net = Net((batch, 64, 7, 7))
+    y = net.op("Relu", net.op("Conv", "x", net.weights(256, 64, 7, 7), net.weights(256)))
+    found = kinds(run_passes(compile_graph(net.model(y)), width=WIDTH))
+    assert found == {"MatMul": 1}
 
 
 @pytest.mark.parametrize(("group", "blocked_ones"), [(1, 1), (2, 0)])
