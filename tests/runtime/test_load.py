@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -465,6 +466,30 @@ def test_the_interpreters_lock_is_released(slow: Network) -> None:
         thread.join()
     finally:
         sys.setswitchinterval(interval)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes don't fork here")
+def test_a_fork_lets_go_of_a_network_with_threads(tmp_path: Path) -> None:
+    """Its threads are the parent's: a fork that waited for them would wait forever."""
+    onnx.save(slow_model(), tmp_path / "model.onnx")
+    atc.compile(
+        tmp_path / "model.onnx", tmp_path / "net", target="c99", num_threads=2,
+        build_config=f"{os.environ.get('CC') or 'cc'} -O0",
+    )  # fmt: skip
+    program = """
+import gc, os, sys, time, atc, numpy
+net = atc.load(sys.argv[1])
+net(numpy.zeros(net.inputs[0].shape, numpy.float32))
+time.sleep(0.2)  # until its threads sleep
+child = os.fork()
+if child:
+    sys.exit(os.waitpid(child, 0)[1])
+del net
+gc.collect()
+os._exit(0)
+"""
+    command = [sys.executable, "-c", program, tmp_path / "net"]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.slow

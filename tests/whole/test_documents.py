@@ -256,8 +256,9 @@ SLOW = {
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
          "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'",
          "pip install '.[sklearn]'", "pip install '.[tflite]'", "pip install '.[peers]'"),
-        {"pip install '.[test]' && pytest":
-         "uv pip install -q '.[test]' && pytest -n 0 tests/dims",  # by pip in .ci/run
+        {"pip install . &&": "uv pip install -q . &&",  # by pip in .ci/run, as the next one
+         "pip install '.[test]' && pytest":
+         "uv pip install -q '.[test]' && pytest -n 0 tests/dims",
          **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
             for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
                           "docs", "sklearn", "tflite", "peers")}},  # not fetched: gigabytes
@@ -282,7 +283,7 @@ SLOW = {
     "precisions": Script(
         ("python samples/compare_precisions.py",
          "python samples/compare_precisions.py [IMAGES]     (needs numpy and onnxruntime)"),
-        {"compare_precisions.py\n": "compare_precisions.py 40\n",
+        {"python samples/compare_precisions.py\n": "",  # the same with all images
          " [IMAGES]     (needs numpy and onnxruntime)": " 20"},
     ),
     "models": Script(
@@ -328,8 +329,10 @@ SLOW = {
          "python tests/benchmarks/ranges.py --only=residual_batch,text_tokens",
          "python tests/benchmarks/compile_time.py mixed --nodes=50000,100000 --no-c"),
         {"residual_batch,text_tokens": "rows --rounds=1", "50000,100000": "50,100",
-         "resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
-         "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
+         "resnet50.onnx": "samples/digits.onnx",
+         "python tests/benchmarks/compare.py MODEL --layers\n": "",  # as the first one
+         "--layers": "--layers --rounds=2", "--rounds=8": "--rounds=2",
+         "compare.py\n": "compare.py --help\n"},
     ),
     "decoding": Script(
         ("python tests/benchmarks/decode.py --weights=float32,int4,int4-int8",),

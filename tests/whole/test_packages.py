@@ -34,8 +34,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         more = {} if (ROOT / name).is_file() else {"ignore": ignored}
         copy(ROOT / name, source / name, **more)  # type: ignore[operator]
     out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "--outdir", str(out), str(source)], check=True,
-                   capture_output=True)  # fmt: skip
+    quick = ["--installer=uv"] if shutil.which("uv") else []
+    command = [sys.executable, "-m", "build", *quick, "--outdir", str(out), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
     return out
 
 

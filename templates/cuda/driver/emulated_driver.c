@@ -12,6 +12,8 @@
  * Compiled with ATC_EMULATED_RACES, beside kernels that are with -fsanitize=thread, it tells
  * ThreadSanitizer of threads and of what orders them: that reports what else they share. */
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE /* which forbids jumps from stack to stack */
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,11 +75,18 @@ typedef struct box {
   int at[8];
 } box;
 
+/* Where a thread goes on: with the context that it begins with, later where it jumped from. */
+typedef struct place {
+  ucontext_t context;
+  jmp_buf jump;
+  int jumped;
+} place;
+
 /* Of those that wait, MEETING ones do for `count` threads from `first` on, PAUSED ones for a barrier in
  * memory. They meet as a warp, as a warpgroup or as a block. */
 enum { KINDS = 3 };
 typedef struct fiber {
-  ucontext_t context;
+  place place;
   struct emulated_index thread;
   enum { READY, MEETING, PAUSED, DONE } state;
   unsigned first, count;
@@ -89,7 +98,7 @@ typedef struct fiber {
 } fiber;
 
 static __thread fiber *fibers;
-static __thread ucontext_t home;
+static __thread place home;
 static __thread unsigned running;
 static __thread const struct emulated_kernel *kernel;
 static __thread void *const *arguments;
@@ -110,10 +119,24 @@ static unsigned draw(unsigned end)
   return drawn % end;
 }
 
+/* Go on elsewhere until somebody comes back. A jump saves no mask of signals, for which contexts ask the
+ * operating system each time; ThreadSanitizer follows contexts alone. */
+static void leave(place *from, place *to)
+{
+#ifdef ATC_EMULATED_RACES
+  swapcontext(&from->context, &to->context);
+#else
+  from->jumped = 1;
+  if (_setjmp(from->jump) != 0) return;
+  if (to->jumped) _longjmp(to->jump, 1);
+  setcontext(&to->context);
+#endif
+}
+
 static void go_home(void)
 {
   BE_THREAD(home_seen);
-  swapcontext(&fibers[running].context, &home);
+  leave(&fibers[running].place, &home);
 }
 
 void emulated_meet(unsigned first, unsigned count)
@@ -393,7 +416,7 @@ static void run_warp(unsigned first, unsigned threads)
       moves += own->state == READY;
       emulated.thread = own->thread;
       BE_THREAD(own->seen);
-      swapcontext(&home, &own->context);
+      leave(&home, &own->place);
     }
     freed = let_go(first, end, WARP);
   } while (freed != 0 && !failed);
@@ -439,11 +462,13 @@ static int run_block(unsigned threads, char *stacks)
     fibers[k].seen = NEW_THREAD();
     memset(stacks + (size_t)k * STACK, POISON, STACK_END);
     emulated_queues[k].count = 0;
-    getcontext(&fibers[k].context);
-    fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
-    fibers[k].context.uc_stack.ss_size = STACK;
-    fibers[k].context.uc_link = NULL;
-    makecontext(&fibers[k].context, run_fiber, 0);
+    ucontext_t *const context = &fibers[k].place.context;
+    fibers[k].place.jumped = 0;
+    getcontext(context);
+    context->uc_stack.ss_sp = stacks + (size_t)k * STACK;
+    context->uc_stack.ss_size = STACK;
+    context->uc_link = NULL;
+    makecontext(context, run_fiber, 0);
   }
   const int status = run_threads(threads);
   ORDER_AFTER(&home);

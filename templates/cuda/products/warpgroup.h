@@ -72,10 +72,14 @@ template <bool TRANSPOSED> static inline uint32_t w_word(uint64_t tile, unsigned
   const unsigned begin = (unsigned)(tile & 0x3fff) * 16;
   const unsigned leading = (unsigned)(tile >> 16 & 0x3fff) * 16, stride = (unsigned)(tile >> 32 & 0x3fff) * 16;
   uint32_t found = 0;
+  if (!TRANSPOSED) { /* both halves lie side by side */
+    const unsigned at = begin + row / 8 * stride + row % 8 * W_ROW + 4 * word;
+    memcpy(&found, emulated_shared + (at ^ (at >> 7 & 7) << 4), sizeof found);
+    return found;
+  }
   for (unsigned half = 0; half < 2; half++) {
     const unsigned k = 2 * word + half;
-    unsigned at = TRANSPOSED ? begin + row / 64 * leading + k / 8 * stride + k % 8 * W_ROW + row % 64 * 2
-                         : begin + row / 8 * stride + row % 8 * W_ROW + 2 * k;
+    unsigned at = begin + row / 64 * leading + k / 8 * stride + k % 8 * W_ROW + row % 64 * 2;
     at ^= (at >> 7 & 7) << 4;
     found |= (uint32_t)(emulated_shared[at] | emulated_shared[at + 1] << 8) << 16 * half;
   }
@@ -89,17 +93,18 @@ static inline void w_run(const struct emulated_product *own, unsigned index)
 {
   T(*const d)[4] = (T(*)[4])own->sums;
   const unsigned lane = threadIdx.x % 32, quad = threadIdx.x - lane % 4, warp = threadIdx.x / 32 % 4;
+  uint32_t left[2][8];
   for (unsigned lower = 0; lower < 2; lower++) {
-    uint32_t left[8];
     for (unsigned q = 0; q < 8; q++) {
-      left[q] = HELD ? emulated_queues[quad + q % 4].at[index].held[q / 4 * 2 + lower]
-                     : w_word<A_TRANSPOSED>(own->a, warp * 16 + lane / 4 + 8 * lower, q);
+      left[lower][q] = HELD ? emulated_queues[quad + q % 4].at[index].held[q / 4 * 2 + lower]
+                            : w_word<A_TRANSPOSED>(own->a, warp * 16 + lane / 4 + 8 * lower, q);
     }
-    for (unsigned v = 0; v < N; v++) {
-      for (unsigned e = 0; e < 2; e++) {
-        for (unsigned q = 0; q < 8; q++) {
-          ADD(d[v][2 * lower + e], left[q], w_word<B_TRANSPOSED>(own->b, 8 * v + lane % 4 * 2 + e, q));
-        }
+  }
+  for (unsigned v = 0; v < N; v++) {
+    for (unsigned e = 0; e < 2; e++) {
+      for (unsigned q = 0; q < 8; q++) {
+        const uint32_t right = w_word<B_TRANSPOSED>(own->b, 8 * v + lane % 4 * 2 + e, q);
+        for (unsigned lower = 0; lower < 2; lower++) ADD(d[v][2 * lower + e], left[lower][q], right);
       }
     }
   }
