@@ -199,6 +199,20 @@ static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
   return v_dot2(acc, _mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1));
 #endif
 }
+/* 16-bit sums of two products of such bytes more: a lane holds those of 32 numbers of 4 bits. */
+static inline vi32 avx_add_pairs(vi32 sums, vi32 a, vi32 b) {
+#if defined(__GNUC__)
+  const vi32 pairs = _mm256_maddubs_epi16(a, b);
+  __asm__("vpaddw %1, %0, %0" : "+x"(sums) : "x"(pairs)); /* at once, too */
+  return sums;
+#else
+  return _mm256_add_epi16(sums, _mm256_maddubs_epi16(a, b));
+#endif
+}
+/* acc + both such sums in each lane. */
+static inline vi32 avx_join_pairs(vi32 acc, vi32 sums) {
+  return v_dot2(acc, sums, _mm256_set1_epi16(1));
+}
 /* The same for b at p, which stays in memory: gcc would load it ahead, and sums not in registers. */
 static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
 #if defined(__GNUC__)

@@ -11,6 +11,9 @@ numbers in steps of it are exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import EVERY_LINE, Ahead, column_panels, row_tiles
@@ -33,8 +36,9 @@ WORD = 4
 """Bytes of a word: products that a step sums."""
 WIDTHS = (4, 2, 1, 3)
 """Vectors of a panel."""
-SPARE, SPARE_SPLIT = 5, 10
-"""Registers beside sums and words: a mask, an operand, scales, and what a slow v_dot4 takes."""
+SPARE, SPARE_PAIRS, SPARE_SPLIT = 5, 4, 10
+"""Registers beside sums and words: a mask, an operand, scales, and what a slow v_dot4 takes; where
+sums are of pairs, these are few, as sums of floats wait in memory."""
 ROUNDING = 4.0
 """Cycles to round a number of x."""
 SPLITTING = 1.0
@@ -43,8 +47,10 @@ JOINED = 5.0
 """Cycles to join three sums of a block, and to scale and add them."""
 LONGEST = 256
 """The longest block whose sums of digits times weights of 8 bits fit 32 bits."""
-SPLIT = 3.0
-"""How much longer a v_dot4 of small numbers takes than one instruction."""
+SPLIT, PAIRED = 3.0, 2.0
+"""How much longer a v_dot4 of small numbers takes than one instruction, and sums of pairs."""
+PAIRS = 4
+"""Words of 4 bits whose sums of pairs a lane of 16 bits holds: 16 products of 15 and -128."""
 
 
 def fits(w: Workload[MatMulPacked]) -> bool:
@@ -57,6 +63,25 @@ def fits(w: Workload[MatMulPacked]) -> bool:
 def takes(w: Workload[MatMulPacked]) -> bool:
     """Return whether a workload may be rounded."""
     return w.op.rounds and fits(w)
+
+
+def summed_in_pairs(op: MatMulPacked, target: Target) -> int:
+    """Return the words whose products, with weights of 4 bits, are summed in lanes of 16 bits.
+
+    That is where x86 lacks an instruction that sums four of bytes; 0 elsewhere, and for blocks that
+    such parts don't fill.
+    """
+    words = op.block * op.bits // 32
+    able = target.simd in ("avx2", "avx512") and not DOT_FEATURES & target.features
+    able = able and op.bits == 4 and (words < PAIRS or words % PAIRS == 0)
+    return min(words, PAIRS) if able else 0
+
+
+def split(op: MatMulPacked, target: Target) -> float:
+    """Return how much longer a sum of four products takes than one instruction."""
+    if DOT_FEATURES & target.features:
+        return 1.0
+    return PAIRED if summed_in_pairs(op, target) else SPLIT
 
 
 def scratch_parts(op: MatMulPacked, digits: int = 1, sums: int = 1) -> tuple[int, int, int]:
@@ -143,6 +168,7 @@ class MatMulRoundingTile(PackedTiles):
         """Rows, whose every vector has a sum of integers for each digit, beside words and their
         scales; sums of floats have registers, too, where there is one digit."""
         spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT
+        spare = SPARE_PAIRS if summed_in_pairs(w.op, target) else spare
         each = self.digits if self.digits > 1 else 2
         return (target.vector_registers - spare - 2 * nv) // (each * nv)
 
@@ -170,7 +196,14 @@ class MatMulRoundingTile(PackedTiles):
         return {
             **self.tile_values(w, params, target, parameters), "zeros": zeros,
             "depth": op.blocks * op.block, "digits": self.digits, "parts": self.parts(op),
+            "pairs": summed_in_pairs(op, target), "sums_of": self._sums_of,
         }  # fmt: skip
+
+    def _sums_of(self, function: Mapping[str, Any]) -> list[str]:
+        """Return the names of the sums of a tile's function."""
+        ends = [f"_{d}" for d in range(self.digits)] if self.digits > 1 else [""]
+        rows, vectors = range(function["tile"].rows), range(function["panel"].vectors)
+        return [f"s{r}_{v}{end}" for r in rows for v in vectors for end in ends]
 
     def cost(self, w: Workload[MatMulPacked], params: SharedParams, target: Target) -> float:
         """Cycles of preparing x and of all tiles, and of waiting for memory."""
@@ -184,7 +217,7 @@ class MatMulRoundingTile(PackedTiles):
 
     def block_cycles(self, op: MatMulPacked, rows: int, vectors: int, target: Target) -> float:
         """Return the cycles of a block of so many rows by so many vectors of columns."""
-        dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
+        dot = 0.5 * split(op, target)
         sums, unpacking = rows * vectors, vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
         return op.block / WORD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
 
@@ -214,9 +247,7 @@ class MatMulFixedPointTile(MatMulRoundingTile):
 
     def block_cycles(self, op: MatMulPacked, rows: int, vectors: int, target: Target) -> float:
         """Return the cycles of a block, three sums of bytes for each of floats."""
-        dots = target.machine.fma_rate(target.vector_bytes)
-        if not DOT_FEATURES & target.features:
-            dots /= SPLIT
+        dots = target.machine.fma_rate(target.vector_bytes) / split(op, target)
         sums, unpacking = rows * vectors, vectors * op.block / 8 * (1.0 if op.bits == 4 else 0.5)
         return op.block / WORD * sums * self.digits / dots + unpacking + JOINED * sums
 

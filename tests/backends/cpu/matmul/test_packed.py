@@ -290,6 +290,33 @@ def test_rounded_rows_give_the_same_bits_everywhere(name: str) -> None:
         assert np.abs(plain - expected(case, arrays)[0]).max() >= 1e-5 * scale
 
 
+@pytest.mark.parametrize("digit", [-127.0, 127.0, -128.0 * 257 - 1, 127.0 * 65793])
+@pytest.mark.parametrize("name", ["x86-64-avx2", pytest.param("x86-64-avx512",
+                                                              marks=pytest.mark.slow)])  # fmt: skip
+def test_no_sum_of_the_largest_weights_and_numbers_overflows(name: str, digit: float) -> None:
+    """Bytes of -128 and 127, and those of fixed-point numbers, times weights of 15."""
+    calls, target = [], vector_target(name)
+    for block in (16, 32, 64, 128):
+        for zero in ("", "bytes"):
+            w, arrays = prepared(case := Case(5, 19, 256, block, 4, zero))
+            x, q = arrays[:2]
+            assert x is not None
+            assert q is not None
+            x[:], q[:] = digit, 255
+            if arrays[3] is not None:
+                arrays[3][:] = 0
+            for kernel, rounds in ((MatMulRoundingTile(), True), (MatMulFixedPointTile(), False)):
+                own = replace(w, op=replace(w.op, rounds=rounds))  # type: ignore[type-var]
+                if kernel.accepts(own, target):
+                    sets = kernel.parameters(own, target)
+                    calls += [(case, Call(kernel, p, own, arrays)) for p in sets]
+    assert {c.kernel.name for _, c in calls} == {"matmul_packed_bytes_tile",
+                                                 "matmul_packed_fixed_tile"}  # fmt: skip
+    for (case, c), (got,) in zip(calls, run_calls([c for _, c in calls], target), strict=True):
+        want, _ = expected(case, [*c.inputs])
+        np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=str(c))
+
+
 def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
     (case, arrays, calls), *_ = rounding_calls("x86-64-avx512-vnni")
     for bad in (np.nan, np.inf, -np.inf):
