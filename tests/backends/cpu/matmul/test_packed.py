@@ -23,6 +23,7 @@ from atc.backends.cpu.matmul.packed_int8 import (
 from atc.backends.cpu.matmul.packed_tile import MatMulUnpackingTile
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.targets import get_target
+from atc.dims import Symbol, dim
 from atc.ir.expr import Input, call
 from atc.ir.graph import DType, Node, TensorType, type_of
 from atc.ir.ops import Epilogue, identity_epilogue
@@ -298,7 +299,7 @@ def test_no_sum_of_the_largest_weights_and_numbers_overflows(name: str, digit: f
     calls, target = [], vector_target(name)
     for block in (16, 32, 64, 128):
         for zero in ("", "bytes"):
-            w, arrays = prepared(case := Case(5, 19, 256, block, 4, zero))
+            w, arrays = prepared(case := Case(3, 19, 256, block, 4, zero))
             x, q = arrays[:2]
             assert x is not None
             assert q is not None
@@ -315,6 +316,21 @@ def test_no_sum_of_the_largest_weights_and_numbers_overflows(name: str, digit: f
     for (case, c), (got,) in zip(calls, run_calls([c for _, c in calls], target), strict=True):
         want, _ = expected(case, [*c.inputs])
         np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=str(c))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernel"),
+    [(1, "matmul_packed_fixed_tile"), (64, "matmul_packed_tile"),
+     (dim(Symbol(0, "rows", 1, 64)), "matmul_packed_fixed_tile")],
+)  # fmt: skip
+def test_avx2_sums_pairs_of_a_word_and_floats_of_many_rows(rows: int, kernel: str) -> None:
+    w, _ = prepared(Case(1, 576, 1536, 32, 4))
+    x, *others = w.inputs
+    types = (TensorType(DType.FLOAT, (rows, 1536)), *others)
+    out = (TensorType(DType.FLOAT, (rows, 576)),)
+    own = replace(w, op=replace(w.op, m=rows), inputs=types, outputs=out)  # type: ignore[type-var]
+    node = Node(own.op, (), ("y",), ("n",))
+    assert choose(node, own, get_target("x86-64-avx2"), ANY).candidate.kernel.name == kernel
 
 
 def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
