@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from atc.backends.kernel import (
     StripedParams,
     Workload,
 )
-from atc.backends.machine import Machine
+from atc.backends.machine import CACHE_LINE, Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.opening import OpensExtents
 from atc.backends.render.stored_weights import stored_weights
@@ -48,7 +49,7 @@ from atc.backends.render.tile_geometry import (
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete, opened
-from atc.ir.graph import Array, DType
+from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
 
 WIDE = (
@@ -157,6 +158,8 @@ class DirectParams(StripedPanelParams):
     """Rows that are computed for all channels before the next ones; 0: all, for each panel."""
     pf: bool
     """Whether the next panel is prefetched."""
+    sampled: bool = False
+    """Whether the pixels that a stride meets are copied before, so that the tiles' are dense."""
 
 
 def opened_rows(params: DirectParams) -> DirectParams:
@@ -214,11 +217,26 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 
 PACKING = 1.0
 """Cycles to pack a filter's number."""
+SAMPLING = 2.0
+"""Cycles to copy a vector of x that a stride meets."""
 
 
 def filter_scratch(w: Workload[ConvBlocked], g: Geometry) -> int:
     """Return the bytes of packed filters that only the run knows."""
     return 0 if w.constant[1] else 4 * g.supers * g.mb * g.block * g.depth
+
+
+def sampled(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
+    """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
+    op, x = w.op, w.input(0)
+    window, rank = op.window, op.window.rank
+    out = w.outputs[0].shape[2:-1]
+    strided = max(window.strides) > 1 and set(window.kernel) == {1} and len(x.shape) > op.plain
+    if not strided or not window.stays_inside(x.shape[2:-1], out):
+        return w
+    shape = (*x.shape[:2], *out, x.shape[-1])
+    dense = replace(op, window=replace(window, strides=(1,) * rank))
+    return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
 
 
 def cheapest(
@@ -307,14 +325,17 @@ class ConvDirect(
         shapes: Sequence[tuple[int, int]] = WIDE if target.vector_registers >= 32 else NARROW
         if by_lane(w, target):
             shapes = BY_LANE
+        forms = {False: w}
+        if w.constant[1] and (dense := sampled(w)) is not w:
+            forms[True] = dense
         found: list[DirectParams] = []
-        for p, nv in shapes:
-            g = geometry(w, p)
+        for (copied, form), (p, nv) in product(forms.items(), shapes):
+            g = geometry(form, p)
             if nv > g.mb:
                 continue
             one, more = (_row_blocks(target.machine, cut, p, nv) for cut in (g, in_rows(g, p)))
             for rb in dict.fromkeys((*one, *more)):
-                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True))
+                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True, sampled=copied))
         return found
 
     def packs(
@@ -324,8 +345,9 @@ class ConvDirect(
         return packed_panels(w, params) if w.constant[1] else {}
 
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
-        """Reserve what filters take that only the run knows, packed."""
-        return filter_scratch(w, geometry(w, params.p))
+        """Reserve what filters take that only the run knows, packed; or an image's dense copy."""
+        g = self.cut(w, params)
+        return 4 * g.supers * g.icb * g.in_plane if params.sampled else filter_scratch(w, g)
 
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Of panels."""
@@ -333,15 +355,15 @@ class ConvDirect(
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
         """Return the geometry of direct tiles; blocks of rows along one axis are made of it."""
-        g = geometry(w, params.p, params)
+        g = geometry(sampled(w) if params.sampled else w, params.p, params)
         return in_rows(g, params.p) if params.rb else g
 
     def with_open_extents(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> tuple[Workload[ConvBlocked], DirectParams]:
         """Open images, channels and rows: loops around tiles, or around their steps."""
-        if not self.opens or not w.constant[1]:  # the function that packs filters has their numbers
-            return w, params
+        if not self.opens or not w.constant[1] or params.sampled:
+            return w, params  # functions that pack or copy have the numbers
         shared = opened_planes(w, self.cut(w, params))
         return shared, params if shared is w else opened_rows(params)
 
@@ -362,7 +384,7 @@ class ConvDirect(
             "epilogue": epilogue, "weights": weights,
             "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
-            "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
+            "strided": geometry(w, p, recut=False) if params.sampled else None, "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
@@ -386,6 +408,7 @@ class ConvDirect(
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
             for s in self.sets(w, target)
+            if not s.sampled
         ]
         return cheapest(self, sets, w, target, 1)[0]
 
@@ -403,8 +426,12 @@ class ConvDirect(
         machine = target.machine
         rate = FAR if _streams(machine, g) else NEAR
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
+        tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
+        if params.sampled:
+            return g.batch * (g.supers * tiles + sampling_cycles(w, machine))
         packing = PACKING * filter_scratch(w, g) / 4
-        return packing + g.batch * g.supers * tiles * _locality(w, machine, g, nv, params.rb)
+        skipped = 0.0 if params.rb else _skipped(machine, g) * len(panels(g.mb, nv))
+        return packing + g.batch * g.supers * (tiles + skipped)
 
 
 def _streams(machine: Machine, g: Geometry) -> bool:
@@ -424,6 +451,27 @@ def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> f
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
+
+
+def _skipped(machine: Machine, g: Geometry) -> float:
+    """Return the cycles in which a panel reads what a stride leaves out of lines beyond L2."""
+    pixels, line = g.icb * g.rows.out * g.cols.out, _read_for_pixel(g)
+    if g.plain or g.taps > 1 or pixels * line <= machine.l2.size:
+        return 0.0
+    return pixels * (line - 4 * g.block) / machine.far_rate
+
+
+def _read_for_pixel(g: Geometry) -> int:
+    """Return the bytes of lines that are read for a pixel of a block, where others aren't read."""
+    return max(4 * g.block, min(CACHE_LINE, 4 * g.block * g.cols.stride))
+
+
+def sampling_cycles(w: Workload[ConvBlocked], machine: Machine) -> float:
+    """Return the cycles to copy the pixels of an image that a stride meets."""
+    g = geometry(w, 1)
+    vectors = g.supers * g.icb * g.rows.out * g.cols.out
+    nbytes = vectors * (_read_for_pixel(g) + 4 * g.block)
+    return vectors * SAMPLING + (nbytes / machine.far_rate if nbytes > machine.l2.size else 0.0)
 
 
 def tile_name(rows: int, vectors: int, columns: Columns) -> str:
