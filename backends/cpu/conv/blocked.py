@@ -217,6 +217,9 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 
 PACKING = 1.0
 """Cycles to pack a filter's number."""
+BEYOND = 0.9
+"""Part of the third cache's rate at which tiles read weights there: some 14 bytes a cycle on a
+Zen 3."""
 SAMPLING = 2.0
 """Cycles to copy a vector of x that a stride meets."""
 
@@ -384,7 +387,8 @@ class ConvDirect(
             "epilogue": epilogue, "weights": weights,
             "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
-            "strided": geometry(w, p, recut=False) if params.sampled else None, "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
+            "strided": geometry(w, p, recut=False) if params.sampled else None,
+            "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
@@ -424,7 +428,7 @@ class ConvDirect(
         g = self.cut(w, params)
         widening, once = stored_weights(w).widening(target), read_at_once(w, target)
         machine = target.machine
-        rate = FAR if _streams(machine, g) else NEAR
+        rate = _rate_of_weights(machine, g, nv)
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
         tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
         if params.sampled:
@@ -432,6 +436,20 @@ class ConvDirect(
         packing = PACKING * filter_scratch(w, g) / 4
         skipped = 0.0 if params.rb else _skipped(machine, g) * len(panels(g.mb, nv))
         return packing + g.batch * g.supers * (tiles + skipped)
+
+
+def _rate_of_weights(machine: Machine, g: Geometry, nv: int) -> float:
+    """Return the part of L2's rate at which tiles read their panel of weights.
+
+    Each tile reads it from the third cache where L2 doesn't hold it and the next one, which is
+    prefetched meanwhile.
+    """
+    if _streams(machine, g):
+        return FAR
+    panel_and_next = 4 * min(2 * nv, g.mb) * g.block * g.depth
+    if not machine.l3.size or panel_and_next <= machine.l2.size:
+        return NEAR
+    return min(NEAR, BEYOND * machine.l3.rate / machine.l2.rate)
 
 
 def _streams(machine: Machine, g: Geometry) -> bool:
