@@ -28,6 +28,7 @@ from atc.fast_run.machine import Found, machine_of, parsed, system_caches
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvBlocked, MatMul, Window, identity_epilogue
 from atc.ir.view import View
+from atc.select.cost import estimate as candidate_cost
 from atc.select.layout_costs import estimate
 from atc.select.select import Limits
 
@@ -180,10 +181,7 @@ def test_weights_from_a_slow_third_cache_are_read_by_tiles_of_many_pixels() -> N
 
 
 def test_panels_that_the_second_cache_does_not_hold_are_read_more_slowly() -> None:
-    """Those of ResNet-50's last stage on a Zen 3, where filters transformed in each run cost less.
-
-    Direct convolution takes 1.2 times as long as that.
-    """
+    """Those of ResNet-50's last stage on a Zen 3: F(2 x 2, 3 x 3) takes 0.8 of the time."""
     params, growth = DirectParams(p=4, nv=3, u=4, rb=0, pf=True), {}
     for name in ("zen3", "zen4"):
         target = get_target("x86-64-avx2", machine=MACHINES[name])
@@ -191,10 +189,11 @@ def test_panels_that_the_second_cache_does_not_hold_are_read_more_slowly() -> No
         growth[name] = whole / half
     assert growth["zen4"] < 4.1 < 4.4 < growth["zen3"]
     w, target = convolution(512, 7, 8), get_target("x86-64-avx2", machine=MACHINES["zen3"])
-    winograd = ConvWinograd()
-    raw = [winograd.cost(w, p, target) for p in winograd.parameters(w, target) if p.raw]
-    direct = [ConvDirect().cost(w, p, target) for p in ConvDirect().parameters(w, target)]
-    assert min(direct) > 1.05 * min(raw)
+    direct, winograd = (
+        min(candidate_cost(Candidate(k, p), w, target) for p in k.parameters(w, target))
+        for k in (ConvDirect(), ConvWinograd())
+    )
+    assert winograd < direct
 
 
 @pytest.mark.parametrize(("name", "copied"), [("zen3", True), ("skylake", True), ("zen4", False)])

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from atc.backends.cpu.conv.cost import FAR, NEAR, image_cycles
+from atc.backends.cpu.conv.cost import image_cycles, rate_of_weights
 from atc.backends.cpu.conv.input_blocks import (
     asked_for,
     input_blocks,
@@ -21,7 +21,7 @@ from atc.backends.cpu.conv.input_blocks import (
     share_of_tile,
 )
 from atc.backends.cpu.conv.opened_planes import opened_planes
-from atc.backends.cpu.matmul.cost import from_slow_l3
+from atc.backends.cpu.conv.sampled import sampled, sampling_cycles, skipped_cycles
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
@@ -32,7 +32,7 @@ from atc.backends.kernel import (
     StripedParams,
     Workload,
 )
-from atc.backends.machine import CACHE_LINE, Machine
+from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.opening import OpensExtents
 from atc.backends.render.stored_weights import stored_weights
@@ -49,7 +49,7 @@ from atc.backends.render.tile_geometry import (
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete, opened
-from atc.ir.graph import Array, DType, TensorType
+from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
 WIDE = (
@@ -217,29 +217,11 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 
 PACKING = 1.0
 """Cycles to pack a filter's number."""
-BEYOND = 0.9
-"""Part of the third cache's rate at which tiles read weights there: some 14 bytes a cycle on a
-Zen 3."""
-SAMPLING = 2.0
-"""Cycles to copy a vector of x that a stride meets."""
 
 
 def filter_scratch(w: Workload[ConvBlocked], g: Geometry) -> int:
     """Return the bytes of packed filters that only the run knows."""
     return 0 if w.constant[1] else 4 * g.supers * g.mb * g.block * g.depth
-
-
-def sampled(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
-    """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
-    op, x = w.op, w.input(0)
-    window, rank = op.window, op.window.rank
-    out = w.outputs[0].shape[2:-1]
-    strided = max(window.strides) > 1 and set(window.kernel) == {1} and len(x.shape) > op.plain
-    if not strided or not window.stays_inside(x.shape[2:-1], out):
-        return w
-    shape = (*x.shape[:2], *out, x.shape[-1])
-    dense = replace(op, window=replace(window, strides=(1,) * rank))
-    return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
 
 
 def cheapest(
@@ -328,17 +310,16 @@ class ConvDirect(
         shapes: Sequence[tuple[int, int]] = WIDE if target.vector_registers >= 32 else NARROW
         if by_lane(w, target):
             shapes = BY_LANE
-        forms = {False: w}
-        if w.constant[1] and (dense := sampled(w)) is not w:
-            forms[True] = dense
+        forms = dict.fromkeys((w, sampled(w) if w.constant[1] else w))
         found: list[DirectParams] = []
-        for (copied, form), (p, nv) in product(forms.items(), shapes):
+        for form, (p, nv) in product(forms, shapes):
             g = geometry(form, p)
             if nv > g.mb:
                 continue
             one, more = (_row_blocks(target.machine, cut, p, nv) for cut in (g, in_rows(g, p)))
             for rb in dict.fromkeys((*one, *more)):
-                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True, sampled=copied))
+                copies = form is not w
+                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True, sampled=copies))
         return found
 
     def packs(
@@ -428,37 +409,14 @@ class ConvDirect(
         g = self.cut(w, params)
         widening, once = stored_weights(w).widening(target), read_at_once(w, target)
         machine = target.machine
-        rate = _rate_of_weights(machine, g, nv)
+        rate = rate_of_weights(machine, g, nv)
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
         tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
         if params.sampled:
             return g.batch * (g.supers * tiles + sampling_cycles(w, machine))
         packing = PACKING * filter_scratch(w, g) / 4
-        skipped = 0.0 if params.rb else _skipped(machine, g) * len(panels(g.mb, nv))
+        skipped = 0.0 if params.rb else skipped_cycles(machine, g) * len(panels(g.mb, nv))
         return packing + g.batch * g.supers * (tiles + skipped)
-
-
-def _rate_of_weights(machine: Machine, g: Geometry, nv: int) -> float:
-    """Return the part of L2's rate at which tiles read their panel of weights.
-
-    Each tile reads it from the third cache where L2 doesn't hold it and the next one, which is
-    prefetched meanwhile.
-    """
-    if _streams(machine, g):
-        return FAR
-    panel_and_next = 4 * min(2 * nv, g.mb) * g.block * g.depth
-    if not machine.l3.size or panel_and_next <= machine.l2.size:
-        return NEAR
-    return min(NEAR, BEYOND * machine.l3.rate / machine.l2.rate)
-
-
-def _streams(machine: Machine, g: Geometry) -> bool:
-    """Return whether weights come from a slow third cache while tiles read others from L2.
-
-    Vectors narrower than units need half as many bytes a cycle, and have time for both.
-    """
-    weights = 4 * g.mb * g.block * g.depth
-    return 4 * g.block == machine.datapath and from_slow_l3(machine, weights)
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
@@ -469,27 +427,6 @@ def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> f
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
-
-
-def _skipped(machine: Machine, g: Geometry) -> float:
-    """Return the cycles in which a panel reads what a stride leaves out of lines beyond L2."""
-    pixels, line = g.icb * g.rows.out * g.cols.out, _read_for_pixel(g)
-    if g.plain or g.taps > 1 or pixels * line <= machine.l2.size:
-        return 0.0
-    return pixels * (line - 4 * g.block) / machine.far_rate
-
-
-def _read_for_pixel(g: Geometry) -> int:
-    """Return the bytes of lines that are read for a pixel of a block, where others aren't read."""
-    return max(4 * g.block, min(CACHE_LINE, 4 * g.block * g.cols.stride))
-
-
-def sampling_cycles(w: Workload[ConvBlocked], machine: Machine) -> float:
-    """Return the cycles to copy the pixels of an image that a stride meets."""
-    g = geometry(w, 1)
-    vectors = g.supers * g.icb * g.rows.out * g.cols.out
-    nbytes = vectors * (_read_for_pixel(g) + 4 * g.block)
-    return vectors * SAMPLING + (nbytes / machine.far_rate if nbytes > machine.l2.size else 0.0)
 
 
 def tile_name(rows: int, vectors: int, columns: Columns) -> str:
