@@ -28,6 +28,7 @@ from atc.fast_run.machine import Found, machine_of, parsed, system_caches
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvBlocked, MatMul, Window, identity_epilogue
 from atc.ir.view import View
+from atc.select.cost import estimate as candidate_cost
 from atc.select.layout_costs import estimate
 from atc.select.select import Limits
 
@@ -149,9 +150,9 @@ def test_panels_are_asked_for_where_waiting_for_them_takes_long(
     assert ("v_prefetch_l2(next" in text) == asked
 
 
-def convolution(channels: int, size: int) -> Workload:
-    """A 3 x 3 convolution in blocks of 16 channels."""
-    image = TensorType(F, (1, channels // 16, size, size, 16))
+def convolution(channels: int, size: int, block: int = 16) -> Workload:
+    """A 3 x 3 convolution in blocks of so many channels."""
+    image = TensorType(F, (1, channels // block, size, size, block))
     op = ConvBlocked(Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, identity_epilogue(F))
     weights = TensorType(F, (channels, channels, 3, 3))
     return Workload(op, (image, weights), (image,), (False, True))
@@ -177,6 +178,36 @@ def test_weights_from_a_slow_third_cache_are_read_by_tiles_of_many_pixels() -> N
         target = get_target("x86-64-avx512", machine=MACHINES[name])
         ratios.append(ConvDirect().cost(w, wide, target) / ConvDirect().cost(w, high, target))
     assert ratios[0] > 1.05 > ratios[1]
+
+
+def test_panels_that_the_second_cache_does_not_hold_are_read_more_slowly() -> None:
+    """Those of ResNet-50's last stage on a Zen 3: F(2 x 2, 3 x 3) takes 0.8 of the time."""
+    params, growth = DirectParams(p=4, nv=3, u=4, rb=0, pf=True), {}
+    for name in ("zen3", "zen4"):
+        target = get_target("x86-64-avx2", machine=MACHINES[name])
+        half, whole = (ConvDirect().cost(convolution(n, 7, 8), params, target) for n in (256, 512))
+        growth[name] = whole / half
+    assert growth["zen4"] < 4.1 < 4.4 < growth["zen3"]
+    w, target = convolution(512, 7, 8), get_target("x86-64-avx2", machine=MACHINES["zen3"])
+    direct, winograd = (
+        min(candidate_cost(Candidate(k, p), w, target) for p in k.parameters(w, target))
+        for k in (ConvDirect(), ConvWinograd())
+    )
+    assert winograd < direct
+
+
+@pytest.mark.parametrize(("name", "copied"), [("zen3", True), ("skylake", True), ("zen4", False)])
+def test_what_a_stride_meets_is_copied_where_lines_hold_more_than_that(
+    name: str, copied: bool
+) -> None:
+    """Of ResNet-50 between its third and fourth stage: 0.8 of the time on a Zen 3."""
+    vectors = "avx512" if name == "zen4" else "avx2"
+    target = get_target(f"x86-64-{vectors}", machine=MACHINES[name])
+    block = target.vector_bytes // 4
+    x, y = (TensorType(F, (1, c // block, n, n, block)) for c, n in ((512, 28), (1024, 14)))
+    op = ConvBlocked(Window((1, 1), (2, 2), (1, 1), (0, 0)), 1, identity_epilogue(F))
+    w = Workload(op, (x, TensorType(F, (1024, 512, 1, 1))), (y,), (False, True))
+    assert ConvDirect().parameters(w, target)[0].sampled == copied
 
 
 def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None:

@@ -56,6 +56,17 @@ EPILOGUES: dict[str, Expr] = {
 }
 """`OTHER` is a residual, or in `gated` one number per pixel for all channels."""
 
+SAMPLED = {
+    "pointwise, strided batch": Case(
+        40, 70, (8, 8), (1, 1), 2, 0, batch=3, epilogue="residual"
+    ),
+    "pointwise, strided by three": Case(20, 33, (13, 15), (1, 1), 3, 0, epilogue="swish"),
+    "pointwise, strided groups": Case(64, 32, (7, 9), (1, 1), 2, 0, group=2),
+    "pointwise, strided along one axis": Case(
+        33, 40, (61,), (1,), 2, 0, batch=2, epilogue="residual"
+    ),
+}
+"""Windows of one pixel, of which those that a stride meets may be copied."""
 DIRECT = {
     "tile widths": Case(16, 32, (5, 28)),
     "below": Case(3, 5, (4, 5)),
@@ -89,6 +100,7 @@ DIRECT = {
     "first layer, 7x7": Case(3, 20, (20, 33), (7, 7), stride=2, pad=3, plain=True),
     "first layer, grey": Case(1, 16, (12, 11), (4, 10), pad=4, plain=True, epilogue="swish"),
     "libm": Case(16, 16, (5, 6), epilogue="libm"),
+    **SAMPLED,
 }
 NARROW = {
     "width 2": Case(32, 32, (6, 9), group=16, epilogue="residual"),

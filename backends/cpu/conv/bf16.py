@@ -7,12 +7,12 @@ are those of the float kernel, with a pair of channels for each number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import Elements, Words, in_words, tile_sets
+from atc.backends.cpu.conv.sampled import sampled
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.bfloat16 import rounded_bits
@@ -20,7 +20,7 @@ from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.ir.graph import Array, DType, TensorType
+from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
 PAIR = 2
@@ -37,19 +37,9 @@ def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     return packed.view(np.float32)
 
 
-def sampled(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
-    """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
-    op, x = w.op, w.input(0)
-    window, rank = op.window, op.window.rank
-    out = w.outputs[0].shape[2:-1]
-    strided = max(window.strides) > 1 and set(window.kernel) == {1}
-    if not strided or is_rounded(w) or _odd_rest(w):
-        return w
-    if not window.stays_inside(x.shape[2:-1], out):
-        return w
-    shape = (*x.shape[:2], *out, x.shape[-1])
-    dense = replace(op, window=replace(window, strides=(1,) * rank))
-    return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
+def sampled_pairs(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
+    """Return what is convolved: of what a stride meets alone, where that is rounded."""
+    return w if is_rounded(w) or _odd_rest(w) else sampled(w)
 
 
 def is_rounded(w: Workload[ConvBlocked]) -> bool:
@@ -103,40 +93,40 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
-        return cheapest(self, tile_sets(sampled(w), target), w, target, 5)
+        return cheapest(self, tile_sets(sampled_pairs(w), target), w, target, 5)
 
     def packs(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
         op = w.op
-        words = in_words(sampled(w), params, PAIR)
+        words = in_words(sampled_pairs(w), params, PAIR)
         return {1: lambda weights: pack_bf16x2(weights, words, op.group)}
 
     def scratch(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> int:
         """One image in bfloat16, where x isn't."""
         if is_rounded(w):
             return 0
-        g = geometry(sampled(w), 1)
+        g = geometry(sampled_pairs(w), 1)
         return g.supers * g.icb * g.in_plane * 2
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and how many vectors of an image are rounded."""
-        words = in_words(sampled(w), params, PAIR)
+        words = in_words(sampled_pairs(w), params, PAIR)
         g, rest, axes = words.g, _odd_rest(w), geometry(w, 1)
         return {
             **pair_values(w, words, target, READS),
             "source": "x0" if is_rounded(w) else "pairs", "converted": not is_rounded(w),
             "image": g.supers * g.icb * g.in_plane, "rest": rest,
-            "axes": axes if sampled(w) != w else None,
+            "axes": axes if sampled_pairs(w) != w else None,
             "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
-        words = in_words(sampled(w), params, PAIR)
+        words = in_words(sampled_pairs(w), params, PAIR)
         g = words.g
         vectors = g.batch * g.supers * g.icb * g.in_plane / g.block
         return words.cycles(target.machine) + (0 if is_rounded(w) else vectors * ROUNDING)

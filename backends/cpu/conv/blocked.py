@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
-from atc.backends.cpu.conv.cost import FAR, NEAR, image_cycles
+from atc.backends.cpu.conv.cost import image_cycles, rate_of_weights
 from atc.backends.cpu.conv.input_blocks import (
     asked_for,
     input_blocks,
@@ -20,7 +21,7 @@ from atc.backends.cpu.conv.input_blocks import (
     share_of_tile,
 )
 from atc.backends.cpu.conv.opened_planes import opened_planes
-from atc.backends.cpu.matmul.cost import from_slow_l3
+from atc.backends.cpu.conv.sampled import sampled, sampling_cycles, skipped_cycles
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
@@ -157,6 +158,8 @@ class DirectParams(StripedPanelParams):
     """Rows that are computed for all channels before the next ones; 0: all, for each panel."""
     pf: bool
     """Whether the next panel is prefetched."""
+    sampled: bool = False
+    """Whether the pixels that a stride meets are copied before, so that the tiles' are dense."""
 
 
 def opened_rows(params: DirectParams) -> DirectParams:
@@ -307,14 +310,16 @@ class ConvDirect(
         shapes: Sequence[tuple[int, int]] = WIDE if target.vector_registers >= 32 else NARROW
         if by_lane(w, target):
             shapes = BY_LANE
+        forms = dict.fromkeys((w, sampled(w) if w.constant[1] else w))
         found: list[DirectParams] = []
-        for p, nv in shapes:
-            g = geometry(w, p)
+        for form, (p, nv) in product(forms, shapes):
+            g = geometry(form, p)
             if nv > g.mb:
                 continue
             one, more = (_row_blocks(target.machine, cut, p, nv) for cut in (g, in_rows(g, p)))
             for rb in dict.fromkeys((*one, *more)):
-                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True))
+                copies = form is not w
+                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True, sampled=copies))
         return found
 
     def packs(
@@ -324,8 +329,9 @@ class ConvDirect(
         return packed_panels(w, params) if w.constant[1] else {}
 
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
-        """Reserve what filters take that only the run knows, packed."""
-        return filter_scratch(w, geometry(w, params.p))
+        """Reserve what filters take that only the run knows, packed; or an image's dense copy."""
+        g = self.cut(w, params)
+        return 4 * g.supers * g.icb * g.in_plane if params.sampled else filter_scratch(w, g)
 
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Of panels."""
@@ -333,15 +339,15 @@ class ConvDirect(
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
         """Return the geometry of direct tiles; blocks of rows along one axis are made of it."""
-        g = geometry(w, params.p, params)
+        g = geometry(sampled(w) if params.sampled else w, params.p, params)
         return in_rows(g, params.p) if params.rb else g
 
     def with_open_extents(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> tuple[Workload[ConvBlocked], DirectParams]:
         """Open images, channels and rows: loops around tiles, or around their steps."""
-        if not self.opens or not w.constant[1]:  # the function that packs filters has their numbers
-            return w, params
+        if not self.opens or not w.constant[1] or params.sampled:
+            return w, params  # functions that pack or copy have the numbers
         shared = opened_planes(w, self.cut(w, params))
         return shared, params if shared is w else opened_rows(params)
 
@@ -362,6 +368,7 @@ class ConvDirect(
             "epilogue": epilogue, "weights": weights,
             "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
+            "strided": geometry(w, p, recut=False) if params.sampled else None,
             "by_lane": by_lane(w, target), **asked_for(target.machine, g, p, by_lane(w, target)),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
@@ -386,6 +393,7 @@ class ConvDirect(
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
             for s in self.sets(w, target)
+            if not s.sampled
         ]
         return cheapest(self, sets, w, target, 1)[0]
 
@@ -401,19 +409,14 @@ class ConvDirect(
         g = self.cut(w, params)
         widening, once = stored_weights(w).widening(target), read_at_once(w, target)
         machine = target.machine
-        rate = FAR if _streams(machine, g) else NEAR
+        rate = rate_of_weights(machine, g, nv)
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
+        tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
+        if params.sampled:
+            return g.batch * (g.supers * tiles + sampling_cycles(w, machine))
         packing = PACKING * filter_scratch(w, g) / 4
-        return packing + g.batch * g.supers * tiles * _locality(w, machine, g, nv, params.rb)
-
-
-def _streams(machine: Machine, g: Geometry) -> bool:
-    """Return whether weights come from a slow third cache while tiles read others from L2.
-
-    Vectors narrower than units need half as many bytes a cycle, and have time for both.
-    """
-    weights = 4 * g.mb * g.block * g.depth
-    return 4 * g.block == machine.datapath and from_slow_l3(machine, weights)
+        skipped = 0.0 if params.rb else skipped_cycles(machine, g) * len(panels(g.mb, nv))
+        return packing + g.batch * g.supers * (tiles + skipped)
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:

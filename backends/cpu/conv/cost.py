@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from atc.backends.cpu.matmul.cost import from_slow_l3
 from atc.backends.machine import CALL, Machine
 from atc.backends.render.tile_geometry import Geometry, cut_columns, panels, tile_row_counts
 
@@ -15,6 +16,9 @@ CROWDED = 0.94
 """Part of a step's arithmetic up to which its loads don't hinder those that convert, too."""
 NEAR, FAR = 7 / 8, 1 / 2
 """Parts of the L2 cache's rate that weights get, and while the next ones stream into it."""
+BEYOND = 0.9
+"""Part of the L3 cache's rate at which tiles read weights there: some 14 bytes a cycle on a Zen 3.
+"""
 
 
 def tile_cycles(
@@ -63,3 +67,26 @@ def image_cycles(
         for n in dict.fromkeys(widths)
     }
     return sum(chain.from_iterable(tiles[n] for n in widths))
+
+
+def rate_of_weights(machine: Machine, g: Geometry, nv: int) -> float:
+    """Return the part of L2's rate at which tiles read their panel of weights.
+
+    Each tile reads it from the third cache where L2 doesn't hold it and the next one, which is
+    prefetched meanwhile.
+    """
+    if _streams(machine, g):
+        return FAR
+    panel_and_next = 4 * min(2 * nv, g.mb) * g.block * g.depth
+    if not machine.l3.size or panel_and_next <= machine.l2.size:
+        return NEAR
+    return min(NEAR, BEYOND * machine.l3.rate / machine.l2.rate)
+
+
+def _streams(machine: Machine, g: Geometry) -> bool:
+    """Return whether weights come from a slow third cache while tiles read others from L2.
+
+    Vectors narrower than units need half as many bytes a cycle, and have time for both.
+    """
+    weights = 4 * g.mb * g.block * g.depth
+    return 4 * g.block == machine.datapath and from_slow_l3(machine, weights)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from blocked_convs import (
     FEW,
     LARGE,
     NARROW,
+    SAMPLED,
     WINOGRAD,
     Case,
     build,
@@ -150,6 +152,65 @@ def test_every_parameter_set_with_filters_of_the_run(name: str, target: str) -> 
         pytest.skip(f"this CPU can't run {target}")
     turn = [*ALONE].index(name)
     check(ConvDirect(), {turn: ALONE[name]}, target, 2e-6, 3, computed=True)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_copies_of_what_a_stride_meets_give_the_same_bits(target: str) -> None:
+    """All tiles, in all rows at once and in blocks of them, beside tiles of x itself."""
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    record, kernel = get_target(target), ConvDirect()
+    block = record.vector_bytes // 4
+    jobs, wanted = [], []
+    for turn, (name, case) in enumerate(SAMPLED.items()):
+        graph, feeds, expected = build(case, block)
+        w = workload_of(graph, graph.nodes[0], graph.constants)
+        copied = [p for p in kernel.sets(w, record) if p.sampled]
+        assert {(p.p, p.nv) for p in copied} == {(p.p, p.nv) for p in kernel.sets(w, record)}
+        for params in copied[turn % 2 :: 2]:
+            for own in (params, replace(params, rb=2), replace(params, sampled=False)):
+                jobs.append((graph, Candidate(kernel, own)))
+            wanted.append((name, feeds, expected))
+    runners = iter(compile_candidates(jobs, record))
+    for name, feeds, expected in wanted:
+        results = []
+        for runner in islice(runners, 3):
+            assert isinstance(runner, Runner), runner
+            results.append(from_blocks(*runner(feeds), SAMPLED[name].filters))
+        assert np.abs(results[0] - expected).max() <= 2e-6 * np.abs(expected).max(), name
+        np.testing.assert_array_equal(results[1], results[0], name)
+        np.testing.assert_array_equal(results[2], results[0], name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        DIRECT["pointwise"],
+        DIRECT["pointwise, padded at the end"],
+        replace(DIRECT["pointwise, strided"], pad=1),
+        DIRECT["strided"],
+        Case(3, 24, (16, 15), (1, 1), 2, 0, plain=True),
+    ],
+    ids=["dense", "padded at the end", "padded", "windows", "plain"],
+)
+def test_others_are_read_where_they_lie(case: Case) -> None:
+    target = get_target("x86-64-avx2")
+    graph, _, _ = build(case, 8)
+    w = workload_of(graph, graph.nodes[0], graph.constants)
+    assert not any(p.sampled for p in ConvDirect().sets(w, target))
+
+
+def test_filters_of_the_run_and_stripes_leave_no_scratch_for_copies() -> None:
+    target, case = get_target("x86-64-avx2"), DIRECT["pointwise, strided"]
+    for computed in (True, False):
+        graph, _, _ = build(case, 8, computed=computed)
+        w = workload_of(graph, graph.nodes[0], graph.constants)
+        sets = ConvDirect().sets(w, target)
+        assert any(p.sampled for p in sets) != computed
+        for params in sets:
+            striped = ConvDirect().striped_params(w, params, target, 0, 0)
+            assert (striped is None) == computed
+            assert striped is None or not striped.sampled
 
 
 @pytest.mark.parametrize("name", ["one dimension, in rows", "one dimension, in strided rows"])
