@@ -35,6 +35,8 @@ LARGEST = {DType.INT8: 128, DType.INT16: 255}
 """The largest magnitude of weights of a type."""
 UNROLLED = 320
 """Taps times outputs that a tile may have."""
+CONVERTED = 1
+"""Cycles in which bytes become a vector of floats: three instructions, of four at a time."""
 LINES = 4000
 """Taps times outputs that all the tile functions of a kernel may have."""
 
@@ -136,7 +138,9 @@ def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Col
 def shapes(g: Geometry, target: Target) -> list[WindowParams]:
     """Return the tiles worth trying, by rows and columns."""
     wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
-    narrow = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
+    narrow: tuple[tuple[int, int], ...] = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
+    if target.simd in ("sse2", "avx2"):  # these multiply by weights in memory
+        narrow = (*narrow, (2, 4), (3, 4))
     found = wide if target.vector_registers >= 32 else narrow
     return [
         WindowParams(r=r, c=c)
@@ -152,16 +156,21 @@ def is_short(g: Geometry, rows: int, cols: int) -> bool:
     return rows * cols * g.taps <= UNROLLED and lines <= LINES
 
 
-def window_cycles(g: Geometry, params: WindowParams, target: Target) -> float:
-    """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills."""
+def window_cycles(
+    g: Geometry, params: WindowParams, target: Target, converted: float = 0
+) -> float:
+    """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills.
+
+    An input takes `converted` cycles of arithmetic to become a vector of floats.
+    """
     return _window_cycles(
-        target.machine, g, params.r, params.c, target.vector_registers
+        target.machine, g, params.r, params.c, target.vector_registers, converted
     )
 
 
 @cache  # costs are asked for several times
 def _window_cycles(
-    machine: Machine, g: Geometry, rows: int, cols: int, registers: int
+    machine: Machine, g: Geometry, rows: int, cols: int, registers: int, converted: float
 ) -> float:
     _, _, tiles = tiles_of(g, rows, cols)
     size, total = g.block * 4, 0.0
@@ -171,8 +180,12 @@ def _window_cycles(
         outputs = tile.down.width * tile.across.width
         spilled = max(0, outputs + min(g.taps, 9) + 2 - registers) * g.taps / 2
         loads = (len(taps) + (uses if g.taps > 9 else g.taps)) / machine.load_rate(size)
-        time = CALL + max(uses / machine.fma_rate(size), loads) + 1.5 * outputs + spilled
-        total += time * tile.down.count * tile.across.count
+        products = uses / machine.fma_rate(size)
+        if converted:  # loads of what spilled are hidden behind the arithmetic
+            time = max(products + converted * len(taps), loads + spilled)
+        else:
+            time = max(products, loads) + spilled
+        total += (CALL + time + 1.5 * outputs) * tile.down.count * tile.across.count
     return g.batch * g.supers * total
 
 
@@ -260,6 +273,10 @@ class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
             **element_values(w, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
             **step_values(w, op.zero, "v_fmadd_acc({0}, s, w{1})", g),
         }  # fmt: skip
+
+    def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
+        """Estimated cycles; bytes are converted as they are read."""
+        return window_cycles(channelwise(w), params, target, CONVERTED if is_bytes(w) else 0)
 
 
 def is_bytes(w: Workload[Windowed]) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
-from atc.backends.cpu.conv.depthwise import DepthwiseTiles
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles, WindowParams, channelwise, tiles_of
 from atc.backends.cpu.conv.depthwise_int8 import DepthwiseBytes
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.first_layer_pairs import ConvFirstBytesPairs
@@ -61,6 +61,12 @@ def in_planes(w: Workload, case: Case) -> Workload:
     window = replace(w.op.window, pads=(case.pad, case.pad))
     read = TensorType(DType.from_numpy(x.dtype), x.shape)
     return replace(w, op=replace(w.op, window=window), inputs=(read, *w.inputs[1:]))
+
+
+def inputs_read(w: Workload, params: WindowParams) -> int:
+    """Return how many vectors of inputs the tiles of a depthwise convolution read."""
+    _, _, tiles = tiles_of(channelwise(w), params.r, params.c)
+    return sum(len(t.taps()) * t.down.count * t.across.count for t in tiles)
 
 
 VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
@@ -134,6 +140,27 @@ def test_first_layers_read_padding_as_the_bytes_that_are_multiplied() -> None:
     node = next(n for n in graph.nodes if isinstance(n.op, ConvBlocked))
     w = in_planes(workload_of(graph, node, graph.constants), case)
     assert ConvFirstBytes().reading(w, target).signed  # unsigned ones take five instructions
+
+
+WINDOWS = {
+    "padded": Case(16, 16, 3, 1, 1, group=16, size=19, zero=5),
+    "strided": Case(16, 16, 3, 2, 1, group=16, size=29, x=np.int8, y=np.int8, zero=-3),
+    "five by five": Case(16, 16, 5, 1, 2, group=16, size=17, zero=9),
+}
+"""Depthwise convolutions of several tiles along both axes."""
+
+
+def test_tiles_of_depthwise_bytes_read_few_inputs_and_give_the_exact_sums() -> None:
+    """A byte takes as long to become a float as its products: larger tiles convert fewer."""
+    target, kernel = vector_target("x86-64-avx2"), DepthwiseTiles()
+    assert check(WINDOWS, target.name, 4, (kernel,)) == len(WINDOWS)
+    for case in (WINDOWS["padded"], WINDOWS["strided"]):
+        graph = run_passes(compile_graph(model(case)), width=lanes(target))
+        node = next(n for n in graph.nodes if isinstance(n.op, ConvBlocked))
+        w = workload_of(graph, node, graph.constants)
+        best, *others = kernel.parameters(w, target)
+        read = {p: inputs_read(w, p) for p in (best, *others)}
+        assert read[best] == min(read.values()) < max(read.values())
 
 
 EXTREME = {
