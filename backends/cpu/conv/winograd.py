@@ -360,7 +360,7 @@ READ, READ_SLOWLY = 60.0, 380.0
 cache that is slow, what their products wait longer included: measured on a Sapphire Rapids; as many
 on a Zen 3, whose L2 loses what was asked for to the transformed tiles that pass by."""
 SMALL_L2 = 1 << 20
-"""Bytes of an L2 cache below which that is so."""
+"""Bytes of an L2 cache before a third one below which that is so."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
 """Cycles to compute a component and write it, where L2 holds U, which is one panel (of vectors as
 wide as units), and where U is all or far larger than L2."""
@@ -414,7 +414,8 @@ def winograd_cycles(target: Target, w: Workload[ConvBlocked], params: WinogradPa
         far = min(max(larger - 1.0, 0.0) / (HARDLY_HELD - 1.0), 1.0)
         near = narrow * NEAR_COMPONENT
         taps = 4 * 9 * g.ic * g.mb * g.block
-        crowded = machine.l2.size < SMALL_L2 and taps >= streamed(machine)
+        small = machine.l3.size > 0 and machine.l2.size < SMALL_L2
+        crowded = small and taps >= streamed(machine)
         read = READ_SLOWLY if crowded or from_slow_l3(machine, taps) else READ
         each = read + n * (near + far * (FAR_COMPONENT - near))
         total += g.ic * g.mb * each
