@@ -26,7 +26,7 @@ class RowBlocks:
     tiles: list[Tile]
 
 
-def row_blocks(m: int, mb: int | None, mr: int) -> list[RowBlocks]:
+def cut_rows(m: int, mb: int | None, mr: int) -> list[RowBlocks]:
     """Cut m rows into blocks of mb, and one of what is left, and these into tiles of mr rows."""
     if mb is None:
         return [RowBlocks(0, 1, m, row_tiles(m, mr))]

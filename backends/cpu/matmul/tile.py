@@ -34,7 +34,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.row_blocks import all_tiles, row_blocks, rows_at_a_time
+from atc.backends.cpu.matmul.row_blocks import all_tiles, cut_rows, rows_at_a_time
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
 from atc.backends.kernel import Kernel, Pack, Workload
@@ -190,7 +190,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         outer = [v for v, _ in batch]
         depth = self._depth(w, params)
         width = params.nv * lanes(target)
-        blocks = row_blocks(op.m, params.mb, params.mr)
+        blocks = cut_rows(op.m, params.mb, params.mr)
         tiles = {t.rows: t for t in all_tiles(blocks)}.values()
         panels = column_panels(op.n, params.nv, lanes(target))
         bk, bn = op.b_view.strides[-2:]
@@ -245,7 +245,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         near = op.m * depth * 4 <= machine.l1_kept
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
-        tiles = all_tiles(row_blocks(op.m, params.mb, mr))
+        tiles = all_tiles(cut_rows(op.m, params.mb, mr))
         weights = stored_weights(w)
         size, widening = weights.dtype.itemsize, weights.widening(target)
         cycles = sum(
