@@ -141,6 +141,8 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
         "build_config": unoptimised(), "num_threads": threads,
         "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no stripes
     }  # fmt: skip
+    if (block := get_target("host").vector_bytes // 4) > 1:  # plain products know none, either
+        common["layout_transform"] = f"nchw{block}c"
     with pytest.MonkeyPatch.context() as patch:
         atc.compile(root / "model.onnx", folders[0], **common)
         eager(patch, [height])
