@@ -56,8 +56,11 @@ def _tables() -> dict[str, Case]:
 
 
 def quantized(weight: str, *rest: Any, outputs: tuple[Any, ...] = (F32,), **given: Any) -> Case:
-    """Return QAttention of two heads of 4."""
-    x, w = integers("uint8", 2, 3, 8), integers(weight, 8, 24)
+    """Return QAttention of two heads of 4.
+
+    Weights are of 7 bits: onnxruntime's sums of pairs saturate on CPUs without VNNI.
+    """
+    x, w = integers("uint8", 2, 3, 8), integers(weight, 8, 24) // 2
     one, zero = F32(0.02), np.dtype(weight).type(3)
     inputs = [x, w, noise(24), one, F32(0.01), *rest[:1], U8(120), zero, *rest[1:]]
     return case("QAttention", *inputs, fixed=(1, 3, 4, 6, 7), outputs=outputs, num_heads=2, **given)
