@@ -33,6 +33,7 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
+from atc.backends.cpu.matmul.row_blocks import RowBlocks, in_tiles
 from atc.backends.cpu.matmul.text import EpilogueFunctions, tile_ends, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
@@ -159,16 +160,6 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
 
 
 @dataclass(frozen=True)
-class _Block:
-    """`count` blocks of `rows` rows of A from row `first`, and their tiles."""
-
-    first: int
-    count: int
-    rows: int
-    tiles: tuple[Tile, ...]
-
-
-@dataclass(frozen=True)
 class _Shape:
     """Sizes, in pairs: the depth, a panel's width, and from row to row of A in scratch."""
 
@@ -177,7 +168,7 @@ class _Shape:
     stride: int
     block: int
     """Rows of the largest block of A."""
-    blocks: tuple[_Block, ...]
+    blocks: tuple[RowBlocks, ...]
     panel_room: int
 
 
@@ -187,10 +178,7 @@ def _shape(w: Workload[MatMul], params: PhasedParams, target: Target) -> _Shape:
     whole = -(-pairs // lanes(target)) * lanes(target)
     stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
     most = target.machine.l2.size * 3 // 8  # of rows that meet all of B before the next ones
-    blocks = tuple(
-        _Block(first, count, rows, tuple(row_tiles(rows, mr)))
-        for first, count, rows in row_blocks(op.m, stride * 4, most, mr)
-    )
+    blocks = in_tiles(row_blocks(op.m, stride * 4, most, mr), mr)
     room = 0 if read_mode(w) == "packed" else whole * width
     return _Shape(pairs, width, stride, blocks[0].rows, blocks, room)
 

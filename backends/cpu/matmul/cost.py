@@ -139,9 +139,13 @@ def row_blocks(m: int, row: int, room: int, unit: int) -> list[tuple[int, int, i
 
     Their rows are a multiple of `unit`. Returns (first row, blocks, rows) of both kinds.
     """
-    rows = min(m, -(-m // -(-m * row // room) // unit) * unit)
+    return blocks_of(m, min(m, -(-m // -(-m * row // room) // unit) * unit))
+
+
+def blocks_of(m: int, rows: int) -> list[tuple[int, int, int]]:
+    """Cut m rows into blocks of `rows`, and one of what is left: (first row, blocks, rows)."""
     cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
-    return [block for block in cut if block[2]]
+    return [block for block in cut if block[1] and block[2]]
 
 
 def largest_divisor(n: int, most: float) -> int:

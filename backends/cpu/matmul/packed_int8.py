@@ -45,7 +45,7 @@ SPLITTING = 1.0
 """Cycles to make a number of x one of three bytes."""
 JOINED = 5.0
 """Cycles to join three sums of a block, and to scale and add them."""
-WORDS = 4
+FEW = 4
 """Rows up to which sums of pairs take less time than floats: on a Zen 3 one takes 0.7 of it, 64
 take 1.2. Where the run counts the rows, prompts wait so that a language model's words don't."""
 LONGEST = 256
@@ -242,7 +242,7 @@ class MatMulFixedPointTile(MatMulRoundingTile):
 
     def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[SharedParams]:
         """Tiles that fill the registers; where sums are of pairs, for few rows or any."""
-        many = not is_dynamic(w.op.m) and w.op.m > WORDS
+        many = not is_dynamic(w.op.m) and w.op.m > FEW
         return () if many and summed_in_pairs(w.op, target) else super().parameters(w, target)
 
     def ahead(self, target: Target) -> Ahead:

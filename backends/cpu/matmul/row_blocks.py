@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from atc.backends.cpu.matmul.cost import Tile, row_tiles
+from atc.backends.cpu.matmul.cost import Tile, blocks_of, row_tiles
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
 from atc.backends.render.stored_weights import stored_weights
@@ -23,16 +23,17 @@ class RowBlocks:
     first: int
     count: int
     rows: int
-    tiles: list[Tile]
+    tiles: tuple[Tile, ...]
 
 
-def cut_rows(m: int, mb: int | None, mr: int) -> list[RowBlocks]:
+def in_tiles(blocks: Iterable[tuple[int, int, int]], mr: int) -> tuple[RowBlocks, ...]:
+    """Cut blocks, (first row, blocks, rows), into tiles of at most mr rows."""
+    return tuple(RowBlocks(*block, tuple(row_tiles(block[2], mr))) for block in blocks)
+
+
+def cut_rows(m: int, mb: int | None, mr: int) -> tuple[RowBlocks, ...]:
     """Cut m rows into blocks of mb, and one of what is left, and these into tiles of mr rows."""
-    if mb is None:
-        return [RowBlocks(0, 1, m, row_tiles(m, mr))]
-    cut = (RowBlocks(0, m // mb, mb, row_tiles(mb, mr)),
-           RowBlocks(m // mb * mb, 1, m % mb, row_tiles(m % mb, mr) if m % mb else []))  # fmt: skip
-    return [block for block in cut if block.count and block.rows]
+    return in_tiles([(0, 1, m)] if mb is None else blocks_of(m, mb), mr)
 
 
 def all_tiles(blocks: Sequence[RowBlocks]) -> list[Tile]:

@@ -200,7 +200,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside, apart=by_lane)
         weights = stored_weights(w)
         packed = mode == "packed"
-        prefetch = _prefetch(w, target, blocks[0].tiles, width, depth, weights) if packed else None
+        count = tile_count(blocks[0].tiles)
+        prefetch = _prefetch(w, target, count, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
         in_lanes = by_lane and not params.interleave
         if shared and prefetch is not None and in_lanes:
@@ -301,11 +302,10 @@ class _Prefetch:
 
 
 def _prefetch(
-    w: Workload[MatMul], target: Target, tiles: list[Tile], width: int, depth: int, weights: Weights
+    w: Workload[MatMul], target: Target, tiles: int, width: int, depth: int, weights: Weights
 ) -> _Prefetch | None:
     line, size = weights.line, weights.dtype.itemsize
-    count = max_value(tile_count(tiles))
-    if not _asks_ahead(w, target, count):
+    if not _asks_ahead(w, target, count := max_value(tiles)):
         return None
     if count == 1:
         ahead = max(1, STREAM_AHEAD // (size * width)) * width
