@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from atc.backends.kernel import (
     Candidate,
@@ -92,6 +93,9 @@ FAILURES = {
               "format that isn't read"),
 }  # fmt: skip
 """Statuses of networks that kernels return (`enum k_failure` in `kernel.h`), and what they mean."""
+
+Render: TypeAlias = Callable[[Candidate, Workload, Target], KernelSource]
+"""What renders the C function of a candidate for a workload, as `render_kernel` does."""
 
 _PLACEHOLDER = "ATC_SYMBOL"
 _DIM = re.compile(r"dim(\d+)")

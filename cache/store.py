@@ -114,6 +114,14 @@ class Cache:
             missing = (d for key in keys if not _is_here(place, d := key.digest()))
             remote.prefetch(object_name(place.folder.path.name, d) for d in missing)
 
+    def lacks(self, key: Key) -> bool:
+        """Return whether `get` can only miss; looks at no content and counts nothing."""
+        with self._mutex:
+            place = self._place
+            if place is None or self.mode == "force":
+                return True
+            return self._remote is None and not _is_here(place, key.digest())
+
     def get(
         self, key: Key, name: str, *, bypass: bool = False, shortcut: bool = False
     ) -> bytes | None:

@@ -96,6 +96,10 @@ COMMANDS = ("atc.cli", "atc.tools.commands", "atc.tools.verify", "atc.load_and_r
 DEFERRED = {
     # A row that the cache has whole takes no compiler.
     "atc.batch.run": {"atc.api", "atc.pipeline.held"},
+    # Most models are ONNX's, and most targets CPUs.
+    "atc.backends.catalogue": {"atc.backends.cuda.catalogue"},
+    "atc.importers.megengine": {"atc.importers.megengine.translate"},
+    "atc.importers.mxnet": {"atc.importers.mxnet.load"},
     # PyTorch is large, and may be missing.
     "atc.entry": {"atc.pytorch"},
     # These derive from classes of onnx's evaluator, which takes 0.1 s to import.

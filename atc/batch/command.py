@@ -19,7 +19,7 @@ from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, folder_name, read_matrix
 from atc.batch.run import Event, run_matrix
 from atc.build.caches import operator_cache
-from atc.build.library import BuildContext
+from atc.build.objects import BuildContext
 from atc.build.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
 from atc.compile import compile_model
 from atc.errors import OptionError, not_written

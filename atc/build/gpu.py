@@ -10,7 +10,7 @@ from atc.backends.kernel_source import KernelSource
 from atc.backends.target import Target
 from atc.backends.toolchain.compiler import LOADS, Compiler
 from atc.backends.toolchain.nvcc import nvcc_flags
-from atc.build.library import BuildContext, Unit, compile_units
+from atc.build.objects import BuildContext, Unit, compile_units
 from atc.codegen.cubins import pack_cubins
 from atc.codegen.sources import gpu_files
 

@@ -18,13 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from atc.backends.toolchain.compiler import LOADS, STRIP, THREADS, shared_library
-from atc.build.library import (
-    BuildContext,
-    Unit,
-    build_library,
-    library_flags,
-    work_folder,
-)
+from atc.build.library import build_library, library_flags, work_folder
+from atc.build.objects import BuildContext, Unit
 from atc.build.output_folder import network_name, write_tree
 from atc.codegen.weights import included_weights
 from atc.errors import OptionError

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from atc.backends.toolchain.processes import Finished
-from atc.build.library import RemoteJob
+from atc.build.objects import RemoteJob
 from atc.errors import AtcError, OptionError, one_line
 from atc.farm.runners import RemoteRun, Unreachable, perform
 from atc.farm.worker import Order, compile_order, order_of

@@ -13,7 +13,7 @@ from atc import __version__
 from atc.backends.toolchain.compiler import Compiler, Kind
 from atc.backends.toolchain.compiling import compile_object
 from atc.backends.toolchain.running import Running
-from atc.build.library import RemoteJob
+from atc.build.objects import RemoteJob
 from atc.build.output_folder import write_files
 from atc.errors import ToolchainError
 from atc.files.temporary import temporary_folder

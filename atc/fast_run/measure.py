@@ -22,7 +22,7 @@ from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.linking import link_program
 from atc.backends.toolchain.processes import Finished, TimedOut
 from atc.build.gpu import compile_cubins, gpu_units, headers_of
-from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
+from atc.build.objects import BuildContext, Unit, compile_units, kernel_unit
 from atc.build.output_folder import write_files
 from atc.cache.algo import AlgoCache
 from atc.codegen.sources import kernel_tree

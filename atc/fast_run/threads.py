@@ -15,7 +15,7 @@ from atc.backends.target import Target
 from atc.backends.toolchain.compiler import THREADS
 from atc.backends.toolchain.linking import link_program
 from atc.backends.toolchain.processes import TimedOut
-from atc.build.library import Unit, compile_units, kernel_unit
+from atc.build.objects import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.codegen.project_options import ProjectOptions, WeightFiles
 from atc.dims import is_dynamic

@@ -13,7 +13,7 @@ from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.nvcc import find_nvcc
 from atc.build.caches import remote_store
-from atc.build.library import BuildContext
+from atc.build.objects import BuildContext
 from atc.cache import find_root
 from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics

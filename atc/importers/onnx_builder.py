@@ -17,7 +17,6 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import checker, defs, helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError, UnsupportedError
 
@@ -216,6 +215,8 @@ def infer_outputs(
 
 def evaluate(node: onnx.NodeProto, inputs: Mapping[str, Array]) -> list[Array]:
     """Return a node's results, by the standard's reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # late: its import takes a while
+
     with np.errstate(all="ignore"):
         results = ReferenceEvaluator(node, opsets={"": OPSET}).run(None, dict(inputs))
     return [np.asarray(result) for result in results]

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from atc.backends.toolchain.compiler import Compiler
 from atc.build.caches import operator_cache
-from atc.build.library import BuildContext, library_flags
+from atc.build.library import library_flags
+from atc.build.objects import BuildContext
 from atc.cache import (
     Cache,
     ContentStore,

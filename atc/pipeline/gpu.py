@@ -12,7 +12,7 @@ from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.nvcc import find_nvcc
 from atc.backends.toolchain.processes import Log
 from atc.build.gpu import compile_cubins
-from atc.build.library import BuildContext, Unit
+from atc.build.objects import BuildContext, Unit
 from atc.codegen.emit import Emission
 from atc.codegen.weights import included_weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from atc.backends.flops import operations
 from atc.backends.kernel import Workload
+from atc.backends.kernel_source import render_kernel
 from atc.backends.toolchain.compiler import Compiler, shared_library
 from atc.build.compilers import compiler_of
 from atc.build.library import work_folder
@@ -34,6 +36,7 @@ from atc.pipeline.debug_build import (
     operator_types,
     write_kernel_meta,
 )
+from atc.pipeline.early import begin_early
 from atc.pipeline.lowering import read_model
 from atc.pipeline.planning import Plans, plan_all
 from atc.pipeline.report import Reported, report_json, source_nodes
@@ -166,22 +169,28 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
     operators = operator_types(models[0])
     for text in request.debugging.warnings(operators):
         diagnostics.warn(text)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         digest = pool.submit(file_digest, options.model)
         timed = optimise_by_times(models, request, compiler, diagnostics)
-        plans = plan_all(timed, request, diagnostics, compiler)
-    project = write_project(
-        plans, request, digest.result(), diagnostics, once=can_share_weights(request, compiler)
-    )
-    recomputed = partial(_recomputed, timed, request, compiler, project)
-    planned = planned_sizes(project.emission.interface, request.target)
-    check_sizes(planned, project.arena, request, recomputed)
-    listed = listed_kernels(project.program, request.debugging.config, operators)
-    made_from = build_plan(project.emission, request, listed)
-    diagnostics.stage("compiling C")
-    with work_folder(options.build_dir, options.keep_build) as cwd:
+        cwd = stack.enter_context(work_folder(options.build_dir, options.keep_build))
+        kernels = len({*timed.wanted})
+        early = stack.enter_context(begin_early(request, compiler, cwd, kernels, building))
+        render = early.render if early else render_kernel
+        plans = plan_all(timed, request, diagnostics, compiler, render)
+        project = write_project(
+            plans, request, digest.result(), diagnostics,
+            once=can_share_weights(request, compiler),
+        )  # fmt: skip
+        recomputed = partial(_recomputed, timed, request, compiler, project)
+        planned = planned_sizes(project.emission.interface, request.target)
+        check_sizes(planned, project.arena, request, recomputed)
+        listed = listed_kernels(project.program, request.debugging.config, operators)
+        made_from = build_plan(project.emission, request, listed)
+        diagnostics.stage("compiling C")
         try:
-            built = build_project(made_from, project.emission, request, compiler, cwd, building)
+            built = build_project(
+                made_from, project.emission, request, compiler, cwd, early, building
+            )
         except CompilerCrash as error:
             raise _KernelCrash(error, _kernels_at(error.where, plans)) from None
         if options.keep_build:

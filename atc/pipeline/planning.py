@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from atc.backends.kernel_source import Render, render_kernel
 from atc.backends.target import Target
 from atc.backends.toolchain.compiler import Compiler
 from atc.codegen.sanity import GUARD
@@ -41,12 +42,13 @@ class Plans:
 
 
 def plan_all(
-    timed: Timed, request: Request, diagnostics: Diagnostics, compiler: Compiler | None = None
-) -> Plans:
+    timed: Timed, request: Request, diagnostics: Diagnostics, compiler: Compiler | None = None,
+    render: Render = render_kernel,
+) -> Plans:  # fmt: skip
     """Choose kernels and plan memory for the networks of one library.
 
     The last of several may hold for all shapes of ranges that are no profile's. Without a compiler
-    it isn't measured how many threads share a call.
+    it isn't measured how many threads share a call. `render` renders kernels.
     """
     graphs = [each.graph for each in timed.networks]
     shape_profiles = len(graphs) > 1
@@ -61,7 +63,8 @@ def plan_all(
             "on the host (--input_shape and --value_range limit them)"
         )
     planner = _Planner(
-        request, target, timed.timings, timed.limits, ranges, shape_profiles, diagnostics, compiler
+        request, target, timed.timings, timed.limits, ranges, shape_profiles, diagnostics, compiler,
+        render,
     )
     made: dict[int, Planned] = {}
     for k in sorted(range(len(graphs)), key=lambda k: _size(graphs[k])):
@@ -100,6 +103,7 @@ class _Planner:
     shape_profiles: bool
     diagnostics: Diagnostics
     compiler: Compiler | None
+    render: Render
 
     def preferring(self, packed: frozenset[str]) -> _Planner:
         """Return a planner that knows of more arrangements of constants that are there anyway."""
@@ -154,7 +158,7 @@ class _Planner:
             packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
             io=options.io == "arena" and not self.several,
-            enough=self.request.decisions.enough_memory,
+            enough=self.request.decisions.enough_memory, render=self.render,
         )  # fmt: skip
         self.diagnostics.stage("planning memory")
         return Planned(graph, selection, program, self._memory(program, target))

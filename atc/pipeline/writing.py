@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from atc.backends.toolchain.compiler import OPEN_ENDED, STRIP, THREADS, Compiler, shared_library
 from atc.backends.toolchain.linking import link_wasm
 from atc.build.gpu import gpu_units, headers_of
-from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
+from atc.build.library import BuildResult, build_library, written_down
+from atc.build.objects import Unit, kernel_unit
 from atc.build.output_folder import Content, network_name
 from atc.build.place_in import place_in
 from atc.cache import CacheStats
@@ -38,6 +39,7 @@ from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import build_context, cache_of
 from atc.pipeline.contract import contract_of
+from atc.pipeline.early import Early
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
@@ -215,12 +217,13 @@ class Built:
 
 def build_project(
     made_from: BuildPlan, emission: Emission, request: Request, compiler: Compiler, cwd: Path,
-    diagnostics: Diagnostics,
+    early: Early | None, diagnostics: Diagnostics,
 ) -> Built:  # fmt: skip
-    """Compile and link a project's library in the folder `cwd`."""
+    """Compile and link a project's library in the folder `cwd`, where `early` is at work if given.
+    """
     keep = request.options.keep_build
     log = written_down(diagnostics.process, cwd) if keep else diagnostics.process
-    with cache_of(request, diagnostics.warn) as cache:
+    with early.cache if early else cache_of(request, diagnostics.warn) as cache:
         context = build_context(request, compiler, cache, replace(diagnostics, process=log))
         if emission.on_gpu and not on_gpu.by_host(request.target):
             nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)
@@ -230,7 +233,7 @@ def build_project(
         made, result = build_library(
             cwd, made_from.files, made_from.units, emission.name, context,
             lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
-            data_in_archive=not emission.interface.weights_in,
+            data_in_archive=not emission.interface.weights_in, begun=early.begun if early else None,
         )  # fmt: skip
         if "js" in request.options.wrappers:
             exports = wasm_exports(emission.name, bool(emission.interface.states))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from atc.backends.kernel import Candidate, Pack, Workload
-from atc.backends.kernel_source import KernelSource, render_kernel
+from atc.backends.kernel_source import KernelSource, Render, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic
 from atc.files.spool import Spool
@@ -60,8 +60,9 @@ def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
     cascades: bool = False, packed_layouts: bool = False, counts: ThreadCounts | None = None,
     workers: Workers = ALONE, worth: Worth = ESTIMATED, io: bool = False, enough: int = 0,
+    render: Render = render_kernel,
 ) -> Program:
-    """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
+    """Bind every node to its kernel, as `render` does, pack constants, decide what shares memory.
 
     With `in_place`, operands that are concatenated contiguously are computed in the result. Calls
     that are `worth` it are partitioned for `threads`; with `workers`, independent branches run at
@@ -78,7 +79,7 @@ def build_program(
     planes = frozenset(layouts.types if layouts else ())
     writer = _Writer(
         selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth, io,
-        enough,
+        enough, render,
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
@@ -87,9 +88,8 @@ def build_program(
         steps += tuple(writer.carry(state, result))
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in writer.constants.items() if k in used}
-    held = {value for value, _ in pairs}
     return Program(
-        graph.name, tuple(v for v in graph.inputs if v not in held),
+        graph.name, tuple(v for v in graph.inputs if v not in dict(pairs)),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage, graph.composites, writer.byte_offsets,
         graph.dims, graph.guards, writer.aliases, states, graph.lengths,
@@ -109,6 +109,7 @@ class _Writer:
     worth: Worth
     io: bool
     enough: int
+    render: Render
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -432,9 +433,8 @@ class _Writer:
         return new
 
     def _render(self, w: Workload, candidate: Candidate) -> KernelSource:
-        key = (w, candidate.label)
-        if key not in self.rendered:
-            self.rendered[key] = render_kernel(candidate, w, self.target)
+        if (key := (w, candidate.label)) not in self.rendered:
+            self.rendered[key] = self.render(candidate, w, self.target)
         return self.rendered[key]
 
 

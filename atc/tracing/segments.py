@@ -12,7 +12,7 @@ from threading import Lock
 import onnx
 
 from atc.backends.toolchain.compiler import Compiler, shared_library
-from atc.build.library import BuildContext
+from atc.build.objects import BuildContext
 from atc.build.sdk import make_sdk
 from atc.errors import AtcError, one_line
 from atc.files.blob import NO_WEIGHTS

@@ -16,6 +16,12 @@ class Running:
         self._over = False
         self._mutex = threading.Lock()
 
+    @property
+    def leaders(self) -> frozenset[int]:
+        """The leaders of those that run now."""
+        with self._mutex:
+            return frozenset(self._leaders)
+
     def started(self, leader: int) -> None:
         """Note a process that leads a group of its own."""
         with self._mutex:

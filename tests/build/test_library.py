@@ -4,36 +4,28 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_builds import Memory, kernels_of_vectors
 
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain.compiler import Compiler, compile_flags
 from atc.backends.toolchain.compiling import Job
 from atc.backends.toolchain.find_compiler import find_compiler
 from atc.backends.toolchain.processes import Log
-from atc.build.library import (
-    BuildContext,
-    BuildResult,
-    ObjectCache,
-    RemoteJob,
-    Unit,
-    build_library,
-    compile_units,
-    work_folder,
-)
+from atc.build.library import BuildResult, build_library, work_folder
+from atc.build.objects import BuildContext, ObjectCache, RemoteJob, Unit, compile_units
 from atc.build.output_folder import MANIFEST, Content, check_folder, write_tree
-from atc.cache import Key, open_cache
+from atc.cache import open_cache
 from atc.codegen.weights import included_weights
 from atc.errors import InternalError, OptionError, ToolchainError
 from atc.files.blob import Blob
 from atc.files.locked import locked
 from atc.files.temporary import temporary_folder
-from atc.templates import verbatim
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}
 
@@ -282,23 +274,6 @@ UNITS = (
 )
 
 
-class Memory:
-    """A cache that only remembers."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-
-    def prefetch(self, keys: Iterable[Key]) -> None:
-        """Remember nothing of it: it is all here."""
-
-    def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
-        return None if bypass else self.objects.get(f"{name} {key.digest()}")
-
-    def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
-        if not bypass:
-            self.objects[f"{name} {key.digest()}"] = data
-
-
 class Build:
     """A build that counts the compilations, with whatever differs from the plain one."""
 
@@ -532,24 +507,6 @@ def test_a_source_outside_the_tree_is_refused(path: str, build: Build) -> None:
 # --------------------------------------------------------------------- headers parsed but once
 
 
-def kernels_of_vectors(count: int) -> tuple[dict[str, Content], tuple[Unit, ...]]:
-    """Return kernels that include the vocabulary, one that doesn't, and their units."""
-    headers = ("src/kernel.h", "src/simd.h", "src/simd_math.h")
-    tree: dict[str, Content] = {
-        "src/kernel.h": verbatim("cpu/kernel.h").encode(),
-        "src/simd.h": verbatim("simd/avx2.h").encode(),
-        "src/simd_math.h": verbatim("simd/math.h").encode(),
-        "src/plain.c": b'#include "kernel.h"\nint plain(void);\nint plain(void) { return 1; }\n',
-    }
-    for k in range(count):
-        text = "".join(f'#include "../{Path(h).name}"\n' for h in headers)
-        name = f"void k{k}(const float *x, float *y)"
-        body = f"{{ v_store(y, v_exp(v_add(v_load(x), v_set1({k}.0f)))); }}\n"
-        tree[f"src/kernels/k{k}.c"] = (text + name + ";\n" + name + body).encode()
-    units = [Unit(f"src/kernels/k{k}.c", f"k{k}", headers) for k in range(count)]
-    return tree, (*units, Unit("src/plain.c", "plain", headers[:1]))
-
-
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
 def test_parsing_the_vocabulary_once_makes_the_same_objects(compiler: str) -> None:
     if shutil.which(compiler) is None:
@@ -583,7 +540,7 @@ def test_a_header_that_does_not_parse_alone_is_read_by_each(
     def refuses(job: Job, *, log: Log) -> Path:
         raise ToolchainError("no space left on device", where=job.source)
 
-    monkeypatch.setattr("atc.build.library.parse_header", refuses)
+    monkeypatch.setattr("atc.build.objects.parse_header", refuses)
     tree, units = kernels_of_vectors(2)
     _, result = build(Memory(), tree, units, target="x86-64-avx2", parse_from=1)
     assert len(result.objects) == 3

@@ -23,7 +23,7 @@ from stores import free_port, running
 import atc
 from atc.backends.targets import get_target
 from atc.backends.toolchain.find_compiler import find_compiler
-from atc.build.library import RemoteJob
+from atc.build.objects import RemoteJob
 from atc.errors import AtcError
 from atc.farm import scheduler as module
 from atc.farm.runners import RemoteRun

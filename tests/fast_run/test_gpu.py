@@ -24,7 +24,8 @@ from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain.find_compiler import find_compiler
 from atc.backends.toolchain.nvcc import find_nvcc
-from atc.build.library import BuildContext, library_flags
+from atc.build.library import library_flags
+from atc.build.objects import BuildContext
 from atc.cache.algo import open_algo_cache
 from atc.diagnostics import Diagnostics
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here

@@ -22,7 +22,8 @@ from atc.backends.kernel_source import render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain.find_compiler import find_compiler
-from atc.build.library import BuildContext, compile_units, kernel_unit, library_flags
+from atc.build.library import library_flags
+from atc.build.objects import BuildContext, compile_units, kernel_unit
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.codegen.sources import kernel_tree

@@ -27,7 +27,8 @@ from importers.mxnet_files import (
 )
 
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError
-from atc.importers.mxnet import is_mxnet, load_mxnet, newest_params
+from atc.importers.mxnet import is_mxnet, load_mxnet
+from atc.importers.mxnet.load import newest_params
 
 STORED = Path(__file__).parents[2] / "../shared/models/mxnet"
 NAMES = ("lenet", "mobilenetv2", "squeezenet")

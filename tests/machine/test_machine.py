@@ -26,7 +26,8 @@ from atc.api import compile as compile_network
 from atc.backends.target import host_arch, host_features
 from atc.backends.targets import get_target
 from atc.backends.toolchain.find_compiler import find_compiler
-from atc.build.library import BuildContext, library_flags
+from atc.build.library import library_flags
+from atc.build.objects import BuildContext
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache
 from atc.fast_run.measure import Bench, fast_run

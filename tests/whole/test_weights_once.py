@@ -15,7 +15,7 @@ from projects import STRICT, affine_model, cmake, reference, require, run_exampl
 import atc
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain.find_compiler import find_compiler
-from atc.build.library import BuildContext
+from atc.build.objects import BuildContext
 from atc.build.place_in import place_in
 from atc.build.sdk import make_sdk, weights_of
 from atc.cli.main import main

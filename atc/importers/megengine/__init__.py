@@ -13,7 +13,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from atc.importers.megengine.reader import is_megengine, read_dump
-from atc.importers.megengine.translate import translate
 
 __all__ = ["is_megengine", "load_megengine"]
 
@@ -26,4 +25,6 @@ def load_megengine(path: Path, input_shapes: Mapping[str, tuple[int, ...]]) -> i
     input shapes that don't fit; each names the file and, where there is one, node and operator.
     The model's metadata entry `atc.warnings` has a line for each suspicious operator.
     """
+    from atc.importers.megengine.translate import translate  # late: few processes read dumps
+
     return translate(read_dump(path), input_shapes)
