@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from atc.templates.compiled import StoredBytecode, keeping_templates
+from atc.templates.compiled import Beside, StoredBytecode, keeping_templates
 
 __all__ = [
     "FOLDER", "TemplateRuleError", "environment", "keeping_templates", "render", "verbatim",
@@ -71,7 +71,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        bytecode_cache=StoredBytecode(),
+        bytecode_cache=StoredBytecode(Beside(FOLDER)),
     )
     env.globals["require"] = _require
     env.globals["uses"] = _uses

@@ -1,12 +1,20 @@
-"""Compiled templates that are kept from one process to the next, wherever the caller says."""
+"""Compiled templates that are kept from one process to the next, as Python keeps its modules.
+
+They lie beside Python's own bytecode where that may be written, else wherever the caller says.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from hashlib import sha256
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Protocol
 
 import jinja2
@@ -36,11 +44,47 @@ def keeping_templates(store: Store | None) -> Iterator[None]:
         _STORE.reset(token)
 
 
+class Beside:
+    """Keeps compiled templates in the folder of Python's bytecode for a source folder.
+
+    Whoever may write there may change the sources, too. Where that isn't this process, or Python
+    writes no bytecode (`PYTHONDONTWRITEBYTECODE`), nothing is kept.
+    """
+
+    def __init__(self, sources: Path) -> None:
+        self.folder = Path(cache_from_source(str(sources / "any.py"))).parent
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        """Return the bytes stored under a name and a key, or None."""
+        with suppress(OSError):
+            data = (self.folder / name).read_bytes()
+            digest = sha256(key).digest()
+            if data.startswith(digest):
+                return data[len(digest) :]
+        return None
+
+    def put(self, name: str, key: bytes, data: bytes) -> bool:
+        """Store bytes and return True, if that is possible."""
+        if sys.dont_write_bytecode:
+            return False
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part = self.folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
+            part.write_bytes(sha256(key).digest() + data)
+            part.replace(self.folder / name)  # whole or not at all
+            return True
+        return False
+
+
 class StoredBytecode(BytecodeCache):
-    """Jinja's way to the store: an entry per template and interpreter.
+    """Jinja's way to what is kept: an entry per template and interpreter.
 
     Its key is all that the code depends on: Jinja, the interpreter and the template's own text.
+    `beside` comes before the store.
     """
+
+    def __init__(self, beside: Beside | None = None) -> None:
+        self._beside = beside
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
         """Return the name of a template's entry: as a file name, the same in every folder."""
@@ -48,16 +92,18 @@ class StoredBytecode(BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         """Fill the bucket if the store has its code."""
-        store = _STORE.get()
-        data = store.get(bucket.key, _key(bucket)) if store is not None else None
-        if data is not None:
-            bucket.bytecode_from_string(data)
+        for store in (self._beside, _STORE.get()):
+            data = store.get(bucket.key, _key(bucket)) if store is not None else None
+            if data is not None:
+                bucket.bytecode_from_string(data)
+                return
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Keep the bucket's code."""
-        store = _STORE.get()
-        if store is not None:
-            store.put(bucket.key, _key(bucket), bucket.bytecode_to_string())
+        data, store = bucket.bytecode_to_string(), _STORE.get()
+        kept = self._beside is not None and self._beside.put(bucket.key, _key(bucket), data)
+        if store is not None and not kept:
+            store.put(bucket.key, _key(bucket), data)
 
 
 def _key(bucket: Bucket) -> bytes:

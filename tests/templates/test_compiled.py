@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from jinja2 import DictLoader, Environment
+import pytest
+from jinja2 import DictLoader, Environment, FileSystemLoader
 
-from atc.templates.compiled import StoredBytecode, keeping_templates
+from atc.templates.compiled import Beside, StoredBytecode, keeping_templates
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,49 @@ def test_without_a_store_nothing_is_kept() -> None:
         assert rendered("{{ x }}") == "3"
     assert not store.kept
     assert rendered("{{ x }}") == "3"
+
+
+def beside(folder: Path, text: str) -> str:
+    """Render a template that lies in a folder of its own."""
+    (folder / "b.j2").write_text(text)
+    cache = StoredBytecode(Beside(folder))
+    environment = Environment(loader=FileSystemLoader(folder), bytecode_cache=cache)
+    return environment.get_template("b.j2").render({"x": 3})
+
+
+def test_what_lies_beside_the_sources_is_taken_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    store = Memory()
+    with keeping_templates(store):
+        assert beside(tmp_path, "x is {{ x }}") == "x is 3"
+        (kept,) = (tmp_path / "__pycache__").iterdir()
+        monkeypatch.setattr(Environment, "compile", None)  # nobody compiles
+        assert beside(tmp_path, "x is {{ x }}") == "x is 3"
+        monkeypatch.undo()
+        assert beside(tmp_path, "x was {{ x }}") == "x was 3"
+        kept.write_bytes(kept.read_bytes()[:20])  # cut off
+        assert beside(tmp_path, "x was {{ x }}") == "x was 3"
+    assert not store.kept
+
+
+@pytest.mark.parametrize("trouble", ["no bytecode", "no folder"])
+def test_the_store_has_what_cannot_lie_beside_the_sources(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", trouble == "no bytecode")
+    if trouble == "no folder":
+        (tmp_path / "__pycache__").write_text("in the way")
+    store = Memory()
+    with keeping_templates(store):
+        for _ in range(2):
+            assert beside(tmp_path, "x is {{ x }}") == "x is 3"
+    assert len(store.taken) == 1
+
+
+def test_bytecode_lies_where_python_puts_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
+    assert Beside(tmp_path / "sources").folder.is_relative_to(tmp_path / "elsewhere")
