@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,6 +57,9 @@ QUICK = (
 """Slow tests of what networks compute, not of what compilers make of them."""
 PLAIN = ("tests/pytorch/", "tests/tracing/")
 """Tests whose default ones, in any run, compile for plain C, and slow ones for this machine."""
+
+UNTIL = "ATC_TESTS_UNTIL"
+"""Variable with the second since 1970 from which on no test begins: CI's time is limited."""
 
 LONG = (
     "tests/backends/cuda/products/test_tensor.py", "tests/tools/test_check.py::test_it_says_what_",
@@ -129,6 +133,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Let whoever started the workers not look for garbage among their reports, five times."""
     if not hasattr(session.config, "workerinput"):
         gc.freeze()
+
+
+def pytest_runtest_setup() -> None:
+    """Skip a test for which no time is left."""
+    if time.time() > float(os.environ.get(UNTIL, "inf")):
+        pytest.skip(f"no time was left for it: {UNTIL} is over")
 
 
 @pytest.hookimpl(wrapper=True)
