@@ -57,7 +57,7 @@ class Beside:
     def get(self, name: str, key: bytes) -> bytes | None:
         """Return the bytes stored under a name and a key, or None."""
         with suppress(OSError):
-            data = (self.folder / name).read_bytes()
+            data = (self.folder / f"{name}.pyc").read_bytes()
             digest = sha256(key).digest()
             if data.startswith(digest):
                 return data[len(digest) :]
@@ -69,9 +69,9 @@ class Beside:
             return False
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
+            part = self.folder / f"{name}.{os.getpid()}.{threading.get_ident()}.pyc"
             part.write_bytes(sha256(key).digest() + data)
-            part.replace(self.folder / name)  # whole or not at all
+            part.replace(self.folder / f"{name}.pyc")  # whole or not at all
             return True
         return False
 
