@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
                 tensor.base_dir = path.parent
         _replace_tensors(model, DataFiles(path.parent).mapped)
         model = inlined(model, str(path))
+        _sort(model)
         _replace_tensors(model, _own)
         mark_maps(model, maps)
     except AtcError as error:
@@ -99,6 +101,21 @@ def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
                     node.version = version
             function.opset_imports[domain] = model.opset_imports[domain]
     return InlinePass()(model).model
+
+
+def _sort(model: onnx_ir.Model) -> None:
+    """Put nodes behind those whose results they read, as converters to float16 don't.
+
+    Whoever closes a circle stays, and is reported when it is lowered.
+    """
+    ahead: set[onnx_ir.Node] = set()
+    for node in model.graph.all_nodes():
+        producers = {v.producer() for v in node.inputs if v is not None}
+        if any(p is not None and p not in ahead for p in producers):
+            with suppress(ValueError):
+                model.graph.sort()
+            return
+        ahead.add(node)
 
 
 def _check_calls(model: onnx_ir.Model) -> None:

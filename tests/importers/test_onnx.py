@@ -291,6 +291,56 @@ def test_a_domain_without_one_opset_is_refused(
     assert str(path) in str(error.value)
 
 
+def chosen_model() -> onnx.ModelProto:
+    """Return y = -(x + 1 if the sum of x + x is above 0, else exp(x + x)), nodes in order."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, given, [f"{op}_of"])], op, [],
+            [helper.make_tensor_value_info(f"{op}_of", TensorProto.FLOAT, [4])],
+        )
+        for op, given in (("Add", ["x", "one"]), ("Exp", ["double"]))
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["double"]),
+        helper.make_node("ReduceSum", ["double"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node(
+            "If", ["positive"], ["chosen"], then_branch=branches[0], else_branch=branches[1]
+        ),
+        helper.make_node("Neg", ["chosen"], ["y"]),
+    ]
+    constants = {"one": np.ones(4, np.float32), "zero": np.float32(0)}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+        [numpy_helper.from_array(np.array(a), name) for name, a in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (3, 4, 0, 2, 1)])
+def test_nodes_may_come_in_any_order(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Converters to float16 put the casts of inputs behind their readers; onnxruntime sorts."""
+    model = chosen_model()
+    nodes = [model.graph.node[k] for k in order]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    (net,) = compile_models([lower_model(load_onnx(tmp_path / "net.onnx"), "net.onnx")])
+    assert isinstance(net, Runner)
+    for sign in (1, -1):
+        x = np.float32(sign) * np.arange(1, 5, dtype=np.float32)
+        np.testing.assert_allclose(net([x])[0], -(x + 1 if sign > 0 else np.exp(2 * x)), rtol=1e-6)
+
+
+def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
+    model = chosen_model()
+    model.graph.node[0].input[1] = "y"
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"reads 'y', which nothing computes before it .*Add"):
+        lower_model(load_onnx(tmp_path / "net.onnx"), "net.onnx")
+
+
 def test_pins_set_dynamic_dims(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(add_model(shape=("batch", 3)).SerializeToString())
