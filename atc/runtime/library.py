@@ -296,7 +296,7 @@ class Context:
             )
         self._start_threads(library)
         if library.release is not None:
-            weakref.finalize(self, _end_here, os.getpid(), library.release, self._context)
+            weakref.finalize(self, _release, os.getpid(), library.release, self._context)
 
     def _tables(self) -> tuple[Any, Any]:
         """Return pointers to inputs and to outputs, NULL so far."""
@@ -319,7 +319,7 @@ class Context:
         except AttributeError:
             return
         if start(self._context) == 0:  # else the calling thread does it all
-            weakref.finalize(self, _end_here, os.getpid(), stop, self._context)
+            weakref.finalize(self, stop, self._context)
 
     def reset(self) -> None:
         """Make the states what they are at first."""
@@ -425,7 +425,7 @@ class Context:
             return self.buffer(array.view(f"u{array.itemsize}"))
 
 
-def _end_here(process: int, end: Any, context: Any) -> None:
-    """Call a function that ends what a context has, but not in a fork: threads stay behind."""
+def _release(process: int, release: Any, context: Any) -> None:
+    """Give back what a context has of a GPU, but not in a fork, where drivers fail."""
     if os.getpid() == process:
-        end(context)
+        release(context)

@@ -191,15 +191,20 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   return v_i32_add(acc, v_i32_add(even, odd));
 #endif
 }
-/* The same where sums of two products fit 16 bits, as those of bytes of a below 128 do. */
+/* acc + both sums of 16 bits in each lane. */
+static inline vi32 avx_join_pairs(vi32 acc, vi32 sums) {
+  return v_dot2(acc, sums, _mm256_set1_epi16(1));
+}
+/* v_dot4 where sums of two products fit 16 bits, as those of bytes of a below 128 do. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVXVNNI__)
   return v_dot4(acc, a, b);
 #else
-  return v_dot2(acc, _mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1));
+  return avx_join_pairs(acc, _mm256_maddubs_epi16(a, b));
 #endif
 }
-/* 16-bit sums of two products of such bytes more: a lane holds those of 32 numbers of 4 bits. */
+/* Both sums of 16 bits in each lane, each + two products of such bytes: of numbers of 4 bits they
+ * hold the products of 32. */
 static inline vi32 avx_add_pairs(vi32 sums, vi32 a, vi32 b) {
 #if defined(__GNUC__)
   const vi32 pairs = _mm256_maddubs_epi16(a, b);
@@ -209,16 +214,12 @@ static inline vi32 avx_add_pairs(vi32 sums, vi32 a, vi32 b) {
   return _mm256_add_epi16(sums, _mm256_maddubs_epi16(a, b));
 #endif
 }
-/* acc + both such sums in each lane. */
-static inline vi32 avx_join_pairs(vi32 acc, vi32 sums) {
-  return v_dot2(acc, sums, _mm256_set1_epi16(1));
-}
-/* The same for b at p, which stays in memory: gcc would load it ahead, and sums not in registers. */
+/* v_dot4_small for b at p, which stays in memory: gcc would load it ahead, and spill sums. */
 static inline vi32 avx_dot4_small_at(vi32 acc, vi32 a, const int8_t *p) {
 #if defined(__GNUC__)
   vi32 pairs;
   __asm__("vpmaddubsw %2, %1, %0" : "=x"(pairs) : "x"(a), "m"(*(const char(*)[32])p));
-  return v_dot2(acc, pairs, _mm256_set1_epi16(1));
+  return avx_join_pairs(acc, pairs);
 #else
   return v_dot4_small(acc, a, v_i32_load((const int32_t *)(const void *)p));
 #endif

@@ -10,7 +10,7 @@ import cffi
 import numpy as np
 import pytest
 from default_run import unoptimised
-from networks import check_contexts_with_threads, conv_net
+from networks import check_contexts_with_threads, check_forks_with_threads, conv_net
 from projects import cmake, require, run_example
 
 import atc
@@ -87,6 +87,7 @@ def test_a_context_is_not_prepared_again_while_its_threads_run(tmp_path: Path) -
                     thread_tuning=False, target=f"{best},c99" if best != "c99" else best,
                     build_config=unoptimised())  # fmt: skip
     check_contexts_with_threads(tmp_path / "net" / "libnet.so", 2)
+    check_forks_with_threads(tmp_path / "net" / "libnet.so", 2)
 
 
 @pytest.mark.slow

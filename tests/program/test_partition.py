@@ -14,7 +14,7 @@ import onnx.shape_inference
 import pytest
 from builds import Builds, bits
 from caller_threads import Run, run_with
-from networks import check_contexts_with_threads
+from networks import check_contexts_with_threads, check_forks_with_threads
 from onnx import TensorProto, helper, numpy_helper
 from stages import project_of
 
@@ -153,6 +153,10 @@ def test_threads_of_the_caller_run_the_partitions_in_any_order(networks: Builds)
 
 def test_a_context_is_not_prepared_again_while_its_threads_run(networks: Builds) -> None:
     check_contexts_with_threads(networks["c99", 3, False] / "libnet.so", 3)
+
+
+def test_a_fork_may_stop_and_start_threads(networks: Builds) -> None:
+    check_forks_with_threads(networks["c99", 3, False] / "libnet.so", 3)
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,6 +142,38 @@ def _settles(count: Callable[[], int], at: int) -> bool:
     while count() != at and time.monotonic() < end:
         time.sleep(0.001)
     return count() == at
+
+
+def check_forks_with_threads(path: Path, threads: int) -> None:
+    """Check that a fork of a process whose context has threads may run, stop and start its own."""
+    program = """
+import ctypes, os, signal, sys, time
+library = ctypes.CDLL(sys.argv[1])
+library.net_arena_size.restype = library.net_context_size.restype = ctypes.c_size_t
+size = library.net_arena_size()
+memory = (ctypes.c_char * (size + 64))()
+arena = ctypes.c_void_p(ctypes.addressof(memory) + -ctypes.addressof(memory) % 64)
+context = (ctypes.c_uint64 * (library.net_context_size() // 8 + 1))()
+assert library.net_init(context, arena, ctypes.c_size_t(size)) == 0
+assert library.net_start_threads(context) == 0
+time.sleep(0.2)  # until they sleep
+child = os.fork()
+if child:
+    ended = os.waitpid(child, 0)[1]
+    library.net_stop_threads(context)
+    sys.exit(ended != 0)
+signal.alarm(20)
+if len(sys.argv) > 3:
+    library.net_stop_threads(context)
+assert library.net_start_threads(context) == 0
+assert len(os.listdir("/proc/self/task")) == int(sys.argv[2])
+library.net_stop_threads(context)
+library.net_stop_threads(context)
+os._exit(0)
+"""
+    for stopped in ([], ["stopped before"]):
+        command = [sys.executable, "-c", program, str(path), str(threads), *stopped]
+        assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
 def check_contexts_with_threads(path: Path, threads: int) -> None:
