@@ -18,6 +18,7 @@ from atc.errors import UnsupportedError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
+from atc.pytorch.kept_registry import kept_registry
 from atc.pytorch.training import captured, complete, is_training_norm
 from atc.pytorch.translations import TRANSLATIONS
 from atc.pytorch.written_out import write_out
@@ -41,7 +42,7 @@ def export(
     Raises UnsupportedError, which says what the exporter can't take.
     """
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), kept_registry():
             if to_train:
                 program = _step(module, inputs)
             elif of_operators:

@@ -1,0 +1,51 @@
+"""PyTorch's own translations to ONNX, read once: its exporter would read them for each graph.
+
+It parses their sources, half a second for what is the same each time, longer than most graphs
+take.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from torch.onnx._internal.exporter import _registration
+
+_Registry: Any = _registration.ONNXRegistry
+_METHOD = "from_torchlib"
+_reads: Any = vars(_Registry).get(_METHOD)
+
+
+@contextmanager
+def kept_registry() -> Iterator[None]:
+    """Let `torch.onnx.export` copy the registry of translations that an earlier call has read.
+
+    Where PyTorch has no such function any more, it reads as it does.
+    """
+    if not isinstance(_reads, classmethod):
+        yield
+        return
+    setattr(_Registry, _METHOD, _copied)
+    try:
+        yield
+    finally:
+        setattr(_Registry, _METHOD, _reads)
+
+
+@classmethod
+def _copied(cls: Any, *versions: Any, **named: Any) -> Any:
+    """Return a registry to which an export may add its own translations."""
+    kept = _registry(cls, versions, tuple(named.items()), "torchvision" in sys.modules)
+    registry = copy.copy(kept)
+    registry.functions = {name: [*found] for name, found in kept.functions.items()}
+    return registry
+
+
+@cache
+def _registry(cls: Any, versions: Any, named: Any, with_torchvision: bool) -> Any:
+    """Read the translations; those of torchvision's operators only where that is imported."""
+    return _reads.__func__(cls, *versions, **dict(named))
