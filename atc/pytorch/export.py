@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from onnxscript import optimizer
 
 from atc.api import compile as compile_file
 from atc.errors import UnsupportedError, one_line
@@ -122,12 +123,20 @@ def _inference(
 def _translated(
     what: Any, inputs: Sequence[Any], shapes: DynamicShapes, *, optimize: bool = True
 ) -> torch.onnx.ONNXProgram:
-    """Return what PyTorch's exporter makes of a module or a captured graph."""
+    """Return what PyTorch's exporter makes of a module or a captured graph.
+
+    Constants are folded. What else the exporter's optimizer does takes twice as long as translating
+    a transformer, and `atc.passes` do it, too.
+    """
     program = torch.onnx.export(
         what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
-        dynamic_shapes=shapes, optimize=optimize, custom_translation_table=TRANSLATIONS,
+        dynamic_shapes=shapes, optimize=False, custom_translation_table=TRANSLATIONS,
     )  # fmt: skip
     assert program is not None
+    if optimize:
+        optimizer.inline(program.model)
+        optimizer.fold_constants(program.model)
+        optimizer.remove_unused_nodes(program.model)
     return program
 
 
