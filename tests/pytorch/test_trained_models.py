@@ -11,8 +11,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
-from benchmarks.architectures import module  # noqa: E402
-from pytorch.test_models import NAMES, drawn, small  # noqa: E402
+from pytorch.test_models import NAMES, drawn, shortened, small  # noqa: E402
 
 from atc.pytorch import backend  # noqa: E402
 
@@ -39,7 +38,7 @@ def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
 def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     """Dropouts drop: all draw the same masks from one seed."""
     a = small(name)
-    made = module(a).double().train()
+    made = shortened(a).double().train()
     other = copy.deepcopy(made)
     torch.manual_seed(1)
     x = drawn(a, (BATCH, *a.shape[1:]))
