@@ -11,7 +11,7 @@ pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
 from torch.onnx._internal.exporter import _registration  # noqa: E402
 
-from atc.pytorch.kept_registry import kept_registry  # noqa: E402
+from atc.pytorch.kept_registry import _registry, kept_registry  # noqa: E402
 
 Registry = _registration.ONNXRegistry
 RELU = torch.ops.aten.relu.default
@@ -38,3 +38,17 @@ def test_an_export_adds_its_own_to_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
     assert not read
     Registry.from_torchlib(opset_version=20)  # beside our exports PyTorch does as it does
     assert read
+
+
+def test_operators_that_a_package_adds_are_read() -> None:
+    with kept_registry():
+        Registry.from_torchlib(opset_version=20)
+        library = torch.library.Library("atc_tests", "DEF")
+        library.define("late(Tensor x) -> Tensor")
+        read: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_registration, "_get_overload", lambda name: read.append(name))
+            Registry.from_torchlib(opset_version=20)
+    assert read
+    library._destroy()
+    _registry.cache_clear()  # what was read for the operators so far
