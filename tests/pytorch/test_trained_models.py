@@ -1,4 +1,4 @@
-"""Twenty public modules trained behind torch.compile, against eager PyTorch."""
+"""Eighteen public modules trained behind torch.compile, against eager PyTorch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 from pytorch.test_models import NAMES, drawn, shortened, small  # noqa: E402
 
 from atc.pytorch import backend  # noqa: E402
+
+LIKE_BERT = ("RoBERTa, 4 layers of 256", "DistilBERT, 3 layers of 256")
+"""Whose layers have BERT's gradients; test_models.py shows that their results are right."""
 
 BATCH = 2
 
@@ -34,7 +37,7 @@ def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in LIKE_BERT])
 def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     """Dropouts drop: all draw the same masks from one seed."""
     a = small(name)
