@@ -30,8 +30,9 @@ from atc.templates import keeping_templates
 
 os.environ.pop("ATC_CACHE_KEY", None)
 os.umask(0o022)
-# The workers keep all cores busy: threads of numpy's would only spin beside them.
+# The workers keep all cores busy: threads of numpy's and PyTorch's would only spin beside them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A hundred processes would each compile all modules, and every worker rewrite all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from onnxscript import optimizer
 
 from atc.api import compile as compile_file
 from atc.errors import UnsupportedError, one_line
 from atc.files.temporary import temporary_folder
 from atc.pipeline.pipeline import Compilation
 from atc.pytorch.axes import Axes, axes_of, with_ranges
+from atc.pytorch.kept_registry import kept_registry
 from atc.pytorch.training import captured, complete, is_training_norm
 from atc.pytorch.translations import TRANSLATIONS
 from atc.pytorch.written_out import write_out
@@ -41,7 +43,7 @@ def export(
     Raises UnsupportedError, which says what the exporter can't take.
     """
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), kept_registry():
             if to_train:
                 program = _step(module, inputs)
             elif of_operators:
@@ -121,12 +123,20 @@ def _inference(
 def _translated(
     what: Any, inputs: Sequence[Any], shapes: DynamicShapes, *, optimize: bool = True
 ) -> torch.onnx.ONNXProgram:
-    """Return what PyTorch's exporter makes of a module or a captured graph."""
+    """Return what PyTorch's exporter makes of a module or a captured graph.
+
+    Constants are folded. What else the exporter's optimizer does takes twice as long as translating
+    a transformer, and `atc.passes` do it, too.
+    """
     program = torch.onnx.export(
         what, tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False,
-        dynamic_shapes=shapes, optimize=optimize, custom_translation_table=TRANSLATIONS,
+        dynamic_shapes=shapes, optimize=False, custom_translation_table=TRANSLATIONS,
     )  # fmt: skip
     assert program is not None
+    if optimize:
+        optimizer.inline(program.model)
+        optimizer.fold_constants(program.model)
+        optimizer.remove_unused_nodes(program.model)
     return program
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -415,27 +414,3 @@ def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     torch._dynamo.register_backend(backend, "atc")  # as the entry point does
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "tracing.md", "exec"), {"atc": atc})
-
-
-MODELS = ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "vit_b_16"]
-
-
-def torchvision_models() -> Any:
-    """Return torchvision's models; skips where it is absent, or built for another PyTorch."""
-    try:
-        return importlib.import_module("torchvision.models")
-    except (ImportError, RuntimeError) as error:  # "operator torchvision::nms does not exist"
-        pytest.skip(f"torchvision doesn't load: {str(error).splitlines()[0]}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_models_of_torchvision(name: str) -> None:
-    models = torchvision_models()
-    torch.manual_seed(0)
-    module = getattr(models, name)(weights=None).eval()
-    x = torch.randn(1, 3, 224, 224)
-    run = torch.compile(module, backend=backend, options={"freeze": True})
-    with torch.no_grad():
-        wanted = module(x)
-    torch.testing.assert_close(silently(run, x), wanted, rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Twenty public modules trained behind torch.compile, against eager PyTorch."""
+"""Eighteen public modules trained behind torch.compile, against eager PyTorch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
-from benchmarks.architectures import module  # noqa: E402
-from pytorch.test_models import NAMES, drawn, small  # noqa: E402
+from pytorch.test_models import NAMES, drawn, shortened, small  # noqa: E402
 
 from atc.pytorch import backend  # noqa: E402
+
+LIKE_BERT = ("RoBERTa, 4 layers of 256", "DistilBERT, 3 layers of 256")
+"""Whose layers have BERT's gradients; test_models.py shows that their results are right."""
 
 BATCH = 2
 
@@ -35,11 +37,11 @@ def trained(made: Any, run: Any, x: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in LIKE_BERT])
 def test_a_step_computes_what_eager_pytorch_does(name: str) -> None:
     """Dropouts drop: all draw the same masks from one seed."""
     a = small(name)
-    made = module(a).double().train()
+    made = shortened(a).double().train()
     other = copy.deepcopy(made)
     torch.manual_seed(1)
     x = drawn(a, (BATCH, *a.shape[1:]))

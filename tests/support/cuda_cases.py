@@ -229,6 +229,12 @@ def expected(name: str, model: onnx.ModelProto, feeds: dict[str, Any]) -> Any:
     return session.run(None, dict(feeds))
 
 
+def rounding(right: Any) -> dict[str, float]:
+    """Return how far results may be off: those that cancel out by what the largest round."""
+    largest = float(np.abs(np.asarray(right, np.float64)).max(initial=0, where=np.isfinite(right)))
+    return {"rtol": 2e-5, "atol": 2e-6 + 2e-7 * largest}
+
+
 def lowered(case: Case) -> Lowered:
     names = {k: f"x{k}" for k, a in enumerate(case.inputs) if a is not None}
     given = [k for k in names if k < len(case.shapes)]

@@ -16,6 +16,7 @@ from cuda_cases import (
     expected,
     lowered,
     program_of,
+    rounding,
 )
 from cuda_networks import joined_model
 from joined_sources import compile_joined
@@ -51,7 +52,7 @@ def test_kernels_give_what_the_standard_defines(
         monkeypatch.setenv("ATC_EMULATED_ORDER", order)
         found.append(network.run(own.feeds))
     for one, *others, wanted in zip(*(each.values() for each in found), right, strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(one, wanted, **rounding(wanted))
         for other in others:
             np.testing.assert_array_equal(one, other)
 

@@ -22,6 +22,7 @@ from cuda_cases import (
     expected,
     lowered,
     program_of,
+    rounding,
     texts_of,
 )
 from joined_sources import compile_joined
@@ -114,7 +115,7 @@ def test_kernels_give_what_the_standard_defines(
         found = network.run(feeds)
         for one, right in zip(found.values(), expected(name, case.model, feeds), strict=True):
             assert one.shape == np.shape(right)
-            np.testing.assert_allclose(one, right, rtol=2e-5, atol=2e-6)
+            np.testing.assert_allclose(one, right, **rounding(right))
 
 
 @pytest.mark.few(25)
