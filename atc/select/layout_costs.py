@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
+from atc.backends.catalogue import kernels_for
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import seconds
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
-from atc.dims import concrete
+from atc.dims import concrete, is_dynamic
 from atc.errors import OptionError
 from atc.ir.graph import Node
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
@@ -124,8 +125,14 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
         largest = concrete(w)
         return 1e9 * max(min(costs, default=inf), seconds(largest, 0, gpu_of(target.device)))
     if not isinstance(w.op, MODELLED):
-        return None
+        return inf if is_dynamic(w) and _lacks_kernel(w, target, limits) else None
     return min(consider(w, target, limits).costs(limits.weight_price), default=inf)
+
+
+def _lacks_kernel(w: Workload, target: Target, limits: Limits) -> bool:
+    """Return whether there are kernels of a workload's operator, but none for its extents."""
+    known = any(isinstance(w.op, kernel.op) for kernel in kernels_for(target))
+    return known and not consider(w, target, limits).found
 
 
 def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | None:

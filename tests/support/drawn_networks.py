@@ -107,6 +107,21 @@ def plain(*size: int) -> onnx.ModelProto:
     return _images(net, x, *size)
 
 
+def normalized(*size: int) -> onnx.ModelProto:
+    """Convolutions with statistics of channels, of groups of them, and of each pixel's."""
+    net = Drawn()
+    x = net.conv("x", 3, 48, stride=2, act="")
+    x = net("Relu", net("InstanceNormalization", x, net.weight(48), net.weight(48)))
+    y = net("GroupNormalization", net.conv(x, 48, 48, act=""), net.weight(4), net.weight(4),
+            num_groups=4)  # fmt: skip
+    x = net("Add", x, net("Relu", y))
+    for _ in range(2):
+        y = net("Transpose", net.conv(x, 48, 48, 7, 1, 48, act=""), perm=[0, 2, 3, 1])
+        y = net("Transpose", net.norm(y, 48), perm=[0, 3, 1, 2])
+        x = net("Add", x, net.conv(net.gelu(net.conv(y, 48, 96, 1, act="")), 96, 48, 1, act=""))
+    return _images(net, x, *size)
+
+
 def modulated(*size: int) -> onnx.ModelProto:
     """Convolutions whose filters only the run knows."""
     net = Drawn()

@@ -69,6 +69,14 @@ CASES = {
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
+    "normalized_batch": Case(
+        lambda: drawn.normalized(24, 24), "x:1~5,3,24,24", batches(24, 1, 4, 5)
+    ),
+    "normalized_images": Case(
+        drawn.normalized, "x:1~2,3,8~64,8~64",
+        [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
+        (AVX512, AVX2),
+    ),
     "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES),
     "modulated_batch": Case(
         lambda: drawn.modulated(20, 20), "x:1~5,3,20,20", batches(20, 1, 4, 5)

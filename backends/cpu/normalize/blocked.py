@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd, prod
 
-from atc.backends.cpu.normalize.portable import overwrites_operand
+from atc.backends.cpu.normalize.portable import overwrites_operand, real
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.epilogue import deferred_epilogue
 from atc.backends.render.expr import address, literal
@@ -24,7 +24,7 @@ from atc.ir.view import View, dense
 class _Normalize(Kernel[NormalizeBlocked]):
     op = NormalizeBlocked
     portable = False
-    batches = True
+    dynamic = True
     single: bool
 
     def pixel(self, w: Workload[NormalizeBlocked]) -> str:
@@ -46,7 +46,7 @@ class _Normalize(Kernel[NormalizeBlocked]):
         epsilon = literal(op.epsilon, DType.FLOAT if op.single else DType.DOUBLE)
         return {
             "op": op, "batch": shape[0], "blocks": shape[1], "lanes": shape[-1], "pixels": pixels,
-            "plane": pixels * shape[-1], "size": size,
+            "plane": pixels * shape[-1], "length": real(size), "short_length": real(size, True),
             "epsilon": epsilon, "centred": op.how == "Variance",
             "finish": self._finish(w, target),
         }  # fmt: skip
