@@ -122,6 +122,19 @@ def normalized(*size: int) -> onnx.ModelProto:
     return _images(net, x, *size)
 
 
+def branches(*size: int) -> onnx.ModelProto:
+    """Sums of convolutions and a scaled identity, which are one convolution (RepVGG)."""
+    net = Drawn()
+    x = net.conv("x", 3, 32, act="")
+    for group in (1, 32):
+        y = net.conv(x, 32, 32, group=group, act="")
+        y = net("Add", y, net.conv(x, 32, 32, 1, group=group, act=""))
+        scale, shift, mean = (net.weight(32) for _ in range(3))
+        identity = net("BatchNormalization", x, scale, shift, mean, net("Abs", scale))
+        x = net("Relu", net("Add", y, identity))
+    return _images(net, x, *size)
+
+
 def modulated(*size: int) -> onnx.ModelProto:
     """Convolutions whose filters only the run knows."""
     net = Drawn()

@@ -69,6 +69,8 @@ CASES = {
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
+    "branches_batch": Case(lambda: drawn.branches(16, 16), "x:1~5,3,16,16", batches(16, 1, 4, 5)),
+    "branches_images": Case(drawn.branches, "x:1,3,32~64,32~64", SIZES),
     "normalized_batch": Case(
         lambda: drawn.normalized(24, 24), "x:1~5,3,24,24", batches(24, 1, 4, 5)
     ),

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from atc.dims import is_dynamic
+from atc.dims import concrete, is_dynamic
 from atc.ir.expr import Call, Expr, Input, call, substitute, walk
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Conv, Epilogue, Map, Window
@@ -149,14 +149,15 @@ def _with_identity(state: Rewriting, node: Node, op: Conv, other: Node, its: Map
     if not its.views[data[0]].is_dense(its.shape) or its.coordinates:
         return None
     known: dict[int, Filters] = {}
+    largest: tuple[int, ...] = concrete(y.shape)  # of a range, which holds for all of it
     for k, (array, view) in enumerate(zip(arrays, its.views, strict=True)):
         if k == data[0]:
             continue
-        if array is None or array.dtype != np.float32:
+        if array is None or array.dtype != np.float32 or is_dynamic(view):
             return None
-        full = gather_view(array, its.shape, view).reshape(y.shape).astype(np.float64)
-        per_channel = full.reshape(*y.shape[:2], -1)[0, :, 0]
-        if not np.array_equal(full, np.broadcast_to(_along(per_channel, rank), y.shape)):
+        full = gather_view(array, concrete(its.shape), view).reshape(largest).astype(np.float64)
+        per_channel = full.reshape(*largest[:2], -1)[0, :, 0]
+        if not np.array_equal(full, np.broadcast_to(_along(per_channel, rank), largest)):
             return None
         known[k] = per_channel
     shift = _affine(its.expr, {**known, data[0]: np.zeros(y.shape[1])})
