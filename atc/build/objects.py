@@ -211,8 +211,10 @@ def compiling(cwd: Path, context: BuildContext) -> Iterator[Compiling]:
         begun = Compiling(cwd.resolve(), context, pool)
         try:
             yield begun
-        finally:
+        except Exception:
             begun.clear()
+            raise
+        begun.clear()  # after an interrupt the pool ends what runs
 
 
 def compile_units(

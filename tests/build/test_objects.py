@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_builds import Memory, kernels_of_vectors
+from small_libraries import are_gone, environ, hanging_compiler
 
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain.compiler import compile_flags
@@ -90,6 +93,25 @@ def test_what_has_not_begun_at_the_end_is_dropped(
         started.wait(60)
         threading.Timer(0.05, hold.set).start()
     assert compilers.compiled() == ["src/a.c"]
+
+
+def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
+    compilers = Compilers()
+    hanging = find_compiler(get_target("c99"), environ(CC=hanging_compiler(tmp_path, "-c")))
+    context = replace(compilers.context, compiler=hanging)
+    begin = time.monotonic()
+
+    def interrupted() -> None:
+        with compiling(tmp_path, context) as begun:
+            begun.begin(A, TREE)
+            while not (tmp_path / "children").exists() and time.monotonic() < begin + 20:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - begin < 20
+    assert are_gone(tmp_path / "children")
 
 
 def vectors(count: int) -> tuple[dict[str, bytes], list[Unit]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,3 +44,27 @@ def network(folder: Path, api: str, factor: int) -> Path:
 
 def objects_of(compiler: Compiler, flags: tuple[str, ...], folder: Path, workers: int = 2) -> None:
     compile_many([Job(compiler, flags, f"src/{name}.c", folder) for name in "ab"], workers)
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def hanging_compiler(tmp_path: Path, when: str) -> str:
+    """Return a compiler that hangs once its command line holds a word, with a child of its own."""
+    real = shutil.which("gcc") or "cc"
+    text = f'case " $* " in *" {when} "*) sleep 60 & echo $! >> {tmp_path}/children; wait;; esac'
+    return str(script(tmp_path / "hanging-cc", f'{text}\nexec {real} "$@"'))
+
+
+def are_gone(children: Path) -> bool:
+    """Say whether all processes of a list have ended."""
+    for _ in range(100):  # the kernel needs a moment, and init another to bury them
+        states = [Path(f"/proc/{pid}/stat") for pid in children.read_text().split()]
+        if all(not s.exists() or s.read_text().split()[2] == "Z" for s in states):
+            return True
+        time.sleep(0.05)
+    return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_libraries import environ, network, write
+from small_libraries import are_gone, environ, hanging_compiler, network, script, write
 
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.machines import MACHINES
@@ -21,14 +21,6 @@ from atc.backends.toolchain.find_compiler import find_compiler
 from atc.backends.toolchain.linking import archive_static, link_program, link_shared
 from atc.backends.toolchain.processes import no_log, run_binary, run_tool
 from atc.errors import OptionError, ToolchainError
-
-
-def script(path: Path, body: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
-
 
 # ------------------------------------------------------------------------ finding a compiler
 
@@ -312,23 +304,6 @@ def test_a_process_over_its_time_is_ended_with_its_children(tmp_path: Path) -> N
             return
         time.sleep(0.05)
     pytest.fail("the child is still running")
-
-
-def hanging_compiler(tmp_path: Path, when: str) -> str:
-    """Return a compiler that hangs once its command line holds a word, with a child of its own."""
-    real = shutil.which("gcc") or "cc"
-    text = f'case " $* " in *" {when} "*) sleep 60 & echo $! >> {tmp_path}/children; wait;; esac'
-    return str(script(tmp_path / "hanging-cc", f'{text}\nexec {real} "$@"'))
-
-
-def are_gone(children: Path) -> bool:
-    """Say whether all processes of a list have ended."""
-    for _ in range(100):  # the kernel needs a moment, and init another to bury them
-        states = [Path(f"/proc/{pid}/stat") for pid in children.read_text().split()]
-        if all(not s.exists() or s.read_text().split()[2] == "Z" for s in states):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.few(1)
