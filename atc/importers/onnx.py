@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
@@ -29,6 +30,12 @@ NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
 MOST_NODES = 1 << 20
 """The most nodes of a model after its functions are inlined."""
+
+_LEAST_SCALE = {"QuantizeLinear": 0.0, "DequantizeLinear": -np.inf}
+"""What a scale must be above, to divide by it; of zeros some have the scale 0."""
+_FLOATS = frozenset(
+    {onnx_ir.DataType.FLOAT, onnx_ir.DataType.FLOAT16, onnx_ir.DataType.BFLOAT16}
+)
 
 
 def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
@@ -56,6 +63,8 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         _sort(model)
         _replace_tensors(model, _own)
         mark_maps(model, maps)
+        if text := "".join(_wrong_scales(model)):
+            model.metadata_props["atc.warnings"] = text
     except AtcError as error:
         error.where = error.where or str(path)
         raise
@@ -101,6 +110,24 @@ def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
                     node.version = version
             function.opset_imports[domain] = model.opset_imports[domain]
     return InlinePass()(model).model
+
+
+def _wrong_scales(model: onnx_ir.Model) -> Iterator[str]:
+    """Yield a line if there are scales that aren't positive numbers, as calibration leaves some."""
+    wrong: dict[str, float] = {}
+    for node in model.graph.all_nodes():
+        if node.op_type not in _LEAST_SCALE or len(node.inputs) < 2:
+            continue
+        scale, least = node.inputs[1], _LEAST_SCALE[node.op_type]
+        if scale is not None and scale.const_value is not None and scale.dtype in _FLOATS:
+            numbers = scale.const_value.numpy().astype(np.float64).reshape(-1)
+            found = numbers[~((numbers > least) & (numbers < np.inf))]
+            if found.size:
+                wrong[scale.name or ""] = float(found[0])
+    if wrong:
+        first = ", ".join(f"'{one_line(n, 60)}' ({x:g})" for n, x in [*wrong.items()][:3])
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        yield f"scales must be positive numbers, these aren't: {first}{more}; calibrate again"
 
 
 def _sort(model: onnx_ir.Model) -> None:

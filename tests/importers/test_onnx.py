@@ -372,3 +372,21 @@ def test_a_mutated_file_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     path.write_bytes(data[: int(rng.integers(1, len(data) + 1))] if seed % 3 == 0 else data)
     with suppress(AtcError):  # anything else fails the test
         load_onnx(path)
+
+
+@pytest.mark.parametrize(("scale", "shown"), [(np.inf, "inf"), (0.0, "0"), (-0.5, "-0.5")])
+def test_a_scale_that_is_no_positive_number_is_a_warning(
+    tmp_path: Path, scale: float, shown: str
+) -> None:
+    for scales, warned in (([0.5, scale], True), ([0.5, 2.0], False)):
+        nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["y"], axis=1)]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+            [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 2])],
+            [numpy_helper.from_array(np.array(scales, np.float32), "s")],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+        (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+        text = load_onnx(tmp_path / "net.onnx").metadata_props.get("atc.warnings", "")
+        expected = f"scales must be positive numbers, these aren't: 's' ({shown}); calibrate again"
+        assert text == (expected if warned else "")
