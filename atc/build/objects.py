@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,8 @@ class BuildContext:
 
 
 class Compiling:
-    """The compilers at work in one folder: each unit is begun once, in whatever order units come.
+    """The compilers at work in one folder: each unit is begun once, in whatever order units come,
+    unless its text changes.
 
     Objects lie beside their sources. A kernel of vectors takes most of its time for reading the
     compiler's headers of instructions, so these may be parsed once for many. Make it with
@@ -135,19 +136,21 @@ class Compiling:
         self._pool = pool
         self._objects: dict[Unit, Future[bytes]] = {}
         self._parsed: dict[tuple[str, ...], Future[Path]] = {}
-        self._written: set[str] = set()
+        self._written: dict[str, bytes] = {}
 
     def begin(self, unit: Unit, files: Mapping[str, bytes], *, parse: bool = False) -> None:
         """Write a unit's files and let a compiler begin with it when one is free.
 
         With `parse`, what kernels of vectors include is parsed before the first of them.
         """
+        own = {path: files[path] for path in (unit.path, *unit.includes) if path in files}
+        new = {path: text for path, text in own.items() if self._written.get(path) != text}
         if unit in self._objects:
-            return
-        paths = dict.fromkeys((unit.path, *unit.includes))
-        new = (path for path in paths if path not in self._written)  # others are being read
-        write_files(self._cwd, {path: files[path] for path in new if path in files})
-        self._written.update(paths)
+            if not new:
+                return
+            self.finish([unit])  # which makes another object
+        write_files(self._cwd, new)  # what is there is being read
+        self._written.update(new)
         flags = unit_flags(unit, self._context)
         if not _is_of_vectors(unit):
             self._objects[unit] = self._pool.submit(self._compile, unit, flags)
@@ -158,6 +161,10 @@ class Compiling:
                 self._parsed[flags] = self._pool.submit(self._parse, flags, len(self._parsed))
             parsed = self._parsed[flags]
         self._objects[unit] = self._pool.submit(self._compile_vectors, unit, flags, parsed)
+
+    def finish(self, units: Iterable[Unit]) -> None:
+        """Wait for those of the units that have begun, whatever becomes of them."""
+        wait([self._objects[unit] for unit in units if unit in self._objects])
 
     def wait(self, unit: Unit) -> bytes:
         """Return a begun unit's object; ToolchainError with the compiler's words."""
@@ -232,7 +239,7 @@ def compile_units(
     work there already. The first unit (in order) that fails is the one whose error is raised.
     """
     keys = {u: object_key(files, u, context) for u in units if u.cacheable}
-    missing = _take_cached(cwd, units, keys, context.cache)
+    missing = _take_cached(cwd, units, keys, context.cache, begun)
     done, total = len(units) - len(missing), len(units)
     progress(done, total)
     left = missing
@@ -313,10 +320,11 @@ def object_key(files: Mapping[str, bytes], unit: Unit, context: BuildContext) ->
 
 
 def _take_cached(
-    cwd: Path, units: Sequence[Unit], keys: Mapping[Unit, Key], cache: ObjectCache
-) -> list[Unit]:
+    cwd: Path, units: Sequence[Unit], keys: Mapping[Unit, Key], cache: ObjectCache,
+    begun: Compiling | None,
+) -> list[Unit]:  # fmt: skip
     """Write the objects that the cache has beside their sources; return the units it lacks."""
-    missing, objects = [], {}
+    missing, objects, found = list[Unit](), dict[str, bytes](), list[Unit]()
     cache.prefetch(key for unit, key in keys.items() if not unit.bypass)
     for unit in units:
         data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
@@ -324,5 +332,8 @@ def _take_cached(
             missing.append(unit)
         else:
             objects[f"{unit.path}.o"] = data
+            found.append(unit)
+    if begun is not None:  # another process has stored what the cache lacked at first
+        begun.finish(found)
     write_files(cwd, objects)
     return missing

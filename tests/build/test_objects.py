@@ -16,7 +16,7 @@ from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain.compiler import compile_flags
 from atc.backends.toolchain.find_compiler import find_compiler
 from atc.build import objects
-from atc.build.objects import BuildContext, Unit, compile_units, compiling
+from atc.build.objects import BuildContext, Unit, compile_units, compiling, object_key
 from atc.build.output_folder import Content
 from atc.errors import ToolchainError
 
@@ -56,6 +56,36 @@ def test_what_was_begun_is_not_compiled_again(tmp_path: Path) -> None:
     again = Compilers()
     (tmp_path / "other").mkdir()
     assert compile_units(tmp_path / "other", TREE, [A, B], again.context)[1] == made
+
+
+def test_what_has_other_text_now_is_compiled_again(tmp_path: Path) -> None:
+    compilers, other = Compilers(), Compilers()
+    changed = {**TREE, "src/a.c": TREE["src/a.c"].replace(b"1", b"7")}
+    with compiling(tmp_path, compilers.context) as begun:
+        begun.begin(A, TREE)
+        _, made = compile_units(tmp_path, changed, [A], compilers.context, begun=begun)
+    (tmp_path / "other").mkdir()
+    assert compile_units(tmp_path / "other", changed, [A], other.context)[1] == made
+
+
+def test_what_another_process_stored_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler that began writes no object over it."""
+    compilers, whole = Compilers(), objects.compile_object
+
+    def slow(*given: object, **more: object) -> bytes:
+        time.sleep(0.3)
+        return whole(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objects, "compile_object", slow)
+    key = object_key(TREE, A, compilers.context)
+    with compiling(tmp_path, compilers.context) as begun:
+        begun.begin(A, TREE)
+        compilers.cache.put(key, A.name, b"another's")
+        count, made = compile_units(tmp_path, TREE, [A], compilers.context, begun=begun)
+    assert (count, made) == (0, {})
+    assert (tmp_path / "src/a.c.o").read_bytes() == b"another's"
 
 
 def test_a_mistake_in_what_is_not_wanted_after_all_is_nobodys(tmp_path: Path) -> None:
