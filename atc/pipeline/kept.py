@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 28
 """Bytes of an output folder that is kept."""
-SHARE = 4
+SHARE = 3
 """It is no more than this part of what a target's folder of the cache may hold."""
 _CHUNK = 1 << 20
 _ONNX, _OUTSIDE = b"\x08", b"location"  # ONNX's first byte, and the name of a file with data
