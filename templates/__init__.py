@@ -84,6 +84,7 @@ def render(name: str, values: dict[str, object]) -> str:
     return environment().get_template(name).render(values)
 
 
+@cache  # each kernel that compilers begin with early needs the same few
 def verbatim(name: str) -> str:
     """Return a file that goes into generated projects as it is, e.g. `simd/avx2.h`."""
     return (FOLDER / name).read_text("utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from atc.backends.toolchain.compiler import Compiler, source_flags
 from atc.backends.toolchain.compiling import (
     PARSED,
     Job,
-    compile_object,
+    compile_job,
     compiling_threads,
     parse_header,
 )
@@ -134,7 +134,7 @@ class Compiling:
         self._cwd = cwd
         self._context = context
         self._pool = pool
-        self._objects: dict[Unit, Future[bytes]] = {}
+        self._objects: dict[Unit, Future[Path]] = {}
         self._parsed: dict[tuple[str, ...], Future[Path]] = {}
         self._written: dict[str, bytes] = {}
 
@@ -164,11 +164,13 @@ class Compiling:
 
     def finish(self, units: Iterable[Unit]) -> None:
         """Wait for those of the units that have begun, whatever becomes of them."""
-        wait([self._objects[unit] for unit in units if unit in self._objects])
+        for unit in units:
+            if unit in self._objects:
+                self._objects[unit].exception()
 
-    def wait(self, unit: Unit) -> bytes:
-        """Return a begun unit's object; ToolchainError with the compiler's words."""
-        return self._objects[unit].result()
+    def wait(self, unit: Unit) -> None:
+        """Wait for a begun unit's object; ToolchainError with the compiler's words."""
+        self._objects[unit].result()
 
     def clear(self) -> None:
         """Drop what hasn't begun, wait for what has, and remove parsed headers."""
@@ -190,7 +192,7 @@ class Compiling:
 
     def _compile_vectors(
         self, unit: Unit, flags: tuple[str, ...], parsed: Future[Path] | None
-    ) -> bytes:
+    ) -> Path:
         """Compile a kernel of vectors, if possible without reading all that headers declare."""
         own = (*flags, *self._less(flags))
         if parsed is not None:  # before it in the pool's queue, so that none waits for itself
@@ -206,9 +208,9 @@ class Compiling:
                 raise
             return self._compile(unit, flags)
 
-    def _compile(self, unit: Unit, flags: tuple[str, ...]) -> bytes:
-        log = self._context.log
-        return compile_object(self._context.compiler, flags, unit.path, self._cwd, log=log)
+    def _compile(self, unit: Unit, flags: tuple[str, ...]) -> Path:
+        job = Job(self._context.compiler, flags, unit.path, self._cwd)
+        return compile_job(job, self._context.log)
 
 
 @contextmanager
@@ -324,16 +326,13 @@ def _take_cached(
     begun: Compiling | None,
 ) -> list[Unit]:  # fmt: skip
     """Write the objects that the cache has beside their sources; return the units it lacks."""
-    missing, objects, found = list[Unit](), dict[str, bytes](), list[Unit]()
+    found: dict[Unit, bytes] = {}
     cache.prefetch(key for unit, key in keys.items() if not unit.bypass)
     for unit in units:
         data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
-        if data is None:
-            missing.append(unit)
-        else:
-            objects[f"{unit.path}.o"] = data
-            found.append(unit)
+        if data is not None:
+            found[unit] = data
     if begun is not None:  # another process has stored what the cache lacked at first
         begun.finish(found)
-    write_files(cwd, objects)
-    return missing
+    write_files(cwd, {f"{unit.path}.o": data for unit, data in found.items()})
+    return [unit for unit in units if unit not in found]

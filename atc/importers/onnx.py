@@ -63,7 +63,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         _sort(model)
         _replace_tensors(model, _own)
         mark_maps(model, maps)
-        if text := "".join(_wrong_scales(model)):
+        if text := _wrong_scales(model):
             model.metadata_props["atc.warnings"] = text
     except AtcError as error:
         error.where = error.where or str(path)
@@ -112,8 +112,9 @@ def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
     return InlinePass()(model).model
 
 
-def _wrong_scales(model: onnx_ir.Model) -> Iterator[str]:
-    """Yield a line if there are scales that aren't positive numbers, as calibration leaves some."""
+def _wrong_scales(model: onnx_ir.Model) -> str:
+    """Return a line if there are scales that aren't positive numbers, as calibration leaves some.
+    """
     wrong: dict[str, float] = {}
     for node in model.graph.all_nodes():
         if node.op_type not in _LEAST_SCALE or len(node.inputs) < 2:
@@ -124,10 +125,11 @@ def _wrong_scales(model: onnx_ir.Model) -> Iterator[str]:
             found = numbers[~((numbers > least) & (numbers < np.inf))]
             if found.size:
                 wrong[scale.name or ""] = float(found[0])
-    if wrong:
-        first = ", ".join(f"'{one_line(n, 60)}' ({x:g})" for n, x in [*wrong.items()][:3])
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        yield f"scales must be positive numbers, these aren't: {first}{more}; calibrate again"
+    if not wrong:
+        return ""
+    first = ", ".join(f"'{one_line(n, 60)}' ({x:g})" for n, x in [*wrong.items()][:3])
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return f"scales must be positive numbers, these aren't: {first}{more}; calibrate again"
 
 
 def _sort(model: onnx_ir.Model) -> None:

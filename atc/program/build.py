@@ -86,10 +86,10 @@ def build_program(
     states = carried(pairs, steps, writer.types, writer.storage)
     for (_, result), state in zip(pairs, states, strict=True):
         steps += tuple(writer.carry(state, result))
-    used = {a for c in calls(steps) for a in c.arguments}
+    used, held = {a for c in calls(steps) for a in c.arguments}, dict(pairs)
     constants = {k: v for k, v in writer.constants.items() if k in used}
     return Program(
-        graph.name, tuple(v for v in graph.inputs if v not in dict(pairs)),
+        graph.name, tuple(v for v in graph.inputs if v not in held),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage, graph.composites, writer.byte_offsets,
         graph.dims, graph.guards, writer.aliases, states, graph.lengths,

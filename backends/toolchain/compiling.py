@@ -50,7 +50,7 @@ def compile_object(
     log: Log = no_log,
 ) -> bytes:
     """Compile one source, named relative to `cwd`, and return the object file's bytes."""
-    return _compile(Job(compiler, flags, source_path, cwd), log).read_bytes()
+    return compile_job(Job(compiler, flags, source_path, cwd), log).read_bytes()
 
 
 def compile_many(
@@ -67,7 +67,7 @@ def compile_many(
     """
     running = jobs[0].compiler.running if jobs else Running()
     with compiling_threads(running, max(1, min(workers, len(jobs)))) as pool:
-        futures = [pool.submit(_compile, job, log) for job in jobs]
+        futures = [pool.submit(compile_job, job, log) for job in jobs]
         objects = []
         try:
             for future in futures:
@@ -79,7 +79,8 @@ def compile_many(
     return tuple(objects)
 
 
-def _compile(job: Job, log: Log) -> Path:
+def compile_job(job: Job, log: Log = no_log) -> Path:
+    """Compile one source and return the object file."""
     cwd = job.cwd.resolve()
     own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")

@@ -34,8 +34,13 @@ def without_unused_headers(
     known = ask_program((*compiler.argv, *flags, "-dM", "-E", "-x", "c", "/dev/null"), log=log)
     if top.status or known.status:
         return ()
-    enabled = map(_set_named, _MACRO.findall(known.stdout.decode()))
-    return _guards(Path(top.stdout.decode().strip()), frozenset(enabled))
+    return _guards(Path(top.stdout.decode().strip()), _enabled(known.stdout))
+
+
+@functools.cache
+def _enabled(answer: bytes) -> frozenset[str]:
+    """Return the instruction sets in GCC's answer to `-dM`."""
+    return frozenset(map(_set_named, _MACRO.findall(answer.decode())))
 
 
 def _set_named(macro: str) -> str:

@@ -72,13 +72,13 @@ def test_what_another_process_stored_meanwhile_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler that began writes no object over it."""
-    compilers, whole = Compilers(), objects.compile_object
+    compilers, whole = Compilers(), objects.compile_job
 
-    def slow(*given: object, **more: object) -> bytes:
+    def slow(*given: object, **more: object) -> Path:
         time.sleep(0.3)
         return whole(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(objects, "compile_object", slow)
+    monkeypatch.setattr(objects, "compile_job", slow)
     key = object_key(TREE, A, compilers.context)
     with compiling(tmp_path, compilers.context) as begun:
         begun.begin(A, TREE)
@@ -109,14 +109,14 @@ def test_what_has_not_begun_at_the_end_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compilers, hold, started = Compilers(workers=1), threading.Event(), threading.Event()
-    whole = objects.compile_object
+    whole = objects.compile_job
 
-    def held(*given: object, **more: object) -> bytes:
+    def held(*given: object, **more: object) -> Path:
         started.set()
         hold.wait(60)
         return whole(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(objects, "compile_object", held)
+    monkeypatch.setattr(objects, "compile_job", held)
     with compiling(tmp_path, compilers.context) as begun:
         begun.begin(A, TREE)
         begun.begin(B, TREE)
