@@ -33,6 +33,7 @@ from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.packed_siblings import merge_packed_siblings
 from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
 from atc.passes.fuse.read_halves import read_halves
+from atc.passes.fuse.round_activations import round_activations
 from atc.passes.fuse.siblings import fuse_siblings
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.batch_last import move_batch_last
@@ -93,6 +94,7 @@ PASSES: tuple[Pass, ...] = (
     _again(EPILOGUE, fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _again("fuse_elementwise", fuse_elementwise),  # what no epilogue took, into reductions
     Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
+    Pass("round_activations", round_activations),  # when all steps of one are together
     _rule("merge_parallel_convolutions", merge_parallel_convolutions),  # needs scales in filters
     _again("fold_affine", fold_affine),
     _rule("fuse_requantize", fuse_requantize),  # when what is (de)quantized in one node is there

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from kernel_program import Call, run_calls, vector_target
 from onnx import TensorProto, helper, numpy_helper
@@ -382,6 +384,63 @@ def test_arithmetic_of_float16_is_rounded_once(op: str, tier: str) -> None:
         np.testing.assert_array_equal(y, exact)
 
 
+ONCE = (
+    "An activation that one kernel computes is rounded once, neither its steps nor what it is "
+    "taken of before: Sigmoid, Tanh, Erf, Softplus, clamps, and what these and sums and products "
+    "make of one tensor, such as x * sigmoid(x). A product of matrices and what is added to it "
+    "first, likewise."
+)
+ERF = np.vectorize(math.erf)
+ACTIVATIONS: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
+    "none": ("y = Identity (s)", lambda x: x),
+    "clamp": ("y = Clip (s, low, high)", lambda x: np.clip(x, -1, 6)),
+    "sigmoid": ("y = Sigmoid (s)", lambda x: 1 / (1 + np.exp(-x))),
+    "silu": ("t = Sigmoid (s) y = Mul (s, t)", lambda x: x / (1 + np.exp(-x))),
+    "quick gelu": ("q = Mul (s, quick) t = Sigmoid (q) y = Mul (s, t)",
+                   lambda x: x / (1 + np.exp(-1.703125 * x))),
+    "mish": ("p = Softplus (s) t = Tanh (p) y = Mul (t, s)",
+             lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "gelu": ("d = Div (s, root) e = Erf (d) f = Add (e, one) g = Mul (s, f) y = Mul (g, half)",
+             lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
+    "hard swish": ("u = Add (s, three) v = Clip (u, zero, six) w = Mul (s, v) y = Div (w, six)",
+                   lambda x: x * np.clip(x + 3, 0, 6) / 6),
+}  # fmt: skip
+NUMBERS = {"low": -1, "high": 6, "quick": 1.703125, "root": 1.4142135, "one": 1, "half": 0.5,
+           "three": 3, "zero": 0, "six": 6}  # fmt: skip
+
+
+def activation_model(nodes: str, b: Array, bias: Array) -> onnx.ModelProto:
+    """Return a model of a product with a bias and what is computed of it, in the type of `b`."""
+    dtype = DType.from_numpy(b.dtype).code
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        activation (float16[64, 8] a) => (float16[64, 48] y) {{
+            h = MatMul (a, b) s = Add (h, bias) {nodes} }}""")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = dtype
+    given = {"b": b, "bias": bias, **{k: np.array(v, b.dtype) for k, v in NUMBERS.items()}}
+    read = {name for node in model.graph.node for name in node.input}
+    known = [numpy_helper.from_array(v, k) for k, v in given.items() if k in read]
+    model.graph.initializer.extend(known)
+    return model
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("tier", ["c99", "host"])
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["float16", "bfloat16"])
+def test_activations_are_rounded_once(dtype: type[np.generic], tier: str) -> None:
+    """The sentence ONCE, of products whose sums float32 holds, against float64."""
+    rng = np.random.default_rng(0)
+    a, b = ((rng.integers(-40, 40, s) / 32).astype(dtype) for s in ((64, 8), (8, 48)))
+    bias = (rng.integers(-64, 64, 48) / 32).astype(dtype)
+    models = [activation_model(nodes, b, bias) for nodes, _ in ACTIVATIONS.values()]
+    sums = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
+    for run, name in zip(compile_models(models, tier), ACTIVATIONS, strict=True):
+        got = run([a])[0].astype(np.float64)
+        nearest = ACTIVATIONS[name][1](sums).astype(dtype).astype(np.float64)
+        assert (got != nearest).mean() < 0.02, name  # float32 may end on a middle's other side
+        np.testing.assert_allclose(got, nearest, 2**-7, 2**-20, err_msg=name)
+
+
 def test_the_page_says_just_that() -> None:
     if not PAGE.exists():
         pytest.skip("the checkout's documentation isn't here")
@@ -389,5 +448,6 @@ def test_the_page_says_just_that() -> None:
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
-        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, HALVES, *PRODUCTS.values(),
+        *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, HALVES, ONCE,
+        *PRODUCTS.values(),
     }  # fmt: skip
