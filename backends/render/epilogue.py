@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import epilogue_lines, loop_names
@@ -74,6 +76,22 @@ def shorter(e: Expr) -> Expr:
     sign, which no byte shows.)
     """
     return _around_zero(e.args[0] if isinstance(e, Call) and e.fn == "Round" else e)
+
+
+def rounded_once(e: Expr, half: DType) -> Expr:
+    """Return a float expression with the same results when stored as 16-bit numbers.
+
+    If a value is rounded, clamped by 16-bit numbers and rounded once more, the last rounding is
+    enough. (Zeros may differ in sign.)
+    """
+    match e:
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype is half:
+            return x if x.dtype is DType.FLOAT else e
+        case Call(fn="Max" | "Min", args=(a, Const() as bound)):
+            exact = float(np.float32(bound.value).astype(half.numpy)) == float(bound.value)
+            return Call(e.dtype, e.fn, (rounded_once(a, half), bound)) if exact else e
+        case _:
+            return e
 
 
 def _around_zero(expr: Expr) -> Expr:
@@ -161,6 +179,8 @@ class TileEpilogue:
             self.expr = shorter(self.expr)
             if self.neon:
                 self.expr, self.zero = self._without_zero(self.expr)
+        elif self.out is DType.FLOAT16 and not target.deterministic:
+            self.expr = rounded_once(self.expr, self.out)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
         self.rest = sorted(rest - {0})
         self.used = sorted((rest | {self.bias or 0}) - {0})
