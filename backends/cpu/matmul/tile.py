@@ -16,24 +16,22 @@ from math import prod
 
 from atc.backends.cpu.matmul.cost import (
     NEAR_STEP,
-    STREAM_AHEAD,
     Panel,
     PhasedParams,
     Tile,
-    asks_ahead,
     column_panels,
     crowding,
     largest_divisor,
     row_tiles,
     scattered_wait,
     step_wait,
-    streamed,
     tile_count,
     tile_cycles,
     vector_kinds,
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
+from atc.backends.cpu.matmul.prefetch import asks_for_weights, prefetch
 from atc.backends.cpu.matmul.row_blocks import all_tiles, cut_rows, rows_at_a_time
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
@@ -41,7 +39,7 @@ from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.stored_weights import Weights, stored_weights
+from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -73,11 +71,11 @@ def read_mode(w: Workload[MatMul], copy: bool) -> str:
     """Return how B is read.
 
     `packed` when compiling; `direct` in place, unless it is to be a `copy`; copied into scratch
-    from dense `rows`, from dense `columns`, or from `any`thing.
+    from dense `rows`, from dense `columns`, or from `any`thing. A copy of packed B is `widened`.
     """
     op = w.op
     if w.constant[1]:
-        return "packed"
+        return "widened" if copy else "packed"
     if op.b_view.strides[-1] == 1 or op.n == 1:
         return "rows" if copy else "direct"
     return "columns" if op.b_view.strides[-2] == 1 else "any"
@@ -88,7 +86,8 @@ class TiledParams(PhasedParams, SharedParams):
     """Those of tiles, and of how B is read."""
 
     copy: bool = False
-    """Whether B is copied into scratch where it could be read in place."""
+    """Whether B is copied into scratch where it could be read in place, or floats be made of each
+    vector of it when that is read."""
     kb: int | None = None
     """The depth that is summed at a time; None: all of it."""
     mb: int | None = None
@@ -198,21 +197,22 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
         by_lane = _in_lanes(w, target)
         finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside, apart=by_lane)
-        weights = stored_weights(w)
-        packed = mode == "packed"
+        stored = stored_weights(w)
+        weights = FLOATS if mode == "widened" else stored
+        packed = mode in ("packed", "widened")
         count = tile_count(blocks[0].tiles)
-        prefetch = _prefetch(w, target, count, width, depth, weights) if packed else None
-        shared = prefetch is not None and prefetch.next
+        ahead = prefetch(w, target, count, width, depth, stored) if packed else None
+        shared = ahead is not None and ahead.next
         in_lanes = by_lane and not params.interleave
-        if shared and prefetch is not None and in_lanes:
-            in_lanes = prefetch.every % lanes(target) == 0
+        if shared and ahead is not None and in_lanes:
+            in_lanes = ahead.every % lanes(target) == 0
         if shared and params.phases > 1 and not in_lanes:  # so few sums wait for one another
-            prefetch, shared = None, False
+            ahead, shared = None, False
         step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
         text = _TileText(
-            finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
+            finish, f"y0 + {y}", weights, stored, op.n, lanes(target), op.k - depth, shared,
             params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
         )  # fmt: skip
@@ -227,11 +227,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "group": largest_divisor(depth, GROUP) if params.interleave else 0,
             "room": depth * self._panel_room(w, params, target), "partitions": params.partitions,
             "b_base": packed_base(op.batch, op.b_view, outer, op.k * width * -(-op.n // width))
-            if mode == "packed" else batch_base(op.b_view, outer),
+            if packed else batch_base(op.b_view, outer),
             "bk": bk, "bn": bn, "step": step,
-            "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
-            "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
-            "weights": weights, "in_lanes": in_lanes,
+            "panel_step": op.k * width if packed else width if mode == "direct" else width * bn,
+            "block_step": width if packed else bk, "prefetch": ahead,
+            "stored": stored, "weights": weights, "in_lanes": in_lanes,
             "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
             "copies_open": is_dynamic((depth, bk, bn)),
             "few": text.few(FEW_ROWS) if _sums_along(w, mode) else None,
@@ -247,7 +247,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
         tiles = all_tiles(cut_rows(op.m, params.mb, mr))
-        weights = stored_weights(w)
+        stored = stored_weights(w)
+        weights = FLOATS if mode == "widened" else stored
         size, widening = weights.dtype.itemsize, weights.widening(target)
         cycles = sum(
             p.count * t.count * tile_cycles(
@@ -267,8 +268,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             apart = scattered_wait(machine, depth, bk * 4, width * nv * 4, width * 4)
             cycles += steps * apart
         cycles += INTERLEAVED * op.m * op.k * params.interleave
-        per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
-        cycles += op.k * columns * per_element.get(mode, 0)
+        per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5,
+                       "widened": (1 + stored.widening(target)) / lanes(target)}  # fmt: skip
+        times = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
+        cycles += times * op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
             beside = machine.slow_l3 and nv * width * size * depth > machine.l1_kept
             line = LINE_BESIDE if beside else LINE_ALONE
@@ -276,52 +279,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             times = 1 if params.mb else columns / (nv * lanes(target))
             cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * times
-        if mode == "packed" and _asks_ahead(w, target, tile_count(tiles)):
-            stream = op.k * columns * size / machine.memory
+        if mode in ("packed", "widened") and asks_for_weights(w, target, tile_count(tiles)):
+            stream = op.k * columns * stored.dtype.itemsize / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
         return prod(op.batch) * cycles
-
-
-@dataclass(frozen=True)
-class _Prefetch:
-    """`lines` cache lines every `every` depth steps.
-
-    They are those of the next panel, of which each tile asks for a share, where `next`; else the
-    tile's own, `ahead` weights further on. A line holds `line` of them.
-    """
-
-    next: bool
-    every: int
-    lines: int
-    ahead: int
-    line: int
-
-    def share(self, depth: int) -> int:
-        """Return the weights that a tile asks for."""
-        return depth // self.every * self.lines * self.line
-
-
-def _prefetch(
-    w: Workload[MatMul], target: Target, tiles: int, width: int, depth: int, weights: Weights
-) -> _Prefetch | None:
-    line, size = weights.line, weights.dtype.itemsize
-    if not _asks_ahead(w, target, count := max_value(tiles)):
-        return None
-    if count == 1:
-        ahead = max(1, STREAM_AHEAD // (size * width)) * width
-        return _Prefetch(False, 1, -(-width // line), ahead, line)
-    lines = max(1.0, width / line)  # of a step
-    every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
-    return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
-
-
-def _asks_ahead(w: Workload[MatMul], target: Target, tiles: int) -> bool:
-    """Return whether packed B is asked for before it is read, by so many row tiles."""
-    op, nbytes = w.op, w.op.k * w.op.n * stored_weights(w).dtype.itemsize
-    if max_value(tiles) == 1:
-        return nbytes > streamed(target.machine)
-    products = max_value(op.m) * op.k * op.n
-    return asks_ahead(target.machine, nbytes, products, lanes(target))
 
 
 def _in_lanes(w: Workload[MatMul], target: Target) -> bool:
@@ -376,9 +337,10 @@ def _interleaved_depths(op: MatMul, machine: Machine) -> list[int]:
 
 
 def _worth_copying(w: Workload[MatMul], mr: int) -> bool:
-    """Return whether B is read in place by so many row tiles that a dense copy may pay."""
-    op = w.op
-    return read_mode(w, copy=False) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
+    """Return whether so many row tiles read B that a copy of it, dense or in floats, may pay."""
+    mode = read_mode(w, copy=False)
+    apart = mode == "direct" and w.op.b_view.strides[-2] >= 256
+    return w.op.m >= 4 * mr and (apart or mode == "packed" and stored_weights(w) is not FLOATS)
 
 
 def _leaves(w: Workload[MatMul], target: Target) -> bool:
@@ -395,6 +357,9 @@ class _TileText:
     target: str
     """The C address of a tile's first result."""
     weights: Weights
+    """B as tiles read it."""
+    stored: Weights
+    """B in memory."""
     n: int
     lanes: int
     last_block: int
@@ -415,8 +380,8 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        b = f"const {self.weights.c} *"
-        operands = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
+        operands = ["const float *a", f"const {self.weights.c} *b"]
+        operands += [f"const {self.stored.c} *next"] * self.shared
         flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:

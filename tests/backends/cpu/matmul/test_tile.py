@@ -103,6 +103,28 @@ def test_tiles_by_lane_leave_registers_for_two_pairs_of_vectors_of_b(n: int) -> 
     assert max(taken) >= target.vector_registers - 1
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=lambda d: d.label)
+def test_weights_in_16_bits_give_what_they_give_as_floats(dtype: DType, target: str) -> None:
+    """With every parameter set, those that make floats of a panel for all its tiles among them."""
+    record, calls = vector_target(target), []
+    w = workload((), 120, 53, 36, View((36, 1)), View((53, 1)), "bias, relu", True)
+    a, b, bias = operands(w, 0)
+    b = b.astype(dtype.numpy)
+    narrow = replace(w, inputs=(w.inputs[0], TensorType(dtype, w.inputs[1].shape), *w.inputs[2:]))
+    sets = MatMulTile().parameters(narrow, record)
+    assert any(p.copy for p in sets)
+    blocked = replace(sets[0], kb=12)
+    for each in (*sets, blocked, *(replace(p, mb=2 * p.mr) for p in sets if p.copy)):
+        calls.append(Call(MatMulTile(), each, narrow, [a, b, bias]))
+        floats = replace(each, copy=False)
+        calls.append(Call(MatMulTile(), floats, w, [a, b.astype(np.float32), bias]))
+    results = [got for (got,) in run_calls(calls, record)]
+    for halves, floats in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(halves, floats)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_sizes_around_the_tiles_and_ways_to_read_them(target: str) -> None:
