@@ -270,8 +270,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5,
                        "widened": (1 + stored.widening(target)) / lanes(target)}  # fmt: skip
-        times = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
-        cycles += times * op.k * columns * per_element.get(mode, 0)
+        copies = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
+        cycles += copies * op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
             beside = machine.slow_l3 and nv * width * size * depth > machine.l1_kept
             line = LINE_BESIDE if beside else LINE_ALONE
