@@ -37,9 +37,12 @@ FUNCTIONS = {
     "Log1p": "v_log1p", "Sin": "v_sin", "Cos": "v_cos", "Tanh": "v_tanh", "Erf": "v_erf",
     "Sigmoid": "v_sigmoid", "Softplus": "v_softplus", "Equal": "v_eq", "Less": "v_lt",
     "LessOrEqual": "v_le", "Greater": "v_gt", "GreaterOrEqual": "v_ge", "IsNaN": "v_isnan",
-    "Where": "v_select",
+    "Where": "v_select", "GeluBeforeFloat16": "v_gelu_f16",
 }  # fmt: skip
 """Float functions that are one function of the vocabulary or its math functions."""
+
+NEARLY = {DType.FLOAT16: {"v_gelu": "GeluBeforeFloat16"}}
+"""Activations for which another function is exact enough if its result is rounded next."""
 
 MASKS = {"And": "v_mask_and", "Or": "v_mask_or", "Not": "v_mask_not"}
 """Functions of masks."""
@@ -114,11 +117,19 @@ def stored(expr: Expr) -> Expr | None:
         case Input() if expr.dtype in ROUNDED:
             return cast(expr, DType.FLOAT)
         case Call(fn="Cast", args=(x,)) if expr.dtype in ROUNDED:
-            return x if x.dtype is DType.FLOAT else None
+            return _before_rounding(x, expr.dtype) if x.dtype is DType.FLOAT else None
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
             return _unclamped(x, expr.dtype)
         case _:
             return expr if expr.dtype is DType.FLOAT else None
+
+
+def _before_rounding(e: Expr, half: DType) -> Expr:
+    """Return a float that is rounded next, as exact as that needs."""
+    activation = _activation(e) if half in NEARLY else None
+    if activation is not None and activation[0] in NEARLY[half]:
+        return Call(DType.FLOAT, NEARLY[half][activation[0]], activation[1:])
+    return e
 
 
 def _unclamped(e: Expr, dtype: DType) -> Expr:
@@ -324,7 +335,7 @@ def _activation(e: Expr) -> tuple[str, Expr] | None:
     """
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
-            return ROUNDED[dtype], x
+            return ROUNDED[dtype], _before_rounding(x, dtype)
     factors = list(islice(_factors(e), 4))  # as many are none of them
     for x in factors:
         rest = [f for f in factors if f is not x]

@@ -153,6 +153,11 @@ def normal_tail(a: float) -> float:
     return (2 * (1 + a) * mills(a) - 1) / a
 
 
+def log2_normal(a: float) -> float:
+    """log2(Phi(-a))."""
+    return math.log2(0.5 * math.erfc(a / math.sqrt(2)))
+
+
 def sin_tail(t: float) -> float:
     """(sin(x) - x) / x^3 for t = x^2."""
     x = math.sqrt(t)
@@ -210,6 +215,8 @@ def of_math() -> dict[str, Array]:
         "log erfc": fit(log_erfc, lambda x: math.erfc(x) / math.erf(x), 0.9, 4.0, 6),
         "sin": fit(sin_tail, lambda t: t / (1 + t * sin_tail(t)), 0.0, (math.pi / 4) ** 2, 3),
         "cos": fit(cos_tail, lambda t: t**2, 0.0, (math.pi / 4) ** 2, 3),
+        "log2 normal": fit(log2_normal, lambda a: 1.0, 0.0, 6.0, 7),
+        "exp2": fit(lambda r: 2.0**r, lambda r: 2.0**-r, -0.5, 0.5, 4),
     }
     # Of eight scales of p and q this one gave the smallest error after float evaluation.
     fits["normal tail p"], fits["normal tail q"] = fit_quotient(

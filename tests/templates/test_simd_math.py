@@ -128,6 +128,10 @@ ROUND = [
 ]
 
 
+NEARLY = [Op("v_gelu_f16", "{a}", gelu, "f32", inputs)]
+"""Functions whose results are rounded to float16 next."""
+
+
 HUGE, INF, NAN = 3e38, math.inf, math.nan
 ROWS = [(1e8, 3, 3), (-1e8, -3, -3), (HUGE, HUGE, 1), (-HUGE, -HUGE, 1), (INF, 1, 1), (1, -INF, 1),
         (1, 1, INF), (INF, -INF, 1), (NAN, 1, 1), (1, 1, NAN)]  # fmt: skip
@@ -145,7 +149,7 @@ SUM = Op("sum_of_parts", "{a}, {b}, {c}", np.add, "f32", parts)
 
 @pytest.fixture(scope="module", params=CASES)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
+    return build(request.param, [*OPS, *ROUND, *NEARLY, SUM], tmp_path_factory.mktemp("simd"))
 
 
 @pytest.mark.few(1)
@@ -159,6 +163,21 @@ def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     np.testing.assert_array_equal(np.signbit(y[signed]), np.signbit(truth[signed]))
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("op", NEARLY, ids=str)
+def test_what_is_rounded_to_float16_next_is_the_nearest(program: Program, op: Op) -> None:
+    """But for few of all float16, whose results are near the middle between two."""
+    x = np.resize(np.arange(1 << 16, dtype=np.uint16).view(np.float16), len(all_over()))
+    y = program.run(op.name, (x.astype(np.float32),) * 3)[: 1 << 16].astype(np.float16)
+    with np.errstate(all="ignore"):
+        nearest = op.truth(x[: 1 << 16].astype(np.float64)).astype(np.float16)
+    steps = np.abs(y.view(np.int16).astype(int) - nearest.view(np.int16))[~np.isnan(nearest)]
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(nearest))
+    np.testing.assert_array_equal(np.signbit(y[~np.isnan(y)]), np.signbit(nearest[~np.isnan(y)]))
+    assert steps.max() <= 1
+    assert (steps != 0).mean() < 0.01
+
+
 def test_math_is_written_in_the_vocabulary_alone() -> None:
     text = (FOLDER / "math.h").read_text()
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
@@ -169,7 +188,8 @@ def test_math_is_written_in_the_vocabulary_alone() -> None:
 
 def test_every_function_is_tested() -> None:
     text = (FOLDER / "math.h").read_text()
-    assert set(re.findall(r"^static inline vf32 (v_\w+)\(vf32 x\)", text, re.MULTILINE)) == {*MATH}
+    names = set(re.findall(r"^static inline vf32 (v_\w+)\(vf32 x\)", text, re.MULTILINE))
+    assert names == {*MATH, *(op.name for op in NEARLY)}
 
 
 @pytest.mark.slow
@@ -229,7 +249,7 @@ def test_what_a_part_of_a_sum_loses_is_carried(program: Program) -> None:
 def test_the_exact_functions_take_the_names_of_all() -> None:
     text = (FOLDER / "exact.h").read_text()
     names = set(re.findall(r"^#define (v_\w+) v_exact_\w+$", text, re.MULTILINE))
-    assert names == {*MATH, "v_f16_erf"}
+    assert names == {*MATH, "v_f16_erf", *(op.name for op in NEARLY)}
 
 
 @pytest.mark.parametrize("called", [str, exact])

@@ -13,7 +13,7 @@ from kernel_program import run_calls, vector_target
 
 from atc.backends.cpu.map.vectors import MapVectors
 from atc.backends.kernel import Candidate, Workload, workload_of
-from atc.backends.render.vector_expr import FUNCTIONS, render_vector, vectorisable
+from atc.backends.render.vector_expr import FUNCTIONS, render_vector, stored, vectorisable
 from atc.backends.targets import get_target
 from atc.ir.expr import Call, Const, Expr, Input, call, cast, const, operands_of
 from atc.ir.graph import DType, Graph, Node, TensorType
@@ -179,6 +179,20 @@ def test_activations_become_one_function() -> None:
     for name, function in (("SiLU", "v_silu"), ("Mish", "v_mish"), ("Gelu", "v_gelu"),
                            ("Gelu, other order", "v_gelu")):  # fmt: skip
         assert render_vector(EXPRESSIONS[name], lambda k: f"x{k}") == ([], f"{function}(x0)")
+
+
+def test_an_activation_is_as_exact_as_its_rounding_needs() -> None:
+    """That to float16, when stored or there and back: bfloat16 holds smaller numbers."""
+    gelu, found = EXPRESSIONS["Gelu"], []
+    for half in (DType.FLOAT16, DType.BFLOAT16):
+        narrow = cast(gelu, half)
+        for expr in (stored(narrow), cast(narrow, F)):
+            assert expr is not None
+            assert vectorisable(expr)
+            found += render_vector(expr, lambda k: f"x{k}")[1:]
+    assert found == [
+        "v_gelu_f16(x0)", "v_round_f16(v_gelu_f16(x0))", "v_gelu(x0)", "v_round_bf16(v_gelu(x0))",
+    ]  # fmt: skip
 
 
 def test_a_scaled_gate_is_no_gelu() -> None:
