@@ -37,12 +37,12 @@ FUNCTIONS = {
     "Log1p": "v_log1p", "Sin": "v_sin", "Cos": "v_cos", "Tanh": "v_tanh", "Erf": "v_erf",
     "Sigmoid": "v_sigmoid", "Softplus": "v_softplus", "Equal": "v_eq", "Less": "v_lt",
     "LessOrEqual": "v_le", "Greater": "v_gt", "GreaterOrEqual": "v_ge", "IsNaN": "v_isnan",
-    "Where": "v_select", "GeluBeforeFloat16": "v_gelu_f16",
+    "Where": "v_select", "GeluNear": "v_gelu_near",
 }  # fmt: skip
 """Float functions that are one function of the vocabulary or its math functions."""
 
-NEARLY = {DType.FLOAT16: {"v_gelu": "GeluBeforeFloat16"}}
-"""Activations for which another function is exact enough if its result is rounded next."""
+NEAR = {"v_gelu": "GeluNear"}
+"""Activations for which another function is exact enough before a rounding to float16."""
 
 MASKS = {"And": "v_mask_and", "Or": "v_mask_or", "Not": "v_mask_not"}
 """Functions of masks."""
@@ -125,11 +125,24 @@ def stored(expr: Expr) -> Expr | None:
 
 
 def _before_rounding(e: Expr, half: DType) -> Expr:
-    """Return a float that is rounded next, as exact as that needs."""
-    activation = _activation(e) if half in NEARLY else None
-    if activation is not None and activation[0] in NEARLY[half]:
-        return Call(DType.FLOAT, NEARLY[half][activation[0]], activation[1:])
-    return e
+    """Return a float that is rounded next, as exact as that needs: bfloat16 holds tiny ones."""
+    return _near(e) if half is DType.FLOAT16 else e
+
+
+def _near(e: Expr) -> Expr:
+    activation = _activation(e)
+    if activation is None or activation[0] not in NEAR:
+        return e
+    return Call(DType.FLOAT, NEAR[activation[0]], activation[1:])
+
+
+def after_rounding(expr: Expr) -> Expr:
+    """Return a float expression of products that were rounded, as exact as these are."""
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
+        done[e] = _near(Call(e.dtype, e.fn, args)) if isinstance(e, Call) else e
+    return done[expr]
 
 
 def _unclamped(e: Expr, dtype: DType) -> Expr:

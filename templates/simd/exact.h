@@ -314,7 +314,7 @@ static inline vf32 v_add_part(float *total, vf32 part) {
 #define v_erf v_exact_erf
 #define v_f16_erf v_exact_f16_erf
 #define v_gelu v_exact_gelu
-#define v_gelu_f16 v_exact_gelu
+#define v_gelu_near v_exact_gelu
 #define v_sin v_exact_sin
 #define v_cos v_exact_cos
 

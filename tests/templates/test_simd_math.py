@@ -128,7 +128,7 @@ ROUND = [
 ]
 
 
-NEARLY = [Op("v_gelu_f16", "{a}", gelu, "f32", inputs)]
+NEARLY = [Op("v_gelu_near", "{a}", gelu, "f32", inputs)]
 """Functions whose results are rounded to float16 next."""
 
 

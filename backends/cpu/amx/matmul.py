@@ -203,7 +203,9 @@ class MatMulAmx(TiledMatMul):
         """Functions know both operands where rows may be recomputed."""
         operands = (("const float *", "all_a"), ("const float *", "all_b"))
         own = operands if self.elements.planes > 1 else ()
-        return Text(EpilogueFunctions(w.op.epilogue, outer, 2), self.elements, own)
+        rounded = self.precision != "bf16x6"  # which has all bits
+        finish = EpilogueFunctions(w.op.epilogue, outer, 2, rounded=rounded)
+        return Text(finish, self.elements, own)
 
     def placing(self, op: MatMul) -> float:
         """Round or split numbers, which may have to be gathered."""

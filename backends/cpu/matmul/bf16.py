@@ -112,7 +112,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         panels = column_panels(op.n, params.nv, lanes(target))
-        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2)
+        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, rounded=True)
         pairs, width = shape.pairs, shape.width
         prefetch = _prefetch(w, shape, target.machine)
         text = _TileText(finish, op.n, lanes(target), shape.stride, prefetch)

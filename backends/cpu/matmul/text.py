@@ -12,7 +12,7 @@ from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.render.epilogue import LONG
 from atc.backends.render.expr import address
 from atc.backends.render.vector_epilogue import epilogue_types, vector_epilogue_lines
-from atc.backends.render.vector_expr import read_at, read_views, store_vector
+from atc.backends.render.vector_expr import after_rounding, read_at, read_views, store_vector
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Expr, Input, cost
 from atc.ir.graph import DType
@@ -128,6 +128,8 @@ class EpilogueFunctions:
     name: str = "finish"
     open: bool = False
     """Whether the tile itself reads extents known only at run time."""
+    rounded: bool = False
+    """Whether the products were rounded, which functions of their sums then need not outdo."""
     apart: bool = False
     """Whether tiles say that y shares no memory with operands: these are then read once a row."""
 
@@ -226,5 +228,7 @@ class EpilogueFunctions:
     def _body(self, count: str) -> tuple[str, str, list[str], str]:
         """Return the type of a function, the parameter of what it finishes, lines and value."""
         indices = [*self.outer, "i", "j"]
-        lines, value = vector_epilogue_lines(self.epilogue, "result", indices, self.first, count)
+        expr = after_rounding(self.expr) if self.rounded else self.expr
+        epilogue = Epilogue(expr, self.epilogue.views)
+        lines, value = vector_epilogue_lines(epilogue, "result", indices, self.first, count)
         return "vf32", "vf32 result", lines, value
