@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
-import numpy as np
-
-from atc.dims import maximum, not_equal
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
@@ -17,18 +14,15 @@ from atc.lower.attention import (
     attend,
     merge_heads,
     positions,
-    rotate,
     rotated_layout,
     split_heads,
 )
-from atc.lower.caches import append
 from atc.lower.concat_pad import join, pad
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
 from atc.lower.elementwise import compute, like
-from atc.lower.indexed_access import IndexedAccess, gather_axis, scatter, times, total
+from atc.lower.indexed_access import gather_axis
 from atc.lower.matmul import product
-from atc.lower.normalize import trailing
 from atc.lower.quantize import integer_product, scale_ratio
 from atc.lower.registry import lowers
 

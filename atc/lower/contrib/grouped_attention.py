@@ -31,7 +31,6 @@ from atc.lower.indexed_access import (
 from atc.lower.normalize import trailing
 from atc.lower.registry import lowers
 
-
 _ZERO = index(0)
 
 
