@@ -36,7 +36,7 @@ _ZERO = index(0)
 
 @dataclass(frozen=True)
 class Cache:
-    """Where GroupQueryAttention's new steps go: `before` each row's come that many keys."""
+    """The positions of GroupQueryAttention's steps: `before` each row's come that many keys."""
 
     before: int | str
     length: int
