@@ -46,10 +46,7 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     if tuple(wanted) == ("auto",):
         pairs = likely_states(model)
         if not pairs:
-            raise OptionError(
-                "no input and output look like a state", where="--state=auto",
-                hint="name them: --state=\"input:output;...\"",
-            )  # fmt: skip
+            raise _none_found(model)
         notices = [f"--state=auto took {_listed(pairs)}"]
     elif wanted:
         pairs, notices = list(_named(model, wanted)), []
@@ -68,6 +65,25 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     if pairs:
         model.metadata_props[STATES] = json.dumps(pairs)
     return notices
+
+
+def _none_found(model: ir.Model) -> OptionError:
+    """Return the error for a model without states, or whose states have open shapes."""
+    outputs = {v.name for v in model.graph.outputs}
+    for value in _inputs(model):
+        if any(name in outputs for name in _partners(value.name or "")):
+            dims = [str(n) for n in value.shape or ()]
+            shown = ",".join(n if n.isdigit() else "..." for n in dims)
+            return OptionError(
+                f"input '{value.name}' looks like a state, but its shape [{', '.join(dims)}] is "
+                "open", where="--state=auto",
+                hint="give it one, with a range where it grows: "
+                f'--input_shape="{value.name}:{shown}"',
+            )  # fmt: skip
+    return OptionError(
+        "no input and output look like a state", where="--state=auto",
+        hint="name them: --state=\"input:output;...\"",
+    )  # fmt: skip
 
 
 def _keep_as_computed(model: ir.Model, given: str, computed: str) -> None:

@@ -98,3 +98,9 @@ def test_keys_of_an_encoder_are_computed_once() -> None:
         if value.shape is not None:
             value.shape = onnx_ir.Shape([n if isinstance(n, int) else 1 for n in value.shape])
     assert likely_states(model) == [("past_key_values.0.decoder.key", "present.0.decoder.key")]
+
+
+def test_states_of_open_shapes_are_named(tmp_path: Path) -> None:
+    onnx.save(merged(), tmp_path / "m.onnx")
+    with pytest.raises(AtcError, match=r"past_key_values.0.decoder.key' looks like a state, but"):
+        atc.compile(tmp_path / "m.onnx", tmp_path / "net", state="auto", input_shape="x:1,1~3,4")

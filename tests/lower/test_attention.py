@@ -206,7 +206,13 @@ def test_a_query_that_sees_no_key_gives_zeros() -> None:
       "2 heads of a width of 9"),
      (case("GroupQueryAttention", noise(1, 1, 8), noise(1, 1, 4), noise(1, 1, 4), None, None,
            ints([0]), ints(1), num_heads=2, kv_num_heads=1, k_quant_type="PER_TENSOR"),
-      "quantized cache")],
+      "quantized cache"),
+     (case("GroupQueryAttention", noise(1, 2, 8), noise(1, 2, 4), noise(1, 2, 4), noise(1, 1, 3, 4),
+           noise(1, 1, 3, 4), ints(4), ints(5), *[None] * 9, ints(2), num_heads=2, kv_num_heads=1),
+      "query_seqlens"),
+     (case("GroupQueryAttention", noise(1, 1, 8), noise(1, 1, 4), noise(1, 1, 4), noise(1, 1, 3, 4),
+           noise(1, 1, 3, 4), ints(4), ints(5), num_heads=2, kv_num_heads=1, local_window_size=4,
+           sliding_window_cache=1), "a cache of 3 keys for a window of 4")],
 )  # fmt: skip
 def test_limits_are_named(bad: Case, message: str) -> None:
     with pytest.raises(AtcError, match=message):
