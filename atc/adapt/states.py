@@ -21,7 +21,7 @@ STATES = "atc.states"
 """The model's property that holds its states, as `states_of` reads them."""
 
 _NAMES = (
-    (r"past_key_values\.(.+)", (r"present.\1", r"present_key_values.\1")),
+    (r"past_key_values\.((?!.*encoder).+)", (r"present.\1", r"present_key_values.\1")),
     (r"past([._].+|)", (r"present\1",)),
     (r"(.+)_in", (r"\1_out",)),
     (r"(.+)_in([._]?\d+)", (r"\1_out\2",)),
@@ -31,7 +31,10 @@ _NAMES = (
      (r"\1N", r"\1n", r"\1_n", r"\1_out", r"\1_new", r"\1_next", r"new_\1", r"next_\1", r"out_\1",
       r"\1_output", r"output_\1", r"updated_\1")),
 )  # fmt: skip
-"""Patterns of exporters: an input's name, and what the output that belongs to it may be called."""
+"""Patterns of exporters: an input's name, and what the output that belongs to it may be called.
+
+Keys and values of an encoder are computed once.
+"""
 
 
 def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
@@ -43,10 +46,7 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     if tuple(wanted) == ("auto",):
         pairs = likely_states(model)
         if not pairs:
-            raise OptionError(
-                "no input and output look like a state", where="--state=auto",
-                hint="name them: --state=\"input:output;...\"",
-            )  # fmt: skip
+            raise _none_found(model)
         notices = [f"--state=auto took {_listed(pairs)}"]
     elif wanted:
         pairs, notices = list(_named(model, wanted)), []
@@ -60,9 +60,54 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
         for name in side:
             if side.count(name) > 1:
                 raise OptionError(f"'{name}' belongs to two states", where="--state")
+    for pair in pairs:
+        _keep_as_computed(model, *pair)
     if pairs:
         model.metadata_props[STATES] = json.dumps(pairs)
     return notices
+
+
+def _none_found(model: ir.Model) -> OptionError:
+    """Return the error for a model without states, or whose states have open shapes."""
+    outputs = {v.name for v in model.graph.outputs}
+    for value in _inputs(model):
+        if any(name in outputs for name in _partners(value.name or "")):
+            dims = [str(n) for n in value.shape or ()]
+            shown = ",".join(n if n.isdigit() else "..." for n in dims)
+            return OptionError(
+                f"input '{value.name}' looks like a state, but its shape [{', '.join(dims)}] is "
+                "open", where="--state=auto",
+                hint="give it one, with a range where it grows: "
+                f'--input_shape="{value.name}:{shown}"',
+            )  # fmt: skip
+    return OptionError(
+        "no input and output look like a state", where="--state=auto",
+        hint="name them: --state=\"input:output;...\"",
+    )  # fmt: skip
+
+
+def _keep_as_computed(model: ir.Model, given: str, computed: str) -> None:
+    """Keep a state that is cast at both ends in the type between, as float16's converters have it.
+
+    What is read of it is the same.
+    """
+    value = next(v for v in _inputs(model) if v.name == given)
+    output = next(v for v in model.graph.outputs if v.name == computed)
+    maker, readers = output.producer(), value.consumers()
+    types = {_cast_to(node) for node in readers}
+    between = types.pop() if len(types) == 1 else None
+    if maker is None or between is None or _cast_to(maker) is not value.dtype or output.uses():
+        return
+    if value.is_graph_output() or value.dtype is None:
+        return
+    maker.attributes["to"] = ir.AttrInt64("to", between.value)
+    value.dtype = output.dtype = between
+
+
+def _cast_to(node: ir.Node) -> ir.DataType | None:
+    """Return the type that a Cast makes, None of another node."""
+    to = node.attributes.get("to") if node.op_type == "Cast" and not node.domain else None
+    return None if to is None else ir.DataType(to.as_int())
 
 
 def states_of(model: ir.Model) -> tuple[tuple[str, str], ...]:

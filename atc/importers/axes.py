@@ -61,6 +61,7 @@ def names_of(
 
     Raises ModelError for a name that it gives two extents.
     """
+    inputs = [*inputs]
     own: dict[str, int | Range | Sum] = {}
     pinned: dict[str, set[int | Range]] = {}
     follows: dict[str, Sum] = {}
@@ -93,7 +94,25 @@ def names_of(
         found = others.resolved(total)
         if name in clear and isinstance(found, Sum) and others.range(found) == clear[name]:
             known[name] = total
-    return Names(known, file)
+    return Names({**_totals(inputs, known), **known}, file)
+
+
+def _totals(
+    inputs: Iterable[onnx_ir.Value], known: Mapping[str, int | Range | Sum]
+) -> Mapping[str, Sum]:
+    """Return what follows of axes that onnxruntime-genai calls `total_X`: `past_X` + `X`.
+
+    A past of one length other than 0 is a buffer, whose length says nothing.
+    """
+    texts = {_text(dim) for value in inputs for dim in value.shape or ()}
+    found = {}
+    for text in texts:
+        name = text.removeprefix("total_")
+        past = f"past_{name}"
+        length = known.get(past, -1)
+        if name != text and name in known and (length == 0 or not isinstance(length, int)):
+            found[text] = collected([(past, 1), (name, 1)], 0)
+    return found
 
 
 def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import onnx_ir
@@ -44,13 +45,38 @@ def check_extents(value: onnx_ir.Value, file: str) -> None:
     dims = ", ".join(str(d) for d in shape)
     for dim, given in zip(shape, open_axes(value), strict=True):
         if not _is_fixed(dim) and given is None:
-            fixed, range_ = (
-                ",".join(str(d) if _is_fixed(d) else open_ for d in shape) for open_ in ("1", "1~8")
-            )
+            fixed, ranges = (_proposed(value, open_) for open_ in ("1", "1~8"))
             raise UnsupportedError(
                 f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]", where=file,
-                hint=f'pin it: --input_shape="{name}:{fixed}", or give a range: "{name}:{range_}"',
+                hint=f'pin it: --input_shape="{fixed}", or give a range: "{ranges}"',
             )  # fmt: skip
+
+
+def _proposed(value: onnx_ir.Value, open_: str) -> str:
+    """Return shapes for an input and for the others whose axes have names that no one before has.
+
+    What came before may be nothing.
+    """
+    others = value.graph.inputs if value.graph is not None else ()
+    named: set[str] = set()
+    shapes = []
+    rest = sorted((v for v in others if v is not value), key=lambda v: " + " in str(v.shape))
+    for each in (value, *rest):
+        dims = [*(each.shape or ())]
+        missing = {
+            str(d) for d, given in zip(dims, open_axes(each), strict=True)
+            if not _is_fixed(d) and given is None
+        }  # fmt: skip
+        names = {n for text in missing for n in re.findall(r"\w*[^\W\d]\w*", text)}
+        followed = all(n in named or n.startswith("total_") for n in names)
+        if each is value or (missing and not followed):
+            extents = [
+                str(d) if _is_fixed(d) else f"0{open_[1:]}" if str(d).startswith("past") else open_
+                for d in dims
+            ]
+            shapes.append(f"{each.name}:{','.join(extents)}")
+            named |= names
+    return ";".join(shapes)
 
 
 def _is_fixed(dim: object) -> bool:

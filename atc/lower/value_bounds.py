@@ -25,6 +25,7 @@ from atc.lower.value_ranges import interval_of
 VALUE_RANGES = "atc.value_ranges"
 """Where a value of a model says the declared ranges of its elements."""
 
+_DECLARABLE = (DType.INT64, DType.INT32, DType.BOOL)
 MOST = 64
 """Elements of a value that may be extents."""
 LARGEST = 1 << 31
@@ -75,28 +76,36 @@ def as_declared(b: Builder, value: onnx_ir.Value, name: str) -> str:
         return name
     type_ = b.type(name)
     size = type_.size
-    if type_.dtype not in (DType.INT64, DType.INT32) or isinstance(size, Dim) or size > MOST:
+    if type_.dtype not in _DECLARABLE or isinstance(size, Dim) or size > MOST:
         raise ModelError(
-            f"'{value.name}' is {type_}; --value_range takes integers, {MOST} at most",
-            where="--value_range",
-        )
+            f"'{value.name}' is {type_}; --value_range takes integers and truth values, {MOST} at "
+            "most", where="--value_range",
+        )  # fmt: skip
     if len(given) not in (1, size):
         raise ModelError(
             f"'{value.name}' has {size} elements, --value_range gives {len(given)} ranges",
             where="--value_range",
         )
     every = list(given) * (size if len(given) == 1 else 1)
+    if type_.dtype is DType.BOOL:
+        if any(r.low < 0 or r.high > 1 for r in every):
+            raise ModelError(f"'{value.name}' is true, 1, or false, 0", where="--value_range")
+        if any(r.low < r.high for r in every):
+            return name
+        name = b.cast(name, DType.INT64)
     found = [_read(b, name, k, r, value.name or "") for k, r in enumerate(every)]
     return b.extents(np.array(found, object).reshape(type_.shape), type_.dtype)
 
 
 def _read(b: Builder, name: str, k: int, bounds: Range, label: str) -> int:
-    """Return element k of a value as an extent."""
-    extent = b.symbol(f"{label}[{k}]", bounds.low, bounds.high)
-    if isinstance(extent, Dim):
-        element = b.view(name, (1,), View((1,), k))
-        b.emit(ReadExtents((extent,)), [element], TensorType(DType.INT64, (1,)))
-    return extent
+    """Return element k of a value as an extent; one that has a single value is checked alone."""
+    single = bounds.low == bounds.high
+    extent = b.symbol(f"{label}[{k}]", bounds.low, bounds.high + single)
+    element = b.view(name, (1,), View((1,), k))
+    b.emit(ReadExtents((extent,)), [element], TensorType(DType.INT64, (1,)))
+    if single:
+        b.must_be_equal(extent, bounds.low)
+    return bounds.low if single else extent
 
 
 def bounded_integers(b: Builder, name: str, least: int, label: str) -> list[int] | None:

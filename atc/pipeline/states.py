@@ -11,6 +11,7 @@ from atc.adapt import states_of
 from atc.dims import Symbol, dim, is_dynamic, lower_bound, symbols_of, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import DType, Graph, TensorType
+from atc.ir.ops import If
 from atc.lower.growth import Growth
 
 Lower = Callable[..., Graph]
@@ -45,8 +46,8 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
                 f"input '{given}' is {_labelled(a, graph.dims)}, output '{computed}' is "
                 f"{_labelled(b, graph.dims)}; a state is numbers of one type and shape, or grows "
                 "along one axis that has a range", where="--state",
-                hint="give --input_shape fixed extents but for that axis: "
-                f'"{given}:1,4,0~1024,64", say',
+                hint=_which_branch(graph, b) or "give --input_shape fixed extents but for that "
+                f'axis: "{given}:1,4,0~1024,64", say',
             )  # fmt: skip
             supposed = _supposed_growth(a, b, computed)
             if supposed is None:
@@ -59,6 +60,19 @@ def with_states(graph: Graph, model: onnx_ir.Model, lower: Lower) -> Graph:
         except UnsupportedError as error:
             raise doubt or error from None
     return replace(graph, states=states, lengths=lengths)
+
+
+def _which_branch(graph: Graph, type_: TensorType) -> str:
+    """Return how to decide the branch on which extents of a result depend, '' where none does."""
+    for node in graph.nodes:
+        if isinstance(node.op, If) and node.inputs[0] in graph.inputs:
+            written = symbols_of(tuple(own for own, *_ in node.op.extents))
+            if written & symbols_of(type_.shape):
+                return (
+                    f"'{node.inputs[0]}' decides that; say which branch is taken: "
+                    f'--value_range="{node.inputs[0]}:1", or 0'
+                )
+    return ""
 
 
 def _labelled(type_: TensorType, symbols: Sequence[Symbol]) -> str:

@@ -304,7 +304,8 @@ def render_vector(
         shared = uses.get(e, 0) > 1 and "(" in text
         if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
-            kind = KINDS.get(e.dtype, "vf32")
+            read_as_floats = e.dtype in ROUNDED and e not in fused
+            kind = "vf32" if read_as_floats else KINDS.get(e.dtype, "vf32")
             lines.append(f"const {kind} {name} = {text};")
             text = name
         done[e] = text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx_ir
 import pytest
 from onnx import TensorProto, helper
@@ -83,6 +85,33 @@ def test_axes_that_the_model_calls_alike_follow_a_name_of_the_option() -> None:
     assert extents(graph)["places"] == extents(graph)["ids"]
     graph = lowered("places:1,1~5;ids:1,n=1~4;past:1,4,m=0~9,8;mask:1,n+m", **DECODER)
     assert extents(graph)["places"] != extents(graph)["ids"]
+
+
+def test_a_total_is_what_there_was_and_what_is_new() -> None:
+    own: dict[str, list[str | int]] = {
+        "ids": ["b", "words"], "mask": ["b", "total_words"], "past": ["b", 4, "past_words", 8],
+    }  # fmt: skip
+    graph = lowered("ids:1,1~4;past:1,4,0~9,8", **own)
+    assert extents(graph)["mask"] == ["1", "d[0] + d[1]"]
+    assert extents(lowered("ids:1,n=1~4;past:1,4,m=0~9,8", **own)) == extents(graph)
+    assert extents(lowered("ids:1,1~4;past:1,4,0~9,8;mask:1,7", **own))["mask"] == ["1", "7"]
+    assert extents(lowered("ids:1,1~4;past:1,4,0,8", **own))["mask"] == ["1", "d[0]"]
+    with pytest.raises(AtcError, match="dynamic dimension 'total_words'"):
+        lowered("ids:1,1~4;past:1,4,9,8", **own)
+
+
+@pytest.mark.parametrize("total", ["total_words", "past_words + words"])
+def test_what_is_proposed_is_enough(total: str) -> None:
+    own: dict[str, list[str | int]] = {
+        "ids": ["b", "words"], "mask": ["b", total], "places": ["b", "words"],
+        "past": ["b", 4, "past_words", 8],
+    }  # fmt: skip
+    with pytest.raises(AtcError) as caught:
+        lowered("", **own)
+    proposed = re.findall('"([^"]+)"', caught.value.hint)
+    assert proposed == ["ids:1,1;past:1,4,0,8", "ids:1~8,1~8;past:1~8,4,0~8,8"]
+    for given in proposed:
+        assert len(extents(lowered(given, **own))) == 4
 
 
 def test_names_that_are_no_sums_are_names() -> None:

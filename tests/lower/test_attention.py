@@ -150,6 +150,29 @@ def test_equals_onnxruntime(name: str) -> None:
     assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("room", [5, 8])
+def test_a_cache_of_the_size_of_a_window_keeps_the_last_keys(room: int) -> None:
+    """Each run takes what it kept itself: rows behind the kept keys may hold anything."""
+    heads, groups, size, window, done = 4, 2, 16, 5, 0
+    angle = np.random.default_rng(6).uniform(0, 6, (32, size // 2))
+    turn = [np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)]
+    kept = [[np.zeros((1, groups, room, size), np.float32)] * 2] * 2
+    for steps in (3, 1, 1, 1, 4, 11, 1):
+        done += steps
+        made = []
+        for run, past in zip(("onnxruntime", "atc"), kept, strict=True):
+            x = noise(1, steps, (heads + 2 * groups) * size, seed=done)
+            each = case(
+                "GroupQueryAttention", x, None, None, *past, ints(done - 1), ints(done), *turn,
+                num_heads=heads, kv_num_heads=groups, outputs=3, do_rotary=1,
+                local_window_size=window, sliding_window_cache=1,
+            )  # fmt: skip
+            made.append(each.onnxruntime() if run == "onnxruntime" else
+                        run_model(each.model, each.feeds))  # fmt: skip
+        kept = [results[1:] for results in made]
+        assert_close(made[1][:1], made[0][:1], rtol=1e-4, atol=1e-5)
+
+
 def test_packed_operands() -> None:
     packed = noise(B, S, N, 3, H)
     q, k, v = (packed[:, :, :, i].reshape(B, S, N * H) for i in range(3))
@@ -183,7 +206,13 @@ def test_a_query_that_sees_no_key_gives_zeros() -> None:
       "2 heads of a width of 9"),
      (case("GroupQueryAttention", noise(1, 1, 8), noise(1, 1, 4), noise(1, 1, 4), None, None,
            ints([0]), ints(1), num_heads=2, kv_num_heads=1, k_quant_type="PER_TENSOR"),
-      "quantized cache")],
+      "quantized cache"),
+     (case("GroupQueryAttention", noise(1, 2, 8), noise(1, 2, 4), noise(1, 2, 4), noise(1, 1, 3, 4),
+           noise(1, 1, 3, 4), ints(4), ints(5), *[None] * 9, ints(2), num_heads=2, kv_num_heads=1),
+      "query_seqlens"),
+     (case("GroupQueryAttention", noise(1, 1, 8), noise(1, 1, 4), noise(1, 1, 4), noise(1, 1, 3, 4),
+           noise(1, 1, 3, 4), ints(4), ints(5), num_heads=2, kv_num_heads=1, local_window_size=4,
+           sliding_window_cache=1), "a cache of 3 keys for a window of 4")],
 )  # fmt: skip
 def test_limits_are_named(bad: Case, message: str) -> None:
     with pytest.raises(AtcError, match=message):

@@ -17,7 +17,8 @@ from atc.dims import Range
 from atc.errors import AtcError, OptionError
 from atc.importers.onnx import pin_inputs
 from atc.ir.expr import call, cast, const
-from atc.ir.graph import DType, TensorType
+from atc.ir.graph import DType, Graph, TensorType
+from atc.ir.ops import If
 from atc.lower import lower_model
 from atc.lower.builder import Builder
 from atc.lower.value_bounds import declare_ranges
@@ -91,10 +92,36 @@ def test_values_that_exceed_their_bounds_are_a_status(
         network.run(feed(**given))  # type: ignore[arg-type]
 
 
+def branches() -> onnx.ModelProto:
+    """One of two branches of other lengths, as a flag says, and as many steps as a number says."""
+    n = Net()
+    short, long = (n.model({}, {n("Concat", *["x"] * k, axis=0): "f"}).graph for k in (1, 2))
+    y = n("If", "flag", then_branch=short, else_branch=long)
+    inputs: Mapping[str, tuple[str, object]] = {
+        "x": ("f", [3]), "flag": ("b", [1]), "k": ("i", [])
+    }  # fmt: skip
+    return n.model(inputs, {y: "f", n.steps("k"): "i"})
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_single_value_is_a_constant_and_another_is_a_status(flag: bool, tmp_path: Path) -> None:
+    case = Case(branches(), "", [], f"flag:{int(flag)};k:4")
+    net = network_of(case, tmp_path, "c99")
+    x = floats(3)
+    given = {"x": x, "flag": np.array([flag]), "k": np.array(4)}
+    y, steps = net.run(given).values()
+    np.testing.assert_array_equal(y, x if flag else np.concatenate([x, x]))
+    assert steps.shape == (4,)
+    assert not any(isinstance(n.op, If) for n in lowered(case.model, "", case.values).nodes)
+    for change in ({"flag": np.array([not flag])}, {"k": np.array(5)}, {"k": np.array(3)}):
+        with pytest.raises(RuntimeError, match=SHAPE):
+            net.run({**given, **change})
+
+
 # ---- what is proven, and what isn't -------------------------------------------------------------
 
 
-def lowered(model: onnx.ModelProto, given: str, values: str = "") -> object:
+def lowered(model: onnx.ModelProto, given: str, values: str = "") -> Graph:
     pinned = pin_inputs(onnx_ir.from_proto(model), shapes(given), "test.onnx")
     declare_ranges(pinned, value_ranges(values))
     return lower_model(pinned, "test.onnx")

@@ -56,6 +56,21 @@ def batches(size: int, *counts: int) -> list[tuple[int, ...]]:
     return [(n, 3, size, size) for n in counts]
 
 
+def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProto:
+    """Products as onnxruntime's dynamic quantization writes them."""
+    net, random = drawn.Drawn(), np.random.default_rng(0)
+    x = "x"
+    for inner, outer in ((72, 50), (50, 130)):
+        low = 0 if dtype is np.uint8 else -128
+        weights = net.constant(random.integers(low, low + 256, (inner, outer)), dtype)
+        q = net("DynamicQuantizeLinear", x, outputs=3)
+        total = net("MatMulInteger", q, weights, f"{q}_2", net.constant(zero, dtype))
+        scale = net("Mul", f"{q}_1", net.constant(0.01, np.float32))
+        x = net("Relu", net("Mul", net("Cast", total, to=1), scale))
+    return net.model({"x": ("f", ["s", 72])}, {x: "f"})
+
+
+ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
 CASES = {
     "residual_batch": Case(lambda: drawn.residual(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
@@ -89,6 +104,10 @@ CASES = {
         (AVX512, AVX2),
     ),
     "text": Case(drawn.text, "x:1~3,1~40", [(1, 1), (3, 17), (2, 33), (3, 40)]),
+    "products_of_bytes": Case(products_of_bytes, "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6),
+    "products_of_signed_bytes": Case(
+        lambda: products_of_bytes(0, np.int8), "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6
+    ),
     "rows": Case(drawn.rows, "x:1~50,256", [(1, 256), (15, 256), (33, 256), (50, 256)]),
 }  # fmt: skip
 
@@ -178,6 +197,12 @@ def test_a_range_of_batches_takes_the_kernels_of_a_known_size(
     assert OPEN.isdisjoint(kernels)
     of_bytes = {"conv_bytes", "conv_bytes_pairs"} & {*kernels}
     assert bool(of_bytes) == (build is drawn.bytes_net)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, "aarch64-neon", "aarch64-neon-i8mm"])
+def test_a_range_of_rows_takes_the_tiles_of_bytes(target: str) -> None:
+    kernels = chosen(products_of_bytes(), "x:1~50,72", target)
+    assert kernels.count("matmul_bytes") == 2
 
 
 @pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])

@@ -9,6 +9,7 @@ from atc.lower.contrib import (
     causal_conv,
     experts,
     fused,
+    grouped_attention,
     indexing,
     positions,
     quantize,
@@ -16,6 +17,6 @@ from atc.lower.contrib import (
 )
 
 __all__ = [
-    "attention", "blocks", "causal_conv", "experts", "fused", "indexing", "positions", "quantize",
-    "tensor",
+    "attention", "blocks", "causal_conv", "experts", "fused", "grouped_attention", "indexing",
+    "positions", "quantize", "tensor",
 ]

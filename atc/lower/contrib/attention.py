@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
-import numpy as np
-
-from atc.dims import maximum, not_equal
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
@@ -17,18 +14,15 @@ from atc.lower.attention import (
     attend,
     merge_heads,
     positions,
-    rotate,
     rotated_layout,
     split_heads,
 )
-from atc.lower.caches import append
 from atc.lower.concat_pad import join, pad
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
 from atc.lower.elementwise import compute, like
-from atc.lower.indexed_access import IndexedAccess, gather_axis, scatter, times, total
+from atc.lower.indexed_access import gather_axis
 from atc.lower.matmul import product
-from atc.lower.normalize import trailing
 from atc.lower.quantize import integer_product, scale_ratio
 from atc.lower.registry import lowers
 
@@ -112,7 +106,7 @@ def quantized_attention(ctx: LoweringContext) -> tuple[str, ...]:
         return call("Add", call("Mul", cast(t, DType.FLOAT), s), c)
 
     whole = b.map(real, total, scale, b.cast(ctx.input(2), DType.FLOAT))
-    parts = _columns(ctx, whole, [width // 3] * 3)
+    parts = columns(ctx, whole, [width // 3] * 3)
     heads = [split_heads(ctx, x, ctx.int("num_heads")) for x in parts]
     y, present = _attended(ctx, heads, ctx.optional(8), ctx.optional(5), "")
     return (b.cast(y, ctx.type(3).dtype), present)
@@ -129,10 +123,10 @@ def _projected(ctx: LoweringContext) -> list[str]:
     if ctx.has(2):
         whole = b.map(lambda x, c: call("Add", x, c), whole, b.cast(ctx.input(2), work))
     whole = b.cast(whole, dtype)
-    return _columns(ctx, whole, sizes)
+    return columns(ctx, whole, sizes)
 
 
-def _columns(ctx: LoweringContext, x: str, sizes: list[int]) -> list[str]:
+def columns(ctx: LoweringContext, x: str, sizes: list[int]) -> list[str]:
     """Return parts of the last axis."""
     shape = ctx.b.shape(x)
     ctx.require(sum(sizes) == shape[-1], f"{sizes} columns of {list(shape)}")
@@ -195,7 +189,7 @@ def decoder_masked_attention(ctx: LoweringContext) -> tuple[str, ...]:
         past = b.shape(inputs[6])[1] * b.shape(inputs[6])[3] if inputs[6] else 0
         hidden = past or ctx.shape(0)[2] // 3
         sizes = [hidden, hidden, ctx.shape(0)[2] - 2 * hidden]
-        inputs[:3] = _columns(ctx, inputs[0], sizes)
+        inputs[:3] = columns(ctx, inputs[0], sizes)
     if not (ctx.int("past_present_share_buffer") and inputs[6]):
         return multi_head_attention(replace(ctx, inputs=tuple(inputs)))
     q, k, v = _operands(replace(ctx, inputs=tuple(inputs[:4])))
@@ -259,7 +253,7 @@ def _bias_parts(ctx: LoweringContext) -> list[str]:
     if not ctx.has(3):
         return ["", "", ""]
     width = ctx.shape(0)[-1]
-    return _columns(ctx, ctx.input(3), [width, width, ctx.type(3).size - 2 * width])
+    return columns(ctx, ctx.input(3), [width, width, ctx.type(3).size - 2 * width])
 
 
 def _packed(ctx: LoweringContext, x: str, i: int) -> str:
@@ -268,142 +262,6 @@ def _packed(ctx: LoweringContext, x: str, i: int) -> str:
     s = row_major(ctx.b.shape(x))
     view = View((s[0], s[2], s[1], s[4]), i * s[3])
     return ctx.b.view(x, (batch, heads, steps, size), view)
-
-
-# ---- attention with a cache ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cache:
-    """The positions of GroupQueryAttention's steps: `before` each row's come that many keys."""
-
-    before: int | str
-    length: int
-    """Keys of the present."""
-
-
-@lowers("GroupQueryAttention", domain=MICROSOFT)
-def group_query_attention(ctx: LoweringContext) -> tuple[str, ...]:
-    """com.microsoft GroupQueryAttention on an unquantized cache, with rotary embeddings."""
-    b, heads, groups = ctx.b, ctx.int("num_heads"), ctx.int("kv_num_heads")
-    _refuse(ctx)
-    q, k, v = _grouped_operands(ctx, heads, groups)
-    batch, steps = b.shape(q)[:2]
-    cache = _cache(ctx, steps)
-    if ctx.int("do_rotary"):
-        q, k = _rotated(ctx, q, k, cache)
-    q, k, v = (b.transpose(x, (0, 2, 1, 3)) for x in (q, k, v))
-    k, v = (_appended(ctx, i, x, cache) for i, x in ((3, k), (4, v)))
-    window, causal = ctx.int("local_window_size", -1), bool(ctx.int("causal", 1))
-    mask = Mask(
-        (ctx.input(10),) if ctx.has(10) else (), causal, window - 1 if window > 0 else -1,
-        offset=cache.before, lengths="" if causal else _totals(ctx, batch),
-    )  # fmt: skip
-    sink = ctx.optional(11)
-    if ctx.int("smooth_softmax", -1) > 0 and not sink:
-        sink = b.constant(np.zeros(heads, np.float32))
-    scale = ctx.float("scale", 0.0) or 1 / sqrt(b.shape(q)[3])
-    softcap = ctx.float("softcap", 0.0)
-    y = attend(ctx, q, k, v, mask, scale=scale, softcap=softcap, sink=sink).y
-    return (b.cast(merge_heads(b, y), ctx.type(0).dtype), k, v)
-
-
-def _refuse(ctx: LoweringContext) -> None:
-    for name in ("k_quant_type", "v_quant_type"):
-        if ctx.str(name, "NONE") not in ("", "NONE"):
-            raise ctx.unsupported("a quantized cache")
-    if ctx.int("sliding_window_cache"):
-        raise ctx.unsupported("a cache of the size of the window")
-    if ctx.wants(3):
-        raise ctx.unsupported("the output of the scores")
-
-
-def _grouped_operands(ctx: LoweringContext, heads: int, groups: int) -> list[str]:
-    """Return q, k and v as [batch, steps, heads, size], normalized where that is asked for."""
-    b = ctx.b
-    batch, steps, width = ctx.shape(0)
-    parts = [ctx.input(0)]
-    if ctx.has(1):
-        parts += [ctx.input(1), ctx.input(2)]
-    else:
-        size = width // (heads + 2 * groups)
-        parts = _columns(ctx, parts[0], [heads * size, groups * size, groups * size])
-    counts = (heads, groups, groups)
-    q, k, v = (
-        b.reshape(x, (batch, b.shape(x)[1], n, b.shape(x)[2] // n))
-        for x, n in zip(parts, counts, strict=True)
-    )
-    if ctx.has(14):
-        epsilon = ctx.float("qk_norm_epsilon", 1e-6)
-        q, k = (
-            b.cast(trailing(ctx, x, 3, "MeanSquare", epsilon, [ctx.input(i)])[0], b.type(x).dtype)
-            for x, i in ((q, 14), (k, 15))
-        )
-    return [q, k, v]
-
-
-def _cache(ctx: LoweringContext, steps: int) -> Cache:
-    """Return where the new steps go: behind as many keys as the row has had, none at the start."""
-    (limit,) = ctx.ints_const(6, "total_sequence_length")
-    held = ctx.shape(3)[2] if ctx.has(3) else 0
-    length = maximum(limit, held)
-    if limit == steps:
-        return Cache(0, length)
-    ctx.b.must_be_zero(maximum(0, steps - length))
-
-    def count(last: Expr) -> Expr:
-        own = call("Sub", cast(last, DType.INT64), const(steps - 1, DType.INT64))
-        if not_equal(limit, steps) == 1:
-            return own
-        at_the_start = call("Equal", const(limit, DType.INT64), const(steps, DType.INT64))
-        return call("Where", at_the_start, const(0, DType.INT64), own)
-
-    before = ctx.b.map(count, ctx.b.reshape(ctx.input(5), (ctx.shape(0)[0],)))
-    return Cache(before, length)
-
-
-def _totals(ctx: LoweringContext, batch: int) -> str:
-    """Return INT64 [batch], the number of each row's keys."""
-    last = ctx.b.reshape(ctx.input(5), (batch,))
-    return ctx.b.map(lambda n: call("Add", cast(n, DType.INT64), const(1, DType.INT64)), last)
-
-
-def _rotated(ctx: LoweringContext, q: str, k: str, cache: Cache) -> tuple[str, str]:
-    b = ctx.b
-    batch, steps = b.shape(q)[:2]
-    places = ctx.input(9) if ctx.has(9) else positions(ctx, batch, steps, cache.before)
-    cos, sin = (gather_axis(b, ctx.input(i), 0, places, proven=False) for i in (7, 8))
-    angles = Rotary(cos, sin, bool(ctx.int("rotary_interleaved")))
-    return rotate(ctx, q, angles, steps_axis=1), rotate(ctx, k, angles, steps_axis=1)
-
-
-def _appended(ctx: LoweringContext, i: int, x: str, cache: Cache) -> str:
-    """Return the present: the past (input i), the new steps behind each row's keys, then zeros."""
-    b = ctx.b
-    batch, groups, steps, size = b.shape(x)
-    grown = append(b, ctx.input(i), x, 2, cache.before) if ctx.has(i) else ""
-    if grown:
-        return grown
-    if isinstance(cache.before, int):
-        return pad(b, x, [0] * 4, [0, 0, cache.length - steps, 0])
-    shape = (batch, groups, cache.length, size)
-    whole = b.expand(b.scalar(0.0, b.type(x).dtype), shape)
-    if ctx.has(i):
-        held = pad(b, ctx.input(i), [0] * 4, [0, 0, cache.length - ctx.shape(i)[2], 0])
-        whole = b.map(
-            lambda v, n, t: call("Where", call("Less", t, n), v, like(v, 0)), held, cache.before,
-            shape=shape, views=[View(row_major(shape)), View((1, 0, 0, 0))],
-            coordinates=[View((0, 0, 1, 0))],
-        )  # fmt: skip
-    last = const(cache.length - steps, DType.INT64)
-
-    def address(before: Expr, base: Expr) -> Expr:
-        at = call("Max", call("Min", before, last), const(0, DType.INT64))
-        return total(base, times(at, size))
-
-    loops, per_row, first = (batch, groups, steps), View((1, 0, 0)), View(row_major(shape)[:3])
-    place = IndexedAccess(loops, (cache.before,), (per_row,), (first,), address, proven=True)
-    return scatter(b, whole, x, place, size)
 
 
 # ---- rotary embeddings --------------------------------------------------------------------------

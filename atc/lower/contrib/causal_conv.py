@@ -25,8 +25,12 @@ def causal_conv_with_state(ctx: LoweringContext) -> tuple[str, str]:
     b, channels_last = ctx.b, bool(ctx.int("channels_last"))
     if ctx.int("ndim", 1) != 1 or len(ctx.shape(0)) != 3:
         raise ctx.unsupported("CausalConvWithState along more than one axis")
-    if ctx.int("state_window"):
+    if ctx.int("state_window") or ctx.int("state_update_capacity"):
         raise ctx.unsupported("CausalConvWithState with states of several steps")
+    own_layout = ctx.int("state_channels_last", -1) not in (-1, int(channels_last))
+    for name in ("state_length", "input_channel_offset", "input_channels", "state_channels_last"):
+        if own_layout if name == "state_channels_last" else ctx.int(name):
+            raise ctx.unsupported(f"CausalConvWithState with {name}")
 
     def laid(x: str) -> str:
         return b.transpose(x, (0, 2, 1)) if channels_last else x

@@ -39,6 +39,9 @@ def quantized_mixture(ctx: LoweringContext) -> str:
     if ctx.has(14) or ctx.int("weights_prepacked", -1) > 0:
         raise ctx.unsupported("router weights, or weights prepacked for a GPU")
     bits = ctx.int("expert_weight_bits", 4)
+    each = {ctx.int(f"fc{k}_expert_weight_bits") or bits for k in (1, 2, 3)}
+    if each != {bits}:
+        raise ctx.unsupported(f"layers of {sorted(each)} bits")
     ctx.require(bits in (4, 8), f"{bits} bits")
     layers = [
         _Layer(_dequantized(ctx, i, zero, bits), ctx.optional(i + 2))
@@ -91,8 +94,9 @@ class _Layer:
 
 def _mixture(ctx: LoweringContext, first: _Layer, second: _Layer, gate: _Layer | None) -> str:
     b, x = ctx.b, ctx.type(0)
-    if ctx.int("use_sparse_mixer"):
-        raise ctx.unsupported("MoE with use_sparse_mixer")
+    for name in ("use_sparse_mixer", "swiglu_limit_after_activation"):
+        if ctx.int(name):
+            raise ctx.unsupported(f"MoE with {name}")
     rows, width = x.size // x.shape[-1], x.shape[-1]
     tokens = b.reshape(b.cast(ctx.input(0), DType.FLOAT), (1, rows, width))
     hidden = first.applied(ctx, tokens)

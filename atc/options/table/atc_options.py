@@ -87,8 +87,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "shapes", "name:0~100;name2:1~8,1~64", value_ranges,
             documentation="A name is an input's or a node's result's; one range holds for all "
             "elements, else there is one for each. The name of a Loop bounds its iterations. "
-            "Memory is for the largest, the actual shapes are asked after the run, and what "
-            "exceeds its range is a status code."),
+            "flag:1 makes a constant of a flag. Memory is for the largest, the actual shapes are "
+            "asked after the run, and what exceeds its range is a status code."),
     Setting("dynamic_dims", "Model", "the shapes to compile for: a value for each -1 of "
             "--input_shape", "d1,d2;d1,d2", partial(profiles, lowest=0), system="ATC", row="A-12",
             documentation="The three lists exclude each other."),

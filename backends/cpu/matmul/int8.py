@@ -40,7 +40,7 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
@@ -124,7 +124,8 @@ def reading_of(w: Workload[MatMul], target: Target) -> Reading:
 
 def by_row_pairs(w: Workload[MatMul], target: Target) -> bool:
     """Return whether instructions multiply two rows by two columns: I8MM, where B is packed."""
-    return "i8mm" in target.features and w.constant[1] and w.op.m >= 2
+    rows = max_value(w.op.m)
+    return "i8mm" in target.features and w.constant[1] and rows >= 2
 
 
 def multiplies_signed(target: Target) -> bool:
@@ -224,15 +225,22 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
     op = MatMul
     template = "cpu/matmul/int8.c.j2"
     portable = False
+    dynamic = True
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
-        """Bytes, zero points that a byte holds, and an epilogue in vectors."""
+        """Bytes, zero points that a byte holds, and an epilogue in vectors.
+
+        The run may count the rows of a dense A, if B is constant.
+        """
         op = w.op
         types = {None if t is None else t.dtype for t in w.inputs[:2]}
         if lanes(target) < 2 or op.accumulator is not DType.INT32 or not types <= BYTES:
             return False
-        if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
+        known = (op.batch, op.n, op.k, op.a_view, op.b_view, op.epilogue)
+        if is_dynamic(known) or 0 in (*op.loops, op.k):
+            return False
+        if is_dynamic(op.m) and not (w.constant[1] and op.a_view.strides[-1] == 1):
             return False
         read = reading_of(w, target)
         p, q = zeros(w, read)
@@ -245,9 +253,10 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         native = bool(DOT_FEATURES & target.features) and not twos
         busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
         widths = LANE_WIDTHS if lane_dot(target) and not twos else WIDTHS
-        for nv in STREAMING_WIDTHS if op.m <= 2 else widths:
+        rows = max_value(op.m)
+        for nv in STREAMING_WIDTHS if rows <= 2 else widths:
             most, registers = _largest_tile(nv, w, target)
-            high = min(most, op.m)
+            high = min(most, rows)
             if high < 1 or nv > -(-op.n // width):
                 continue
             mr = row_tiles(op.m, high)[0].rows
@@ -364,9 +373,9 @@ class _Scratch:
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
         self.starts = depth * word * width if copied else 0
         self.rows = self.starts + (4 * width if copied and p else 0)
-        self.a = self.rows + (4 * op.m if q else 0)
+        self.a = self.rows + (4 * max_value(op.m) if q else 0)
         self.row = depth * word if self.copies_a else op.a_view.strides[-2]
-        self.size = self.a + (op.m * self.row if self.copies_a else 0)
+        self.size = self.a + (max_value(op.m) * self.row if self.copies_a else 0)
 
 
 KERNELS = (MatMulBytes(),)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atc.backends.render.vector_expr import stored
-from atc.ir.expr import Call, Const, Expr, Input, call, const, walk
+from atc.backends.render.vector_expr import render_vector, stored
+from atc.ir.expr import Call, Const, Expr, Input, call, cast, const, walk
 from atc.ir.graph import DType
 
 FUNCTIONS = {"Max": np.maximum, "Min": np.minimum, "Add": np.add, "Round": np.rint}
@@ -37,3 +37,12 @@ def test_a_clamp_is_left_out_where_storing_does_the_same(
     np.testing.assert_array_equal(got, want)
     unclamped = np.clip(np.rint(x) + np.float32(zero), limits.min, limits.max)
     assert (clamped in walk(found)) == (not np.array_equal(unclamped, want, equal_nan=True))
+
+
+def test_16_bit_floats_that_are_read_twice_are_vectors_of_floats() -> None:
+    """They become floats when they are loaded: a variable of them isn't one of float16."""
+    half = Input(DType.FLOAT16, 0)
+    x = cast(half, DType.FLOAT)
+    long = "v_load_f16(x0 + 1234567 * a + 1234567 * b + 1234567 * c + 1234567 * d + e)"
+    lines, _ = render_vector(call("Mul", x, call("Exp", x)), lambda k: long)
+    assert lines[0] == f"const vf32 v0 = {long};"

@@ -148,6 +148,8 @@ def test_a_quantized_lstm_is_within_the_rounding_of_its_inputs() -> None:
     [
         (experts(k=5), "k is 5, there are 4 experts"),
         (experts(activation_type="tanh"), "activation_type 'tanh'"),
+        (experts(24, activation_type="swiglu", swiglu_limit_after_activation=1),
+         "swiglu_limit_after_activation"),
         (case("MatMulBnb4", noise(3, 32), integers("uint8", 95), scales(12), fixed=(1, 2), K=32,
               N=6, block_size=16, quant_type=0), "95 bytes and 12 scales for 6 x 32"),
     ],

@@ -17,6 +17,7 @@ from atc.ir.expr import Input, call, cast
 from atc.ir.graph import DType, Graph, Node, TensorType, type_of
 from atc.ir.ops import Map
 from atc.ir.ops.sampling import Resample
+from atc.ir.verify import verify
 from atc.ir.view import View
 from atc.passes.layout.widen_halves import widen_halves
 
@@ -59,6 +60,23 @@ def test_what_is_interpolated_becomes_floats_before(half: DType) -> None:
     assert widening.op == Map((8,), cast(Input(half, 0), F), (View((1,)),))
     assert widening.inputs == ("x",)
     assert interpolating.inputs[0] == widening.outputs[0]
+
+
+@HALVES
+@pytest.mark.parametrize("to", [DType.FLOAT, DType.INT32, DType.BOOL], ids=lambda d: d.label)
+def test_what_is_exact_is_not_rounded_where_it_is_cast(to: DType, half: DType) -> None:
+    """A mask that is 1 - mask, then truth values, as decoders of float16 have it."""
+    flip = call("Sub", cast(Input(half, 0), F), cast(Input(half, 0), F))
+    nodes = (
+        Node(Map((3,), cast(Input(DType.INT64, 0), half), (View((1,)),)), ("x",), ("a",), ("n",)),
+        Node(Map((3,), cast(flip, half), (View((1,)),)), ("a",), ("b",), ("n",)),
+        Node(Map((3,), cast(Input(half, 0), to), (View((1,)),)), ("b",), ("y",), ("n",)),
+    )
+    types = {"x": TensorType(DType.INT64, (3,)), "a": TensorType(half, (3,)),
+             "b": TensorType(half, (3,)), "y": TensorType(to, (3,))}  # fmt: skip
+    graph = widen_halves(Graph("g", ("x",), ("y",), nodes, types, {}), {})
+    verify(graph, "widen_halves")
+    assert graph.types["b"].dtype is F
 
 
 @pytest.mark.slow
