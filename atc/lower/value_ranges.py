@@ -185,6 +185,8 @@ def _of_call(expr: Call, args: Sequence[Interval]) -> Interval:
         case "Mul", [a, b]:
             corners = [_product(x, y) for x in a for y in b]
             return min(corners), max(corners)
+        case "Reciprocal", [a] if a[0] > 0:
+            return 1 / a[1], 1 / a[0]
         case "Div", [a, b] if b[0] > 0:
             corners = [x / y if y != inf else 0.0 for x in a for y in b]
             whole = trunc if not expr.dtype.is_float else float
