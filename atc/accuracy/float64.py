@@ -56,7 +56,6 @@ def run_in_double(
         RoundBfloat16,
         SplitBfloat16,
     )
-    from atc.accuracy.float64_sampling import SAMPLING
 
     proto, weights = _apart(model)
     in_double(proto, outputs)
@@ -65,7 +64,7 @@ def run_in_double(
             _round_operands(proto.graph, op.__name__, names)
     if split or rounded:
         proto.opset_import.append(helper.make_opsetid(SplitBfloat16.op_domain, 1))
-    own: list[Any] = [*ALWAYS, *SAMPLING]
+    own: list[Any] = [*ALWAYS]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: widened(array) for name, array in feeds.items()}
     try:

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
+from atc.accuracy.float64_sampling import SAMPLING
 from atc.accuracy.widening import widened
 from atc.files.mapped import reading
 
@@ -255,8 +256,9 @@ class RoundBfloat16(OpRun):
         return (_rounded(x, _to_bfloat16) if x.dtype.kind == "f" else x,)
 
 
-ALWAYS = (
+ALWAYS: tuple[type[OpRun], ...] = (
     AveragePool, Conv, ConvTranspose, GatherElements, MaxPool, RoundBfloat16, SplitBfloat16,
+    *SAMPLING,
 )  # fmt: skip
 """What is evaluated here in all opsets."""
 
