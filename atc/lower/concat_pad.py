@@ -49,25 +49,34 @@ def concat(ctx: LoweringContext) -> str:
         ctx.require(ctx.attribute("axis") is not None, "attribute 'axis' is missing")
     axis = ctx.axis(ctx.int("axis", 1), len(first.shape))
     ctx.require(len(first.shape) > 0, "the operands are scalars")
-    fitted = [parts[0], *(_fitted(ctx, part, first, axis) for part in parts[1:])]
-    return join(ctx.b, fitted, axis)
+    types = [ctx.b.type(part) for part in parts]
+    for type_ in types[1:]:
+        _check_joined(ctx, first, type_, axis)
+    shapes = zip(*(type_.shape for type_ in types), strict=True)
+    common = [minimum(*extents) for extents in shapes]
+    return join(ctx.b, [_fitted(ctx.b, part, common, axis) for part in parts], axis)
 
 
-def _fitted(ctx: LoweringContext, part: str, first: TensorType, axis: int) -> str:
-    """Return an operand in the first one's shape; what is open is checked when the network runs."""
-    type_ = ctx.b.type(part)
-    same = type_.dtype is first.dtype and len(type_.shape) == len(first.shape)
-    guards = [not_equal(a, b) for a, b in zip(type_.shape, first.shape, strict=False)]
+def _check_joined(ctx: LoweringContext, first: TensorType, other: TensorType, axis: int) -> None:
+    """Require extents to be the same; those that are open are compared when the network runs."""
+    same = other.dtype is first.dtype and len(other.shape) == len(first.shape)
+    guards = [not_equal(a, b) for a, b in zip(other.shape, first.shape, strict=False)]
     guards[axis : axis + 1] = []
     ctx.require(
-        same and 1 not in guards, f"{type_} cannot be joined to {first} along axis {axis}"
+        same and 1 not in guards, f"{other} cannot be joined to {first} along axis {axis}"
     )
     for guard in guards:
         ctx.b.must_be_zero(guard)
-    if not any(guards):
-        return part
-    shape = (*first.shape[:axis], type_.shape[axis], *first.shape[axis + 1 :])
-    return ctx.b.expand(part, shape)
+
+
+def _fitted(b: Builder, part: str, common: Sequence[int], axis: int) -> str:
+    """Return an operand with the least of all extents, which are the same when the network runs.
+
+    That this is inside of each operand needs no proof.
+    """
+    type_ = b.type(part)
+    shape = (*common[:axis], type_.shape[axis], *common[axis + 1 :])
+    return part if shape == type_.shape else b.view(part, shape, View(type_.strides))
 
 
 # ---- padding ------------------------------------------------------------------------------------
