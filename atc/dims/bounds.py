@@ -134,7 +134,7 @@ def _highest_of_product(terms: Terms, depth: int, known: int) -> int:
         return known
     factor = tuple(shared.items())
     rest = {without(m, factor): c // number for m, c in terms.items()}
-    top = _highest({m: c for m, c in rest.items() if m is not None}, depth - 1)
+    top = _highest({m: c for m, c in rest.items() if m is not None}, depth)
     most: int = prod(atom_bounds(a)[top > 0] ** p for a, p in factor)
     return top * number * most
 

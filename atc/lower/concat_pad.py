@@ -52,8 +52,7 @@ def concat(ctx: LoweringContext) -> str:
     types = [ctx.b.type(part) for part in parts]
     for type_ in types[1:]:
         _check_joined(ctx, first, type_, axis)
-    shapes = zip(*(type_.shape for type_ in types), strict=True)
-    common = [minimum(*extents) for extents in shapes]
+    common = [_least(extents) for extents in zip(*(t.shape for t in types), strict=True)]
     return join(ctx.b, [_fitted(ctx.b, part, common, axis) for part in parts], axis)
 
 
@@ -69,14 +68,20 @@ def _check_joined(ctx: LoweringContext, first: TensorType, other: TensorType, ax
         ctx.b.must_be_zero(guard)
 
 
-def _fitted(b: Builder, part: str, common: Sequence[int], axis: int) -> str:
-    """Return an operand with the least of all extents, which are the same when the network runs.
+def _least(extents: Sequence[int]) -> int:
+    """Return that of some extents, all the same in a run, which is inside of each operand.
 
-    That this is inside of each operand needs no proof.
+    It is the first where no bound says which one that is.
     """
-    type_ = b.type(part)
-    shape = (*common[:axis], type_.shape[axis], *common[axis + 1 :])
-    return part if shape == type_.shape else b.view(part, shape, View(type_.strides))
+    least = minimum(*extents)
+    return least if least in extents else extents[0]
+
+
+def _fitted(b: Builder, part: str, common: Sequence[int], axis: int) -> str:
+    """Return an operand with the extents that all have when the network runs."""
+    own = b.shape(part)
+    shape = (*common[:axis], own[axis], *common[axis + 1 :])
+    return part if shape == own else b.expand(part, shape)
 
 
 # ---- padding ------------------------------------------------------------------------------------

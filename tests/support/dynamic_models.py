@@ -172,6 +172,26 @@ def skips() -> Case:
     return Case(model, "x:1~3,3,8~24,8~24", feeds)
 
 
+def masks() -> Case:
+    """Two parts of images, as large as values say, one of them framed and cut, joined."""
+    n = Net()
+    part = n("Slice", "x", n.constant([0, 0]), "s")
+    framed = n("Slice", "x", n.constant([0, 0]), "t")
+    for axis in (0, 1):
+        more = n("Slice", "x", n.constant([0]), n("Slice", "u", n.constant([axis]),
+                 n.constant([axis + 1])), n.constant([axis]))  # fmt: skip
+        fitting = n("Slice", more, n.constant([0]), n.extent(framed, 1 - axis),
+                    n.constant([1 - axis]))  # fmt: skip
+        framed = n("Concat", framed, fitting, axis=axis)
+    cut = n("Slice", framed, n.constant([0, 0]), n.constant([7, 9]))
+    front = n.constant([0])
+    y = n("Exp", n("Concat", *(n("Unsqueeze", p, front) for p in (part, cut)), axis=0))
+    given = {"x": ("f", [7, 9]), **dict.fromkeys("stu", ("i", [2]))}
+    sizes = [((3, 4), (1, 2), (2, 2)), ((7, 9), (4, 8), (3, 3)), ((1, 2), (1, 1), (0, 1))]
+    feeds = [dict(zip("stu", map(np.array, each), strict=True)) for each in sizes]
+    return Case(n.model(given, {y: "f"}), "", [{"x": floats(7, 9), **feed} for feed in feeds])
+
+
 def pyramid() -> Case:
     """An image in three sizes that are computed from its own, joined at the largest."""
     n = Net()
@@ -727,7 +747,7 @@ def scanned_columns() -> Case:
 
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
-        detector, rois, skips, pyramid, segmentation, windows, grid, shuffle,
+        detector, rois, skips, masks, pyramid, segmentation, windows, grid, shuffle,
         cached_attention, relative_positions, sampled, pooled_sentences, beam_step,
         greedy_decode, growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
         masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
