@@ -748,9 +748,9 @@ def scanned_columns() -> Case:
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, skips, masks, pyramid, segmentation, windows, grid, shuffle,
-        cached_attention, relative_positions, sampled, pooled_sentences, beam_step,
-        greedy_decode, growing_state, masked_encoder, length_regulator, collapse, frames,
-        recurrent, voxels, masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
+        cached_attention, relative_positions, sampled, pooled_sentences, beam_step, greedy_decode,
+        growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
+        masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
         best_of_found, conditional_rows, scanned_columns,
     )
 }  # fmt: skip
