@@ -101,7 +101,7 @@ def _without_rounding(node: Node, exact: set[str], half: DType) -> Node:
         case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", args=(x,)) as rounded,))):
             floats = rounded.dtype is half and x.dtype is FLOAT
             if floats and holds(x, lambda k: node.inputs[k] in exact, half):
-                return replace(node, op=replace(node.op, expr=x))
+                return replace(node, op=replace(node.op, expr=cast(x, node.op.expr.dtype)))
     return node
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_what_is_interpolated_becomes_floats_before(half: DType) -> None:
     assert widening.op == Map((8,), cast(Input(half, 0), F), (View((1,)),))
     assert widening.inputs == ("x",)
     assert interpolating.inputs[0] == widening.outputs[0]
+
+
+@HALVES
+def test_doubles_of_exact_halves_stay_doubles(half: DType) -> None:
+    constant = np.arange(3).astype(half.numpy)
+    op = Map((2, 3), cast(Input(half, 0), DType.DOUBLE), (View((0, 1)),))
+    types = {"c": type_of(constant), "y": TensorType(DType.DOUBLE, (2, 3))}
+    nodes = (Node(op, ("c",), ("y",), ("n",)),)
+    found = widen_halves(Graph("g", (), ("y",), nodes, types, {"c": constant}), {})
+    assert found.types["c"].dtype is F
+    assert found.nodes[-1].op == replace(op, expr=cast(Input(F, 0), DType.DOUBLE))
 
 
 @pytest.mark.slow
