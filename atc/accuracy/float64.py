@@ -50,11 +50,9 @@ def run_in_double(
     """
     # Late: onnx.reference takes a while to import, and few compilations evaluate anything.
     from atc.accuracy.float64_ops import (
+        ALWAYS,
         BatchNormalization,
-        Conv,
         Evaluator,
-        GatherElements,
-        MaxPool,
         RoundBfloat16,
         SplitBfloat16,
     )
@@ -66,7 +64,7 @@ def run_in_double(
             _round_operands(proto.graph, op.__name__, names)
     if split or rounded:
         proto.opset_import.append(helper.make_opsetid(SplitBfloat16.op_domain, 1))
-    own: list[Any] = [Conv, GatherElements, MaxPool, RoundBfloat16, SplitBfloat16]
+    own: list[Any] = [*ALWAYS]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: widened(array) for name, array in feeds.items()}
     try:

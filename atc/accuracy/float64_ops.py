@@ -1,19 +1,22 @@
 """Onnx's reference evaluator with less memory, and operators where its own are slow or wrong.
 
-Its Conv and MaxPool are slow; its BatchNormalization of opsets below 14 takes the batch's
-statistics; its GatherElements wants as many indices as numbers.
+Its Conv and its pools are slow; its AveragePool takes pads of two axes in another order and knows
+no others, its ConvTranspose no groups of several channels; its BatchNormalization of opsets below
+14 takes the batch's statistics; its GatherElements wants as many indices as numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
+from atc.accuracy.float64_sampling import SAMPLING
 from atc.accuracy.widening import widened
 from atc.files.mapped import reading
 
@@ -42,21 +45,23 @@ class Evaluator(ReferenceEvaluator):
         *args: Any, **more: Any,
     ) -> Any:  # fmt: skip
         """Return the values of these names, or of all outputs; see `ReferenceEvaluator.run`."""
-        inner = any(node.need_context() or node.has_linked_attribute for node in self.rt_nodes_)
-        if args or more or inner:  # who reads what isn't known here
+        linked = any(node.has_linked_attribute for node in self.rt_nodes_)
+        if args or more or linked:  # who reads what isn't known here
             self.rt_inits_ = {name: self._widened(name) for name in self.rt_inits_}
             return super().run(output_names, feed_inputs, *args, **more)
         output_names = self.output_names if output_names is None else output_names
         values = {"": None, **feed_inputs}
-        last = {name: k for k, node in enumerate(self.rt_nodes_) for name in node.input}
+        reads = [[*_names_read(node.onnx_node)] for node in self.rt_nodes_]
+        last = {name: k for k, names in enumerate(reads) for name in names}
         kept = {"", *output_names}
-        for k, node in enumerate(self.rt_nodes_):
-            for name in node.input:
-                if name not in values:
+        for k, (node, names) in enumerate(zip(self.rt_nodes_, reads, strict=True)):
+            for name in names:
+                if name not in values and name in self.rt_inits_:
                     values[name] = self._widened(name)
-            made = node.run(*(values[name] for name in node.input))
+            around = {"context": values} if node.need_context() else {}
+            made = node.run(*(values[name] for name in node.input), **around)
             values.update(zip(node.output, made, strict=False))
-            for name in (*node.input, *node.output):
+            for name in (*names, *node.output):
                 if last.get(name, k) <= k and name not in kept:
                     values.pop(name, None)
         return [values[n] if n in values else self._widened(n) for n in output_names]
@@ -66,6 +71,15 @@ class Evaluator(ReferenceEvaluator):
         array = self.rt_inits_[name]
         with reading(array):
             return widened(array)
+
+
+def _names_read(node: NodeProto) -> Iterator[str]:
+    """Yield what a node reads, and all that nodes in its graphs do: what is theirs, too."""
+    yield from node.input
+    for attribute in node.attribute:
+        yield from (value.name for value in attribute.g.output)
+        for inner in attribute.g.node:
+            yield from _names_read(inner)
 
 
 class Conv(OpRun):
@@ -114,6 +128,79 @@ class MaxPool(op_max_pool.MaxPool):
             return found
         windows = _windows(x, kernel_shape, auto_pad, pads, strides, dilations, -np.inf)
         return (windows.max(tuple(range(x.ndim, windows.ndim))),)
+
+
+class AveragePool(OpRun):
+    """ONNX's AveragePool of any rank."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Floats, *, kernel_shape: Sequence[int], auto_pad: str = "NOTSET",
+        ceil_mode: int = 0, count_include_pad: int = 0, dilations: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+    ) -> tuple[Floats]:  # fmt: skip
+        ones = [1] * len(kernel_shape)
+        steps, gaps, extents = strides or ones, dilations or ones, x.shape[2:]
+        widths = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
+        around = _pads(auto_pad, pads, extents, widths, steps)
+        more, kept = [], []
+        for n, (p, q), k, s in zip(extents, around, widths, steps, strict=True):
+            room = n + p + q - k
+            count = min(-(-room // s), (n + p - 1) // s) + 1 if ceil_mode else room // s + 1
+            more.append((0, max((count - 1) * s - room, 0)))
+            kept.append(slice(0, count))
+
+        def total(values: Floats, beside: float) -> Floats:
+            for widths_, fill in ((around, beside), (more, 0.0)):
+                values = np.pad(values, [(0, 0), (0, 0), *widths_], constant_values=fill)
+            windows = _windows(values, kernel_shape, "VALID", None, steps, gaps, 0.0)
+            sums: Floats = windows.sum(tuple(range(x.ndim, windows.ndim)))
+            return sums[(slice(None), slice(None), *kept)]
+
+        return (total(x, 0.0) / total(np.ones((1, 1, *extents)), float(count_include_pad)),)
+
+
+class ConvTranspose(OpRun):
+    """ONNX's ConvTranspose of any rank."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Floats, w: Floats, bias: Floats | None = None, *, auto_pad: str = "NOTSET",
+        dilations: Sequence[int] | None = None, group: int = 1,
+        kernel_shape: Sequence[int] | None = None, output_padding: Sequence[int] | None = None,
+        output_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Floats]:  # fmt: skip
+        rank, extents = x.ndim - 2, x.shape[2:]
+        steps, gaps = strides or [1] * rank, dilations or [1] * rank
+        taps = zip(extents, steps, w.shape[2:], gaps, output_padding or [0] * rank, strict=True)
+        full = [(n - 1) * s + (k - 1) * d + 1 + e for n, s, k, d, e in taps]
+        if output_shape is None and auto_pad.startswith("SAME"):
+            output_shape = [n * s for n, s in zip(extents, steps, strict=True)]
+        if output_shape is None:
+            cut = pads if pads and auto_pad == "NOTSET" else [0] * 2 * rank
+            sizes = [f - p - q for f, p, q in zip(full, cut[:rank], cut[rank:], strict=True)]
+        else:  # an odd total has its larger half in front but for SAME_UPPER
+            sizes = [*output_shape[-rank:]]
+            rest = [max(f - n, 0) for f, n in zip(full, sizes, strict=True)]
+            cut = [r // 2 if auto_pad == "SAME_UPPER" else r - r // 2 for r in rest]
+        room = [max(f, p + n) for f, p, n in zip(full, cut, sizes, strict=False)]
+        y = np.zeros((x.shape[0], w.shape[1] * group, *room))
+        groups = list(zip(np.split(x, group, 1), np.split(w, group, 0), strict=True))
+        for tap in np.ndindex(*w.shape[2:]):
+            ends = [t * d + (n - 1) * s + 1 for t, d, n, s in zip(tap, gaps, extents, steps,
+                                                                  strict=True)]  # fmt: skip
+            places = [slice(t * d, e, s) for t, d, e, s in zip(tap, gaps, ends, steps, strict=True)]
+            parts = [
+                np.moveaxis(np.tensordot(a, b[(slice(None), slice(None), *tap)], (1, 0)), -1, 1)
+                for a, b in groups
+            ]
+            y[(slice(None), slice(None), *places)] += np.concatenate(parts, 1)
+        kept = [slice(p, p + n) for p, n in zip(cut, sizes, strict=False)]
+        y = y[(slice(None), slice(None), *kept)]
+        return (y if bias is None else y + bias.reshape(-1, *[1] * rank),)
 
 
 class BatchNormalization(OpRun):
@@ -167,6 +254,13 @@ class RoundBfloat16(OpRun):
 
     def _run(self, x: Floats) -> tuple[Floats]:
         return (_rounded(x, _to_bfloat16) if x.dtype.kind == "f" else x,)
+
+
+ALWAYS: tuple[type[OpRun], ...] = (
+    AveragePool, Conv, ConvTranspose, GatherElements, MaxPool, RoundBfloat16, SplitBfloat16,
+    *SAMPLING,
+)  # fmt: skip
+"""What is evaluated here in all opsets."""
 
 
 def _rounded(x: Floats, rounding: Callable[[Floats], Floats]) -> Floats:

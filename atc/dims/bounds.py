@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from atc.dims.polynomial import (
     Atom,
@@ -106,6 +106,7 @@ def _highest_of(terms: Terms, depth: int) -> int:
     """Return an upper bound of a polynomial of which no part is independent of the rest."""
     best = min(_highest_by_intervals(terms), _highest_from_corners(terms))
     if depth:
+        best = min(best, _highest_of_product(terms, depth, best))
         shorter = without_quotients(terms)
         if shorter is not None:
             best = min(best, _highest(shorter, depth - 1))
@@ -116,6 +117,26 @@ def _highest_of(terms: Terms, depth: int) -> int:
                 cases = [_highest(_replaced(terms, atom, a), depth - 1) for a in atom.args]
                 best = min(best, max(cases))
     return best
+
+
+def _highest_of_product(terms: Terms, depth: int, known: int) -> int:
+    """Bound the factors of all terms and what they are multiplied by; `known` if there are none.
+
+    That h * w isn't less than h * v is seen by w and v alone.
+    """
+    first, *others = (dict(m) for m in terms)
+    shared = {
+        a: min(p, *(m.get(a, 0) for m in others)) for a, p in first.items()
+        if others and atom_bounds(a)[0] >= 0 and all(a in m for m in others)
+    }  # fmt: skip
+    number = gcd(*terms.values())
+    if not shared and number == 1:
+        return known
+    factor = tuple(shared.items())
+    rest = {without(m, factor): c // number for m, c in terms.items()}
+    top = _highest({m: c for m, c in rest.items() if m is not None}, depth)
+    most: int = prod(atom_bounds(a)[top > 0] ** p for a, p in factor)
+    return top * number * most
 
 
 def _binding(terms: Terms) -> list[Atom]:

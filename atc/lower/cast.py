@@ -5,8 +5,10 @@ from __future__ import annotations
 from atc.ir.expr import Expr, bitcast, call, cast, const
 from atc.ir.graph import DType
 from atc.lower.context import LoweringContext
+from atc.lower.exact_floats import truncated
 from atc.lower.registry import lowers
 from atc.lower.text.operators import cast_strings
+from atc.lower.value_bounds import MOST
 
 
 @lowers("Cast", "CastLike")
@@ -24,6 +26,10 @@ def lower_cast(ctx: LoweringContext) -> str:
         return ctx.b.map(lambda v: power_of_two(v, mode, saturate), ctx.input(0))
     if dtype.is_small and dtype.is_float and ctx.int("saturate", 1):
         return ctx.b.map(lambda v: cast(v, dtype, saturate=True), ctx.input(0))
+    if x.is_float and dtype in (DType.INT64, DType.INT32) and ctx.type(0).size in range(1, MOST):
+        extents = truncated(ctx.b, ctx.input(0))
+        if extents is not None:
+            return ctx.b.extents(extents, dtype)
     return ctx.b.cast(ctx.input(0), dtype)
 
 

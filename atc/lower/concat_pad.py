@@ -49,25 +49,39 @@ def concat(ctx: LoweringContext) -> str:
         ctx.require(ctx.attribute("axis") is not None, "attribute 'axis' is missing")
     axis = ctx.axis(ctx.int("axis", 1), len(first.shape))
     ctx.require(len(first.shape) > 0, "the operands are scalars")
-    fitted = [parts[0], *(_fitted(ctx, part, first, axis) for part in parts[1:])]
-    return join(ctx.b, fitted, axis)
+    types = [ctx.b.type(part) for part in parts]
+    for type_ in types[1:]:
+        _check_joined(ctx, first, type_, axis)
+    common = [_least(extents) for extents in zip(*(t.shape for t in types), strict=True)]
+    return join(ctx.b, [_fitted(ctx.b, part, common, axis) for part in parts], axis)
 
 
-def _fitted(ctx: LoweringContext, part: str, first: TensorType, axis: int) -> str:
-    """Return an operand in the first one's shape; what is open is checked when the network runs."""
-    type_ = ctx.b.type(part)
-    same = type_.dtype is first.dtype and len(type_.shape) == len(first.shape)
-    guards = [not_equal(a, b) for a, b in zip(type_.shape, first.shape, strict=False)]
+def _check_joined(ctx: LoweringContext, first: TensorType, other: TensorType, axis: int) -> None:
+    """Require extents to be the same; those that are open are compared when the network runs."""
+    same = other.dtype is first.dtype and len(other.shape) == len(first.shape)
+    guards = [not_equal(a, b) for a, b in zip(other.shape, first.shape, strict=False)]
     guards[axis : axis + 1] = []
     ctx.require(
-        same and 1 not in guards, f"{type_} cannot be joined to {first} along axis {axis}"
+        same and 1 not in guards, f"{other} cannot be joined to {first} along axis {axis}"
     )
     for guard in guards:
         ctx.b.must_be_zero(guard)
-    if not any(guards):
-        return part
-    shape = (*first.shape[:axis], type_.shape[axis], *first.shape[axis + 1 :])
-    return ctx.b.expand(part, shape)
+
+
+def _least(extents: Sequence[int]) -> int:
+    """Return that of some extents, all the same in a run, which is inside of each operand.
+
+    It is the first where no bound says which one that is.
+    """
+    least = minimum(*extents)
+    return least if least in extents else extents[0]
+
+
+def _fitted(b: Builder, part: str, common: Sequence[int], axis: int) -> str:
+    """Return an operand with the extents that all have when the network runs."""
+    own = b.shape(part)
+    shape = (*common[:axis], own[axis], *common[axis + 1 :])
+    return part if shape == own else b.expand(part, shape)
 
 
 # ---- padding ------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def bounded_integers(b: Builder, name: str, least: int, label: str) -> list[int]
     if type_.dtype.is_float or isinstance(type_.size, Dim) or type_.size > MOST:
         return None
     found: list[int] = []
-    for source, k in _elements(b, name, type_.size):
+    for source, k in elements(b, name):
         known = b.value(source)
         extents = b.extents_of(source)
         if known is not None:
@@ -141,14 +141,14 @@ def bounded_integers(b: Builder, name: str, least: int, label: str) -> list[int]
     return found
 
 
-def _elements(b: Builder, name: str, size: int) -> list[tuple[str, int]]:
+def elements(b: Builder, name: str) -> list[tuple[str, int]]:
     """Return where each element of a value comes from: through reshapes and concatenations."""
     maker = b.maker(name)
     if maker is not None and isinstance(maker.op, Reshape):
-        return _elements(b, maker.inputs[0], size)
+        return elements(b, maker.inputs[0])
     if maker is not None and isinstance(maker.op, Concat) and maker.op.outer == 1:
-        return [e for x in maker.inputs for e in _elements(b, x, b.type(x).size)]
-    return [(name, k) for k in range(size)]
+        return [e for x in maker.inputs for e in elements(b, x)]
+    return [(name, k) for k in range(b.type(name).size)]
 
 
 def unbounded(what: str, name: str, label: str) -> RunTimeOperand:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, isnan, prod, trunc
+from math import inf, isfinite, isnan, prod, trunc
 
 import numpy as np
 
@@ -159,11 +159,11 @@ def _of_expr(expr: Expr, operand: Callable[[int], Interval], operands: int) -> I
                 known[e] = operand(e.index) if e.index < operands else UNKNOWN
             case Const():
                 value = float(e.value)
-                known[e] = UNKNOWN if isnan(value) else (value, value)
+                known[e] = UNKNOWN if isnan(value) else _outward((value, value), e.dtype)
             case Extent():
                 known[e] = float(lower_bound(e.extent)), float(upper_bound(e.extent))
             case Call():
-                found = _of_call(e, [known[a] for a in e.args])
+                found = _outward(_of_call(e, [known[a] for a in e.args]), e.dtype)
                 own = type_interval(e.dtype)
                 inside = own[0] <= found[0] and found[1] <= own[1]
                 known[e] = found if inside else own  # what may wrap is anything
@@ -185,6 +185,8 @@ def _of_call(expr: Call, args: Sequence[Interval]) -> Interval:
         case "Mul", [a, b]:
             corners = [_product(x, y) for x in a for y in b]
             return min(corners), max(corners)
+        case "Reciprocal", [a] if a[0] > 0:
+            return 1 / a[1], 1 / a[0]
         case "Div", [a, b] if b[0] > 0:
             corners = [x / y if y != inf else 0.0 for x in a for y in b]
             whole = trunc if not expr.dtype.is_float else float
@@ -208,6 +210,17 @@ def _of_call(expr: Call, args: Sequence[Interval]) -> Interval:
             return _of_cast(expr, a)
         case _:
             return RESULTS.get(expr.fn, type_interval(expr.dtype))
+
+
+def _outward(bounds: Interval, dtype: DType) -> Interval:
+    """Return bounds rounded away from each other to numbers that a float type has."""
+    if dtype not in (DType.FLOAT, DType.FLOAT16) or not all(map(isfinite, bounds)):
+        return bounds
+    with np.errstate(over="ignore"):
+        low, high = (np.asarray(x).astype(dtype.numpy)[()] for x in bounds)
+        low = np.nextafter(low, -np.inf, dtype=dtype.numpy) if low > bounds[0] else low
+        high = np.nextafter(high, np.inf, dtype=dtype.numpy) if high < bounds[1] else high
+    return float(low), float(high)
 
 
 def _of_cast(expr: Call, a: Interval) -> Interval:

@@ -6,12 +6,12 @@ broadcast). BOOL subexpressions are masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
-from math import isclose, isnan, sqrt
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 
 import numpy as np
 
+from atc.backends.render.activations import activation, near
 from atc.backends.render.expr import address, behind, literal
 from atc.backends.render.half_arithmetic import Fused, half_arithmetic
 from atc.backends.target import Target
@@ -40,9 +40,6 @@ FUNCTIONS = {
     "Where": "v_select", "GeluNear": "v_gelu_near",
 }  # fmt: skip
 """Float functions that are one function of the vocabulary or its math functions."""
-
-NEAR = {"v_gelu": "GeluNear"}
-"""Activations for which another function is exact enough before a rounding to float16."""
 
 MASKS = {"And": "v_mask_and", "Or": "v_mask_or", "Not": "v_mask_not"}
 """Functions of masks."""
@@ -126,23 +123,7 @@ def stored(expr: Expr) -> Expr | None:
 
 def _before_rounding(e: Expr, half: DType) -> Expr:
     """Return a float that is rounded next, as exact as that needs: bfloat16 holds tiny ones."""
-    return _near(e) if half is DType.FLOAT16 else e
-
-
-def _near(e: Expr) -> Expr:
-    activation = _activation(e)
-    if activation is None or activation[0] not in NEAR:
-        return e
-    return Call(DType.FLOAT, NEAR[activation[0]], activation[1:])
-
-
-def after_rounding(expr: Expr) -> Expr:
-    """Return a float expression of products that were rounded, as exact as these are."""
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
-        done[e] = _near(Call(e.dtype, e.fn, args)) if isinstance(e, Call) else e
-    return done[expr]
+    return near(e) if half is DType.FLOAT16 else e
 
 
 def _unclamped(e: Expr, dtype: DType) -> Expr:
@@ -325,7 +306,7 @@ def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, Fused]]:
         if e in seen:
             return
         seen.add(e)
-        known = None if e in fused else _activation(e)
+        known = None if e in fused else _one_function(e)
         if known is not None:
             fused[e] = (f"{known[0]}({{}})", known[1:])
         for a in _operands(e, fused):
@@ -342,61 +323,13 @@ def _operands(e: Expr, fused: Mapping[Expr, Fused]) -> tuple[Expr, ...]:
     return e.args if isinstance(e, Call) else ()
 
 
-def _activation(e: Expr) -> tuple[str, Expr] | None:
-    """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order.
-
-    Roundings of x to 16 bits are recognised, too.
-    """
+def _one_function(e: Expr) -> tuple[str, Expr] | None:
+    """Return the function of an operand that an expression is: an activation or a rounding."""
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
             return ROUNDED[dtype], _before_rounding(x, dtype)
-    factors = list(islice(_factors(e), 4))  # as many are none of them
-    for x in factors:
-        rest = [f for f in factors if f is not x]
-        match rest:
-            case [Call(fn="Sigmoid", args=(a,))] if a == x:
-                return "v_silu", x
-            case [Call(fn="Tanh", args=(Call(fn="Softplus", args=(a,)),))] if a == x:
-                return "v_mish", x
-            case [a, b] if _is_half(a) and _is_gate(b, x) or _is_half(b) and _is_gate(a, x):
-                return "v_gelu", x
-    return None
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Call) and e.fn == "Mul":
-        for a in e.args:
-            yield from _factors(a)
-    elif isinstance(e, Call) and e.fn == "Div" and _value(e.args[1]) == 2:
-        yield from _factors(e.args[0])
-        yield Const(e.dtype, "0.5")
-    else:
-        yield e
-
-
-def _value(e: Expr) -> float | None:
-    return float(e.value) if isinstance(e, Const) else None
-
-
-def _is_half(e: Expr) -> bool:
-    return _value(e) == 0.5
-
-
-def _is_gate(e: Expr, x: Expr) -> bool:
-    """Return whether e is 1 + erf(x / sqrt 2)."""
-    match e:
-        case Call(fn="Add", args=(a, b)):
-            erf = a if _value(b) == 1 else b if _value(a) == 1 else None
         case _:
-            return False
-    match erf:
-        case Call(fn="Erf", args=(Call(fn="Div", args=(a, c)),)):
-            return a == x and isclose(_value(c) or 0, sqrt(2), rel_tol=1e-4)
-        case Call(fn="Erf", args=(Call(fn="Mul", args=(a, b)),)):
-            scale = _value(b) if a == x else _value(a) if b == x else None
-            return isclose(scale or 0, sqrt(0.5), rel_tol=1e-4)
-        case _:
-            return False
+            return activation(e)
 
 
 # ---- C text --------------------------------------------------------------------------------------

@@ -45,8 +45,9 @@ def test_floats_are_not_rounded() -> None:
 
 @pytest.mark.parametrize(
     "operator",
-    ["Conv", "BatchNormalization", "GatherElements", "Gemm", "MaxPool", "QuantizeLinear"],
-)
+    ["AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "GatherElements",
+     "Gemm", "GridSample", "MaxPool", "NonMaxSuppression", "QuantizeLinear", "RoiAlign"],
+)  # fmt: skip
 def test_the_standard_agrees(operator: str) -> None:
     compared = 0
     for name, model, runs in node_cases([operator]):

@@ -224,6 +224,15 @@ def test_what_is_broadcast_may_be_nothing() -> None:
                 np.broadcast_shapes((x,), (y,))
 
 
+def test_factors_have_their_bounds_by_themselves() -> None:
+    """Twice a quarter of an image is no smaller than its half, which it is joined to."""
+    h, w = (dim(Symbol(k, name, 320, 640, given=True)) for k, name in enumerate("hw"))
+    half, quarters = (h + 15) // 16, 2 * ((h + 31) // 32)
+    assert minimum(half, quarters) == half
+    assert lower_bound(quarters * w - half * w) == 0
+    assert upper_bound(6 * half * w - 6 * quarters * w) == 0
+
+
 def test_many_counts_have_their_bounds_soon() -> None:
     """A detector keeps some boxes of each of its classes, and the best of them all."""
     counts = [dim(Symbol(k, f"class{k}", 0, 3000, given=False)) for k in range(90)]

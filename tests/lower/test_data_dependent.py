@@ -159,6 +159,23 @@ def test_results_have_the_shape_that_the_values_give(case: str, tmp_path: Path) 
             np.testing.assert_allclose(found[name], want, rtol=1e-6, err_msg=str(feeds))
 
 
+def test_many_boxes_are_suppressed(tmp_path: Path) -> None:
+    network = built("suppression", tmp_path, Range(1, 90))
+    session = onnxruntime.InferenceSession(model_of("suppression").SerializeToString())
+    random = np.random.default_rng(0)
+    for n, side, most in ((90, 2, 90), (90, 9, 90), (64, 4, 20), (33, 4, 33), (17, 30, 17)):
+        corner = random.uniform(0, 20, (2, n, 2))
+        boxes = np.concatenate([corner, corner + random.uniform(-side, side, (2, n, 2))], -1)
+        scores = random.uniform(0, 1, (2, 3, n)).round(2)  # some are equal
+        feeds = {
+            "x": boxes.astype(np.float32), "scores": scores.astype(np.float32),
+            "most": np.array([most]), "iou": np.array([0.2], np.float32),
+            "least": np.array([0.1], np.float32),
+        }  # fmt: skip
+        (expected,) = session.run(None, feeds)
+        np.testing.assert_array_equal(network.run(feeds)["y"], expected)
+
+
 def test_fixed_inputs_need_no_shapes_to_be_set(tmp_path: Path) -> None:
     network = built("non_zero", tmp_path, 3)
     x = np.array([[0, 1, 0, 0, 2], [0] * 5, [3, 0, 0, 0, 0]], np.float32)

@@ -195,6 +195,21 @@ def test_intervals_of_arithmetic(
     assert interval_of(b, y) == ((0, 255 * 255) if interval is None else interval)
 
 
+@pytest.mark.parametrize("dtype", [DType.FLOAT, DType.FLOAT16])
+def test_intervals_hold_what_floats_are_rounded_to(dtype: DType) -> None:
+    b = Builder()
+    whole = b.declare("u", TensorType(DType.UINT8, ()))
+    shifted = b.map(lambda x: call("Add", cast(x, dtype), const(3.0, dtype)), whole)
+    third = b.map(lambda x: call("Reciprocal", x), shifted)
+    y = b.map(lambda x: call("Mul", x, const(0.3, dtype)), third)
+    low, high = interval_of(b, y)
+    numbers = np.arange(3, 259).astype(dtype.numpy)
+    found = 1 / numbers * np.asarray(0.3, dtype.numpy)
+    assert low <= found.min() < found.max() <= high
+    assert high < 0.101
+    assert low > 0.29 / 258
+
+
 def test_a_value_that_many_paths_lead_to_is_looked_at_once() -> None:
     b = Builder()
     y = b.map(lambda x: cast(x, DType.INT64), b.declare("u", TensorType(DType.UINT8, (3,))))

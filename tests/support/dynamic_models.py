@@ -159,6 +159,39 @@ def rois() -> Case:
     )  # fmt: skip
 
 
+def skips() -> Case:
+    """What a U-Net and YOLO join: an image's halves and, twice as large, its quarters."""
+    n = Net()
+    half = n("Conv", "x", n.weight(8, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
+    quarter = n("Conv", half, n.weight(6, 8, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
+    up = n("Resize", quarter, "", n.constant([1, 1, 2, 2], np.float32), mode="nearest",
+           coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    y = n("Conv", n("Concat", up, half, axis=1), n.weight(4, 14, 3, 3), pads=[1, 1, 1, 1])
+    model = n.model({"x": ("f", ["n", 3, "h", "w"])}, {y: "f"})
+    feeds = [{"x": floats(k, 3, h, w)} for k, h, w in ((1, 8, 24), (3, 24, 16), (2, 12, 20))]
+    return Case(model, "x:1~3,3,8~24,8~24", feeds)
+
+
+def masks() -> Case:
+    """Two parts of images, as large as values say, one of them framed and cut, joined."""
+    n = Net()
+    part = n("Slice", "x", n.constant([0, 0]), "s")
+    framed = n("Slice", "x", n.constant([0, 0]), "t")
+    for axis in (0, 1):
+        more = n("Slice", "x", n.constant([0]), n("Slice", "u", n.constant([axis]),
+                 n.constant([axis + 1])), n.constant([axis]))  # fmt: skip
+        fitting = n("Slice", more, n.constant([0]), n.extent(framed, 1 - axis),
+                    n.constant([1 - axis]))  # fmt: skip
+        framed = n("Concat", framed, fitting, axis=axis)
+    cut = n("Slice", framed, n.constant([0, 0]), n.constant([7, 9]))
+    front = n.constant([0])
+    y = n("Exp", n("Concat", *(n("Unsqueeze", p, front) for p in (part, cut)), axis=0))
+    given = {"x": ("f", [7, 9]), **dict.fromkeys("stu", ("i", [2]))}
+    sizes = [((3, 4), (1, 2), (2, 2)), ((7, 9), (4, 8), (3, 3)), ((1, 2), (1, 1), (0, 1))]
+    feeds = [dict(zip("stu", map(np.array, each), strict=True)) for each in sizes]
+    return Case(n.model(given, {y: "f"}), "", [{"x": floats(7, 9), **feed} for feed in feeds])
+
+
 def pyramid() -> Case:
     """An image in three sizes that are computed from its own, joined at the largest."""
     n = Net()
@@ -714,10 +747,10 @@ def scanned_columns() -> Case:
 
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
-        detector, rois, pyramid, segmentation, windows, grid, shuffle, cached_attention,
-        relative_positions, sampled, pooled_sentences, beam_step, greedy_decode, growing_state,
-        masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
-        masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
+        detector, rois, skips, masks, pyramid, segmentation, windows, grid, shuffle,
+        cached_attention, relative_positions, sampled, pooled_sentences, beam_step, greedy_decode,
+        growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
+        masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
         best_of_found, conditional_rows, scanned_columns,
     )
 }  # fmt: skip

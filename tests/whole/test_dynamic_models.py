@@ -19,8 +19,8 @@ from atc.options.shapes import shapes, value_ranges
 from atc.runtime.network import Network
 from support import runnable
 
-QUICK = ("greedy_decode", "branches_sliced", "masked_sums")
-"""What the default run takes: loops, growth, counts, branches, and sums over coordinates."""
+QUICK = ("greedy_decode", "branches_sliced", "masked_sums", "skips")
+"""What the default run takes: loops, growth, counts, branches, sums over coordinates, joints."""
 TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
 
 
@@ -56,3 +56,9 @@ def test_a_model_is_right_at_every_shape(name: str, target: str, tmp_path: Path)
         for got, want in zip(found, wanted, strict=True):
             assert got.shape == want.shape, shown
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=str(shown))
+
+
+def test_what_does_not_fit_when_it_is_joined_is_a_status(tmp_path: Path) -> None:
+    network = network_of(CASES["skips"](), tmp_path, "c99")
+    with pytest.raises(ValueError, match="shape"):
+        network.run({"x": np.zeros((1, 3, 9, 8), np.float32)})

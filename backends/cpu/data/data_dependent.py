@@ -78,6 +78,9 @@ class UniqueSorted(Kernel[Unique]):
 class NonMaxSuppressionGreedy(Kernel[NonMaxSuppression]):
     """NonMaxSuppression: the best box left is taken unless it overlaps one taken before."""
 
+    BLOCK = 16
+    """Boxes that are compared without jumps in between."""
+
     name = "non_max_suppression"
     op = NonMaxSuppression
     template = "cpu/data/non_max_suppression.c.j2"
@@ -88,11 +91,18 @@ class NonMaxSuppressionGreedy(Kernel[NonMaxSuppression]):
     ) -> dict[str, object]:
         """Return the operands that are there."""
         given = [k < len(w.inputs) and w.inputs[k] is not None for k in range(5)]
-        return {"op": w.op, "most": given[2], "overlap": given[3], "least": given[4]}
+        return {
+            "op": w.op, "most": given[2], "overlap": given[3], "least": given[4],
+            "block": self.BLOCK, "room": self._room(w.op),
+        }  # fmt: skip
 
     def scratch(self, w: Workload[NonMaxSuppression], params: Params, target: Target) -> int:
-        """Reserve a flag for each box that is still to be looked at."""
-        return w.op.boxes
+        """Reserve the edges and areas of taken boxes, and a heap of those that are left."""
+        return 4 * (5 * self._room(w.op) + w.op.boxes)
+
+    def _room(self, op: NonMaxSuppression) -> int:
+        """Return the boxes of whole blocks."""
+        return -(-op.boxes // self.BLOCK) * self.BLOCK
 
 
 KERNELS = (ReadExtentsInts(), ResolveSliceEnds(), NonZeroTwoPass(), UniqueSorted(),

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
+from atc.backends.render.activations import after_rounding
 from atc.backends.render.epilogue import LONG
 from atc.backends.render.expr import address
 from atc.backends.render.vector_epilogue import epilogue_types, vector_epilogue_lines
-from atc.backends.render.vector_expr import after_rounding, read_at, read_views, store_vector
+from atc.backends.render.vector_expr import read_at, read_views, store_vector
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Expr, Input, cost
 from atc.ir.graph import DType

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,17 @@ def test_what_is_exact_is_not_rounded_where_it_is_cast(to: DType, half: DType) -
     graph = widen_halves(Graph("g", ("x",), ("y",), nodes, types, {}), {})
     verify(graph, "widen_halves")
     assert graph.types["b"].dtype is F
+
+
+@HALVES
+def test_doubles_of_exact_halves_stay_doubles(half: DType) -> None:
+    constant = np.arange(3).astype(half.numpy)
+    op = Map((2, 3), cast(Input(half, 0), DType.DOUBLE), (View((0, 1)),))
+    types = {"c": type_of(constant), "y": TensorType(DType.DOUBLE, (2, 3))}
+    nodes = (Node(op, ("c",), ("y",), ("n",)),)
+    found = widen_halves(Graph("g", (), ("y",), nodes, types, {"c": constant}), {})
+    assert found.types["c"].dtype is F
+    assert found.nodes[-1].op == replace(op, expr=cast(Input(F, 0), DType.DOUBLE))
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from kernel_program import run_calls, vector_target
 
 from atc.backends.cpu.map.vectors import MapVectors
 from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.render.activations import after_rounding
 from atc.backends.render.vector_expr import (
     FUNCTIONS,
-    after_rounding,
     render_vector,
     stored,
     vectorisable,
