@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,36 +14,45 @@ from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.files.arrays import load_arrays
 from atc.ir.graph import Array
 from atc.runtime.network import Network
+from atc.runtime.values import Tensor
 
 HINT = "give x.npy for one input, name:x.npy;name2:y.npy, or an .npz with arrays by name"
 
 
-def read_feeds(net: Network, text: str, seed: int) -> tuple[dict[str, Array], str]:
+def read_feeds(
+    net: Network, text: str, seed: int, of_any_shape: bool = False
+) -> tuple[dict[str, Array], str]:
     """Return the inputs by name that `text` means, and what they are, for people.
 
-    `text` is empty (seeded numbers), an .npz, an .npy, or a list `name:a.npy;name2:b.npy`. Raises
+    `text` is empty (seeded numbers), an .npz, an .npy, or a list `name:a.npy;name2:b.npy`. Shapes
+    are the largest, or with `of_any_shape` given arrays have any that the network takes. Raises
     OptionError for files that can't be read or don't fit the network.
     """
     types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
     if not text:
         return random_inputs(types, seed), f"seed {seed}"
-    return fitting(types, text), text
+    lowest = {t.name: t.lowest for t in net.inputs if t.lowest and of_any_shape}
+    return fitting(types, text, lowest), text
 
 
 def fitting(
-    types: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], text: str
-) -> dict[str, Array]:
-    """Return the arrays that `text` names for inputs of these types; raises OptionError."""
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], text: str,
+    lowest: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> dict[str, Array]:  # fmt: skip
+    """Return the arrays that `text` names for inputs of these types; raises OptionError.
+
+    Inputs may be smaller, down to the `lowest` extents.
+    """
     found = _arrays(text, list(types))
     for name, (shape, dtype) in types.items():
         if name not in found:
             raise OptionError(f"there is no array for '{one_line(name, 60)}'", where="--input",
                               hint=HINT)  # fmt: skip
-        array = found[name]
-        if array.shape != shape or array.dtype != dtype:
+        array, tensor = found[name], Tensor(name, shape, dtype, lowest=lowest.get(name, ()))
+        if not tensor.takes(array.shape) or array.dtype != dtype:
             raise OptionError(
                 f"'{one_line(name, 60)}' is {array.dtype} {list(array.shape)}, the network takes "
-                f"{dtype} {list(shape)}", where="--input",
+                f"{dtype} [{', '.join(tensor.extents)}]", where="--input",
             )  # fmt: skip
     return {name: found[name] for name in types}
 

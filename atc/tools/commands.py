@@ -206,7 +206,7 @@ def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
     from atc.tools.profile import profile_run
 
     net = open_network(folder)
-    feeds, _ = read_feeds(net, values["input"], values["seed"])
+    feeds, _ = read_feeds(net, values["input"], values["seed"], of_any_shape=True)
     profile = profile_run(net, feeds, values["runs"], str(folder))
     target = get_target(read_report(folder)["target"]) if folder.is_dir() else None
     peak = measured_peak(target, os.environ) if target else 0.0

@@ -96,15 +96,25 @@ class Profile:
 def profile_run(net: Network, feeds: Mapping[str, Array], runs: int, where: str) -> Profile:
     """Run a library `runs` times after a first one and return what its clock says.
 
-    Raises OptionError for a library that was compiled without --profile.
+    States are those of a first call each time. Raises OptionError for a library that was compiled
+    without --profile, or that doesn't take the inputs together.
     """
-    session = Session(net, feeds)
+    try:
+        session = Session(net, feeds)
+    except ValueError as error:  # shapes that don't fit each other
+        raise OptionError(
+            one_line(str(error), 300), where=where,
+            hint="give arrays of shapes that it takes together: --input=\"x:x.npy;...\"",
+        ) from None  # fmt: skip
     need(session, "profile_count", "profile", where)
     count = session.call("profile_count")
     totals: list[int] = []
     samples: list[list[Span]] = []
     repeats: list[int] = []
+    stateful = session.has("reset")
     for run in range(runs + 1):
+        if stateful:
+            session.call("reset", session.context)
         session.call("profile_reset", session.context)
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         session.run()

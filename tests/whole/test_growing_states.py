@@ -21,6 +21,7 @@ from projects import build_example, compile_c, run_example, sources
 
 import atc
 from atc.accuracy.compare import subject_of, verify_library
+from atc.cli.main import main
 from atc.errors import AtcError
 from atc.pipeline.pipeline import Compilation
 
@@ -417,3 +418,16 @@ def test_whatever_the_library_is_built_for(options: dict[str, Any], tmp_path: Pa
     compiled("optimum_gpt2", tmp_path, **options)
     with atc.load(tmp_path / "net") as net:
         check(net, [*calls("optimum_gpt2")])
+
+
+@pytest.mark.slow
+def test_a_prompt_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every run begins with an empty cache; the largest shapes don't belong together."""
+    compiled("optimum_llama", tmp_path, state="auto", profile=True)
+    feed, _ = next(calls("optimum_llama"))
+    np.savez(tmp_path / "prompt.npz", **feed)
+    arguments = ["profile", str(tmp_path / "net"), "--runs=30"]
+    assert main([*arguments, f"--input={tmp_path / 'prompt.npz'}"]) == 0
+    assert "median of 30" in capsys.readouterr().out
+    assert main(arguments) == 1
+    assert "doesn't fit the others" in capsys.readouterr().err
