@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import onnx_ir
 
@@ -56,16 +56,24 @@ def inner_shape_warning(
     """Return a warning of values within a graph of other shapes than it declares, '' if none are.
 
     The first one is reported with its node, and how many there are besides: one wrong declaration
-    seldom comes alone.
+    seldom comes alone. Decoders of onnxruntime-genai declare single numbers with other counts of
+    axes: these aren't reported.
     """
     warnings = []
     for node in graph:
         for value in node.outputs:
             found = None if value.is_graph_output() else type_of(value)
-            text = "" if found is None else shape_warning(value, found, node_label(file, node))
+            if found is None or (_is_number(found.shape) and _is_number(value.shape)):
+                continue
+            text = shape_warning(value, found, node_label(file, node))
             warnings += [text] if text else []
     more = f", and {len(warnings) - 1} more of this kind" if len(warnings) > 1 else ""
     return f"{warnings[0]}{more}" if warnings else ""
+
+
+def _is_number(shape: Iterable[object] | None) -> bool:
+    """Return whether a shape is known to be that of one element."""
+    return shape is not None and all(isinstance(n, int) and n == 1 for n in shape)
 
 
 def _written(value: onnx_ir.Value) -> str:

@@ -141,6 +141,14 @@ def test_wrong_shapes_that_a_model_declares_inside_are_reported(
     assert all("node 'h' (Relu)]" in w for w in warnings if "declared" in w)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_axes_of_a_number_inside_are_not_reported(shape: tuple[int, ...]) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+    model = make_model(nodes, [("x", F32, (1, 1))], [("y", F32, (1, 1))], {})
+    model.graph.value_info.append(helper.make_tensor_value_info("h", F32, shape))
+    assert not [text for text in compile_graph(model).warnings if "is declared" in text]
+
+
 def test_many_wrong_shapes_are_one_warning() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["h0"]),
              *(helper.make_node("Neg", [f"h{k}"], [f"h{k + 1}"]) for k in range(3)),
