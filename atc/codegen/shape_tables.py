@@ -17,6 +17,7 @@ from atc.codegen.uses import Uses
 from atc.dims import (
     Dim,
     Function,
+    Symbol,
     ceiling,
     dim,
     evaluate,
@@ -43,10 +44,25 @@ class Check:
     """The entry of `d` that is set here, -1 if there is none."""
     low: int
     high: int
+    factor: int = 1
+    constant: int = 0
+    """The extent is `factor` times the entry and a constant."""
     equals: str = ""
     """C text of what it must equal, if it isn't the first of its symbol."""
     meaning: str = ""
     """The same over the axes of inputs, for people."""
+
+    @property
+    def entry(self) -> str:
+        """C text of the entry of `d` that follows from the extent."""
+        above = f"({self.place} - {self.constant})" if self.constant else self.place
+        return above if self.factor == 1 else f"{above} / {self.factor}"
+
+    @property
+    def remainder(self) -> str:
+        """C text of what the extent has above a multiple, if it must be one."""
+        above = f"({self.place} - {self.constant})" if self.constant else self.place
+        return "" if self.factor == 1 else f"{above} % {self.factor}"
 
 
 @dataclass(frozen=True)
@@ -116,10 +132,14 @@ class Dynamic:
     def agreements(self) -> tuple[str, ...]:
         """Lines of C for the inputs' extents that follow from others."""
         alike: dict[str, list[str]] = {}
+        multiples = []
         for check in self.checks:
             if check.equals:
                 alike.setdefault(check.meaning, []).append(check.place)
-        every = (" == ".join([*own, source]) for source, own in alike.items())
+            elif check.factor > 1:
+                left = check.constant % check.factor
+                multiples.append(f"{check.place} % {check.factor} == {left}")
+        every = [*multiples, *(" == ".join([*own, source]) for source, own in alike.items())]
         return tuple(line for text in every for line in wrap(text, 90, subsequent_indent="  "))
 
     @property
@@ -197,7 +217,7 @@ def _checks(types: Sequence[TensorType], held: Set[int]) -> tuple[Check, ...]:
     States hold the entries `held`.
     """
     found: list[Check] = []
-    equal: list[tuple[str, int]] = []
+    equal: list[tuple[str, Dim]] = []
     seen: set[int] = set()
     for k, type_ in enumerate(types):
         for axis, extent in enumerate(type_.shape):
@@ -210,13 +230,40 @@ def _checks(types: Sequence[TensorType], held: Set[int]) -> tuple[Check, ...]:
             else:
                 found.append(Check(place, own.index, own.low, own.high))
                 seen.add(extent)
-    places = {check.symbol: check.place for check in found}
+    set_ = {check.symbol for check in found} | held
+    rest = []
+    for place, extent in equal:
+        multiple = _multiple(extent)
+        if multiple is None or multiple[0].index in set_:
+            rest.append((place, extent))
+            continue
+        symbol, factor, constant = multiple
+        low, high = (factor * n + constant for n in (symbol.low, symbol.high))
+        found.append(Check(place, symbol.index, low, high, factor, constant))
+        set_.add(symbol.index)
+    entries = {check.symbol: (check.entry, check.factor) for check in found}
+    places = {k: text if factor == 1 else f"({text})" for k, (text, factor) in entries.items()}
     places |= dict.fromkeys(held, "(what the states hold)")
     more = (
-        Check(place, -1, 0, 0, plain(extent), written(extent, lambda s: places[s.index]))
-        for place, extent in equal
+        Check(
+            place, -1, 0, 0, equals=plain(extent),
+            meaning=written(extent, lambda s: places[s.index]),
+        )
+        for place, extent in rest
     )
     return (*found, *more)
+
+
+def _multiple(extent: Dim) -> tuple[Symbol, int, int] | None:
+    """Return the symbol that an extent is a multiple of, by how much, and what is added."""
+    symbols = [*symbols_of(extent)]
+    if len(symbols) != 1:
+        return None
+    (symbol,) = symbols
+    constant = evaluate(extent, {symbol: 0})
+    factor = evaluate(extent, {symbol: 1}) - constant
+    same = dim(symbol) * factor + constant == extent
+    return (symbol, factor, constant) if factor > 0 and same else None
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,16 @@ from atc.dims.names import (
     RANGES,
     Extent,
     InputShape,
+    Multiple,
     Named,
     Range,
     Sum,
     collected,
     is_name,
     named,
+    read_multiple,
     read_sum,
+    within,
 )
 from atc.dims.nonempty import at_least_one, divides_by_zero, substituted
 from atc.dims.opened import opened
@@ -39,12 +42,12 @@ from atc.dims.text import bind_tokens, functions_in, is_open, plain
 from atc.dims.undecided import NARROWER, RELATED, Undecided, decided
 
 __all__ = [
-    "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "InputShape", "Named", "Range",
-    "Sum", "Symbol", "Undecided", "at_least_one", "bind_tokens",
+    "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "InputShape", "Multiple",
+    "Named", "Range", "Sum", "Symbol", "Undecided", "at_least_one", "bind_tokens",
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "decided", "dim", "divides_by_zero", "equals", "evaluate",
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",
     "max_value", "maximum", "minimum", "named", "not_equal", "opened",
-    "parse_extent", "plain", "reach",
-    "read_sum", "substituted", "symbols_of", "upper_bound", "written",
+    "parse_extent", "plain", "reach", "read_multiple",
+    "read_sum", "substituted", "symbols_of", "upper_bound", "within", "written",
 ]

@@ -70,6 +70,18 @@ class Sum:
         return total
 
 
+@dataclass(frozen=True)
+class Multiple:
+    """An axis of `factor` times the extent that a name has, which no other axis may be, and a
+    constant."""
+
+    name: str
+    ends: Range
+    """Those of the name."""
+    factor: int
+    constant: int = 0
+
+
 Extent = int | Range | Named | Sum
 """What the shape of an input may say of an axis: -1 is one that another option lists."""
 
@@ -85,6 +97,20 @@ def is_name(text: str) -> bool:
 def named(name: str) -> Sum:
     """Return the extent that a name stands for."""
     return Sum(((name, 1),))
+
+
+def read_multiple(text: str) -> Sum | None:
+    """Return the sum that a text writes if that is a multiple of one name and a constant."""
+    total = read_sum(text)
+    return total if total and len(total.terms) == 1 and total.terms[0][1] > 1 else None
+
+
+def within(total: Sum, ends: int | Range) -> Range | None:
+    """Return the extents of its one name for which a multiple is in a range; None for none."""
+    factor, least = total.terms[0][1], ends if isinstance(ends, int) else ends.low
+    most = ends if isinstance(ends, int) else ends.high
+    low, high = -((total.constant - least) // factor), (most - total.constant) // factor
+    return Range(max(low, 0), high) if max(low, 0) <= high else None
 
 
 def read_sum(text: str) -> Sum | None:

@@ -2,7 +2,8 @@
 
 Equal names are equal extents. Sums that exporters write, such as `past_sequence_length + 1`, and
 sums in the option, such as `s+p`, follow from the names in them, and an input that the option
-leaves out follows from the names of the others.
+leaves out follows from the names of the others. A name may be given by an axis that is a multiple
+of it, such as PyTorch's `32*h`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from dataclasses import dataclass
 
 import onnx_ir
 
-from atc.dims import RANGES, Extent, Named, Range, Sum, collected, named, read_sum
+from atc.dims import (
+    RANGES,
+    Extent,
+    Multiple,
+    Named,
+    Range,
+    Sum,
+    collected,
+    named,
+    read_multiple,
+    read_sum,
+    within,
+)
 from atc.errors import ModelError
 
 
@@ -64,6 +77,7 @@ def names_of(
     inputs = [*inputs]
     own: dict[str, int | Range | Sum] = {}
     pinned: dict[str, set[int | Range]] = {}
+    inside: dict[str, set[int | Range]] = {}  # names that only multiples have
     follows: dict[str, Sum] = {}
     for value in inputs:
         shape = shapes.get(value.name or "")
@@ -75,18 +89,25 @@ def names_of(
         for text, extent in zip(texts, shape, strict=True):
             match extent:
                 case Named(name, ends):
+                    whole = read_multiple(name) or named(name)
+                    name, ends = whole.names[0], _of_name(value, whole, ends, file)
                     if own.setdefault(name, ends) != ends:
                         raise ModelError(
                             f"--input_shape says of '{name}' that it is {own[name]} and {ends}",
                             where=file, hint="an equal name is an equal extent", code="E10002",
                         )  # fmt: skip
-                    follows.setdefault(text, named(name))
+                    follows.setdefault(text, whole)
                 case Sum():
                     follows.setdefault(text, extent)
                 case _:
                     pinned.setdefault(text, set()).add(extent)
+                    total = read_multiple(text) if extent != -1 else None
+                    if total is not None and (isinstance(extent, Range) or within(total, extent)):
+                        ends = _of_name(value, total, extent, file)
+                        inside.setdefault(total.names[0], set()).add(ends)
     clear = {name: ends.copy().pop() for name, ends in pinned.items() if len(ends) == 1}
-    known = {**follows, **clear, **own}
+    multiples = {name: ends.copy().pop() for name, ends in inside.items() if len(ends) == 1}
+    known = {**multiples, **follows, **clear, **own}
     for name in ("", *(n for n, ends in pinned.items() if len(ends) > 1 and n not in own)):
         known.pop(name, None)
     for name, total in follows.items():  # a range that says what follows anyway
@@ -95,6 +116,21 @@ def names_of(
         if name in clear and isinstance(found, Sum) and others.range(found) == clear[name]:
             known[name] = total
     return Names({**_totals(inputs, known), **known}, file)
+
+
+def _of_name(
+    value: onnx_ir.Value, total: Sum, ends: int | Range, file: str
+) -> int | Range:  # fmt: skip
+    """Return what the name is of which an axis is a multiple, or which it has itself."""
+    if total.name:
+        return ends
+    found = within(total, ends)
+    if found is None:
+        raise ModelError(
+            f"an axis of input '{value.name}' is {total}, which is nothing in {ends}", where=file,
+            hint="give a range with a multiple in it", code="E10011",
+        )  # fmt: skip
+    return found.low if isinstance(ends, int) else found
 
 
 def _totals(
@@ -124,13 +160,14 @@ def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None
     """
     own = [*value.shape] if value.shape is not None else [None] * len(shape)
     dims: list[int | str | None] = []
-    open_axes: list[Range | Sum | None] = []
+    open_axes: list[Range | Sum | Multiple | None] = []
     for axis, (dim, extent) in enumerate(zip(own, shape, strict=True)):
         text = _text(dim)
-        found: int | Range | Sum
+        found: int | Range | Sum | Multiple
         match extent:
             case Named(name, ends):
-                text, found = name, ends
+                total = read_multiple(name)
+                text, found = name, ends if total is None else _followed(value, axis, total, names)
             case Sum():
                 text, found = "", _followed(value, axis, extent, names)
             case Range():
@@ -139,6 +176,7 @@ def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None
                 found = extent
         if isinstance(found, Sum):
             text, found = _simplest(value, axis, found, names)
+            found = _as_multiple(found, names)
         elif isinstance(extent, Range) and names.known.get(text, extent) != extent:
             text = ""  # another range has this name
         if isinstance(extent, Sum) and isinstance(dim, int) and dim not in (0, found):
@@ -192,8 +230,8 @@ def _agreed(
     found = names.resolved(total)
     if isinstance(found, str):
         return extent
-    ends = names.range(found)
-    if ends != extent:
+    ends, only = names.range(found), within(total, extent) if read_multiple(text) else None
+    if ends != extent and (only is None or names.known[total.names[0]] != only):
         raise ModelError(
             f"axis {axis} of input '{value.name}' is {text} in the model, which is {ends}; "
             f"--input_shape gives {extent}", where=names.file, code="E10050",
@@ -216,6 +254,19 @@ def _simplest(
     if not total.terms:
         return "", total.constant
     return (total.name, ends) if total.name else (str(total), total)
+
+
+def _as_multiple(
+    found: int | Range | Sum, names: Names
+) -> int | Range | Sum | Multiple:  # fmt: skip
+    """Return what is a multiple of one name so that the name follows from it."""
+    if not isinstance(found, Sum) or len(found.terms) != 1:
+        return found
+    ((name, factor),) = found.terms
+    ends = names.known[name]
+    if factor < 2 or not isinstance(ends, Range):
+        return found
+    return Multiple(name, ends, factor, found.constant)
 
 
 def _text(dim: object) -> str:

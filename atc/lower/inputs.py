@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from atc.dims import RANGES, Range, Sum
+from atc.dims import RANGES, Multiple, Range, Sum, read_multiple
 from atc.errors import UnsupportedError
 from atc.ir.graph import DType, TensorType
 from atc.lower.builder import Builder
@@ -16,7 +16,7 @@ Axes = dict[tuple[str, Range], int]
 """The run-time extent of each axis by its name and range."""
 
 
-def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | None]:
+def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | Multiple | None]:
     """Return the range of each axis of an input or what it follows from, None where it is fixed."""
     given = value.meta.get(RANGES)
     return given if given is not None else [None] * len(value.shape or ())
@@ -26,12 +26,18 @@ def add_symbols(value: onnx_ir.Value, builder: Builder, axes: Axes) -> None:
     """Add the run-time extents of an input; axes of one name and one range are one symbol."""
     limits = builder.caches.limits
     for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
-        if isinstance(given, Range):
-            key = axis_name(value, axis, dim), given
-            if key not in axes:
-                label = f"{value.name}[{axis}]"
-                most = limits.get(len(builder.symbols), given.high)
-                axes[key] = builder.symbol(label, given.low, most, given=True)
+        label = f"{value.name}[{axis}]"
+        match given:
+            case Range():
+                key = axis_name(value, axis, dim), given
+            case Multiple(name, ends, factor, constant):
+                key = name, ends
+                label = f"({label} - {constant}) / {factor}" if constant else f"{label} / {factor}"
+            case _:
+                continue
+        if key not in axes:
+            most = limits.get(len(builder.symbols), key[1].high)
+            axes[key] = builder.symbol(label, key[1].low, most, given=True)
 
 
 def axis_name(value: onnx_ir.Value, axis: int, dim: object) -> str:
@@ -70,13 +76,19 @@ def _proposed(value: onnx_ir.Value, open_: str) -> str:
         names = {n for text in missing for n in re.findall(r"\w*[^\W\d]\w*", text)}
         followed = all(n in named or n.startswith("total_") for n in names)
         if each is value or (missing and not followed):
-            extents = [
-                str(d) if _is_fixed(d) else f"0{open_[1:]}" if str(d).startswith("past") else open_
-                for d in dims
-            ]
-            shapes.append(f"{each.name}:{','.join(extents)}")
+            extents = ",".join(str(d) if _is_fixed(d) else _of_axis(d, open_) for d in dims)
+            shapes.append(f"{each.name}:{extents}")
             named |= names
     return ";".join(shapes)
+
+
+def _of_axis(dim: object, open_: str) -> str:
+    """Return what is proposed for an axis; of a multiple the ends are multiples."""
+    total = read_multiple(str(dim))
+    if total is not None:
+        name = total.names[0]
+        return "~".join(str(total.value({name: int(end)})) for end in open_.split("~"))
+    return f"0{open_[1:]}" if str(dim).startswith("past") else open_
 
 
 def _is_fixed(dim: object) -> bool:
@@ -114,6 +126,8 @@ def _extents(value: onnx_ir.Value, axes: Axes) -> tuple[int, ...]:
                 result.append(dim)
             case Range():
                 result.append(axes[axis_name(value, axis, dim), given])
+            case Multiple(name, ends, factor, constant):
+                result.append(axes[name, ends] * factor + constant)
             case Sum():
                 result.append(given.value(by_name))
     return tuple(result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from atc.dims import Extent, InputShape, Named, Range, is_name, read_sum
+from atc.dims import Extent, InputShape, Named, Range, is_name, read_multiple, read_sum
 from atc.errors import OptionError
 from atc.options.values import listed, shown, whole
 
@@ -103,7 +103,7 @@ def _dims(name: str, dims: Sequence[object]) -> tuple[Extent, ...]:
 def _dim(name: str, dim: object) -> Extent:
     word, equals, rest = str(dim).partition("=")
     if equals:
-        if not is_name(word.strip()):
+        if not is_name(word.strip()) and read_multiple(word) is None:
             raise OptionError(
                 f"'{shown(word)}' in dimension '{shown(dim)}' of input '{shown(name)}' is not "
                 "a name", hint=NAMES_FORMAT, code="E10002",

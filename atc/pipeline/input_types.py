@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir
 
 from atc.diagnostics import Diagnostics
-from atc.dims import Range, Sum
+from atc.dims import Multiple, Range, Sum
 from atc.lower.inputs import axis_name, check_extents, open_axes
 from atc.pipeline.lowering import read_model
 from atc.pipeline.request import Request
@@ -33,12 +33,15 @@ def input_types(request: Request) -> dict[str, InputType] | None:
     found: dict[str, InputType] = {}
     model = read_model(request.smallest, Diagnostics())
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
-    ranges = {
-        axis_name(value, axis, dim): given
-        for value in inputs
-        for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True))
-        if isinstance(given, Range)
-    }
+    ranges: dict[str, Range] = {}
+    for value in inputs:
+        dims = zip(value.shape or (), open_axes(value), strict=True)
+        for axis, (dim, given) in enumerate(dims):
+            match given:
+                case Range():
+                    ranges[axis_name(value, axis, dim)] = given
+                case Multiple(name, of_name):
+                    ranges[name] = of_name
     for value in inputs:
         if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
             return None
@@ -54,10 +57,13 @@ def input_types(request: Request) -> dict[str, InputType] | None:
     return found
 
 
-def _range_of(given: Range | Sum, ranges: Mapping[str, Range]) -> Range:
+def _range_of(given: Range | Multiple | Sum, ranges: Mapping[str, Range]) -> Range:
     """Return the least and the largest extent of an axis, which may follow from others."""
-    if isinstance(given, Range):
-        return given
+    match given:
+        case Range():
+            return given
+        case Multiple(_, ends, factor, constant):
+            return Range(ends.low * factor + constant, ends.high * factor + constant)
     least = given.value({name: r.low for name, r in ranges.items()})
     most = given.value({name: r.high for name, r in ranges.items()})
     return Range(min(least, most), max(least, most))

@@ -114,6 +114,36 @@ def test_what_is_proposed_is_enough(total: str) -> None:
         assert len(extents(lowered(given, **own))) == 4
 
 
+IMAGES: dict[str, list[str | int]] = {"x": [1, 3, "32*h", "8*w + 1"], "small": [1, "16*h", "w"]}
+
+
+@pytest.mark.parametrize(
+    "given", ["x:1,3,64~320,17~33", "x:1,3,40~330,10~40", "x:1,3,32*h=64~320,8*w+1=17~40"]
+)
+def test_a_multiple_gives_the_extent_of_its_name(given: str) -> None:
+    """As PyTorch writes sizes that must be multiples; another input follows from it."""
+    graph = lowered(given, **IMAGES)
+    assert extents(graph) == {
+        "x": ["1", "3", "32 * d[0]", "8 * d[1] + 1"], "small": ["1", "16 * d[0]", "d[1]"]
+    }  # fmt: skip
+    assert [(s.low, s.high) for s in graph.dims] == [(2, 10), (2, 4)]
+
+
+def test_names_of_multiples_in_the_option() -> None:
+    graph = lowered("x:1,32*h=64~320;y:h,16*h+w;z:w=1~4", x=["a", "b"], y=[0, 0], z=["c"])
+    assert extents(graph)["x"] == ["1", "32 * d[0]"]
+    assert extents(graph)["y"] == ["d[0]", "16 * d[0] + d[1]"]
+
+
+def test_multiples_that_contradict_each_other_say_nothing_of_the_name() -> None:
+    graph = lowered("x:32~64;y:160~320", x=["32*h"], y=["16*h"])
+    assert [(s.low, s.high) for s in graph.dims] == [(32, 64), (160, 320)]
+
+
+def test_a_single_size_need_not_be_a_multiple() -> None:
+    assert extents(lowered("x:1,3,100,10;small:1,50,2", **IMAGES))["x"] == ["1", "3", "100", "10"]
+
+
 def test_names_that_are_no_sums_are_names() -> None:
     graph = lowered("a:1~4", a=["n / 2"], b=["n / 2"])
     assert extents(graph) == {"a": ["d[0]"], "b": ["d[0]"]}

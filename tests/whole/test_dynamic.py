@@ -564,6 +564,24 @@ def test_what_does_not_follow_from_other_extents_is_a_status(tmp_path: Path) -> 
         assert c.call("set_input_shapes")(c.context, c.shapes((a,), (b,))) == SHAPE
 
 
+def test_what_is_no_multiple_is_a_status(tmp_path: Path) -> None:
+    """Of a name that no axis has itself; another input is what is left."""
+    model = two_inputs(["4*n + 1"], ["3*n"], "Concat")
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    network = compiled(model, {"a": (Range(4, 22),)}, tmp_path)
+    assert [str(t) for t in network.inputs] == ["a: float32 [5~21]", "b: float32 [3~15]"]
+    for n in (1, 2, 5):
+        a, b = data((4 * n + 1,)), data((3 * n,))
+        np.testing.assert_array_equal(network(a, b), np.concatenate([a, b]))
+    header = (tmp_path / "include" / "net.h").read_text()
+    assert "shapes[1][0] == 3 * ((shapes[0][0] - 1) / 4) */" in header
+    assert "shapes[0][0] % 4 == 1" in header
+    c = Interface(network)
+    assert c.init(c.call("arena_size")()) == 0
+    for a, b in [(1, 0), (6, 3), (7, 3), (9, 3), (25, 18)]:
+        assert c.call("set_input_shapes")(c.context, c.shapes((a,), (b,))) == SHAPE
+
+
 def test_a_relation_that_is_needed_is_asked_for() -> None:
     nodes = [*shape_of("mask", 0, "total"), ints("one", 1), node("Concat", ["one", "total"], "to",
              axis=0), node("Concat", ["past", "x"], "all", axis=0),

@@ -95,6 +95,9 @@ CASES = {
         (AVX512, AVX2),
     ),
     "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES),
+    "unet_multiples": Case(
+        drawn.unet, "x:1,3,8*h=32~64,8*w=32~64", images((32, 48), (64, 40), (64, 64))
+    ),
     "modulated_batch": Case(
         lambda: drawn.modulated(20, 20), "x:1~5,3,20,20", batches(20, 1, 4, 5)
     ),

@@ -68,10 +68,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="A range 1~8 makes one library that runs any shape inside, 0~8 one that "
             "takes an empty tensor, too; -1 is what --dynamic_batch_size and its like list. s=1~8 "
             "names an extent, and s, s+p, 2*s-1 follow from names: equal names are equal extents, "
-            "those that the model gives its axes among them (past_sequence_length + 1). An input "
-            "all of whose axes follow may be left out. The last colon ends a name. No dims at all "
-            "are a scalar. name:[2,3][4] are the shapes of a sequence's elements, name:empty has "
-            "none; name:none is an optional without a value."),
+            "those that the model gives its axes among them (past_sequence_length + 1). "
+            "32*h=320~640 takes multiples alone. An input all of whose axes follow may be left "
+            "out. The last colon ends a name. No dims at all are a scalar. name:[2,3][4] are the "
+            "shapes of a sequence's elements, name:empty has none; name:none is no optional value."),
     Setting("input_shape_range", "Model", "ATC's former name of --input_shape",
             "name:[1~8,c];name2:[n,c,h,w]", shape_ranges, system="ATC", row="A-35",
             documentation="Shapes stand in brackets, or without them."),
