@@ -71,7 +71,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "those that the model gives its axes among them (past_sequence_length + 1). "
             "32*h=320~640 takes multiples alone. An input all of whose axes follow may be left "
             "out. The last colon ends a name. No dims at all are a scalar. name:[2,3][4] are the "
-            "shapes of a sequence's elements, name:empty has none; name:none is an absent optional."),
+            "shapes of a sequence's elements, name:empty has none; name:none an absent optional."),
     Setting("input_shape_range", "Model", "ATC's former name of --input_shape",
             "name:[1~8,c];name2:[n,c,h,w]", shape_ranges, system="ATC", row="A-35",
             documentation="Shapes stand in brackets, or without them."),
