@@ -193,6 +193,30 @@ def test_a_module_takes_the_ranges_that_it_is_exported_for(tmp_path: Path) -> No
         np.testing.assert_allclose(net(batch(count).numpy()), wanted, rtol=1e-5, atol=1e-6)
 
 
+class Joined(nn.Module):  # type: ignore[misc]
+    """What is made smaller and larger again only fits where the size is even."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv1d(2, 3, 3, stride=2, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        small = self.down(x).relu()
+        return torch.cat([x, nn.functional.interpolate(small, scale_factor=2.0)], 1)
+
+
+def test_sizes_that_must_be_multiples(tmp_path: Path) -> None:
+    module, sizes = Joined().eval(), 4 * torch.export.Dim("size", min=1, max=10)
+    dims, example = ({2: sizes},), torch.randn(1, 2, 12)
+    compile_module(module, (example,), tmp_path / "net", dynamic_shapes=dims, target="c99")
+    net = atc.load(tmp_path / "net")
+    for size in (4, 20, 40):
+        x = torch.randn(1, 2, size)
+        np.testing.assert_allclose(net(x.numpy()), module(x).detach().numpy(), 1e-5, 1e-6)
+    with pytest.raises(ValueError, match="out of its range"):
+        net(np.zeros((1, 2, 6), np.float32))
+
+
 @pytest.mark.parametrize("shape", [{"x": ("1~64", 4)}, "x:1~64,4", {"x": (17, 4)}])
 def test_a_range_beyond_what_a_module_is_exported_for_is_refused(
     shape: Any, tmp_path: Path
