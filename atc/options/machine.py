@@ -64,9 +64,14 @@ def keep(machine: Machine, path: Path) -> None:
 
 
 def processor() -> str:
-    """Return what this machine's processor is called."""
+    """Return what this machine's processor is called.
+
+    That of a virtual machine that hides some of its instructions is known by its vectors.
+    """
     import archspec.cpu  # reads a database: only when the host is asked for
 
-    name = archspec.cpu.host().name
+    host, known = archspec.cpu.host(), host_machine()
+    newer = known is not None and host in archspec.cpu.TARGETS[known.name].ancestors
+    name = known.name if known is not None and newer else host.name
     brand = archspec.cpu.brand_string()
     return f"{brand}, {name}" if brand else str(name)

@@ -28,6 +28,7 @@ from atc.fast_run.machine import Found, machine_of, parsed, system_caches
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvBlocked, MatMul, Window, identity_epilogue
 from atc.ir.view import View
+from atc.options.machine import processor as called
 from atc.select.cost import estimate as candidate_cost
 from atc.select.layout_costs import estimate
 from atc.select.select import Limits
@@ -287,6 +288,7 @@ def test_the_host_has_its_own_record_or_the_nearest_older_one(
     monkeypatch.setattr(archspec.cpu, "host", lambda: own)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: own)
     assert host_machine() == (None if name is None else MACHINES[name])
+    assert called().endswith(processor)  # which the record of an older one doesn't change
 
 
 @pytest.mark.parametrize(
@@ -313,6 +315,7 @@ def test_a_processor_is_known_whose_tiles_are_hidden(
     monkeypatch.setattr(archspec.cpu, "host", lambda: known[processor])
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: shown)
     assert host_machine() == MACHINES[name]
+    assert called().endswith(name)
 
 
 @pytest.mark.parametrize("spelling", ["zen3", "Zen3", " ZEN3 "])
