@@ -9,9 +9,8 @@ from atc.backends.machine import CACHE_LINE
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
-CONVERTED, WIDE = 0.5, 64
-"""Cycles of the arithmetic units to widen a vector of 16-bit numbers by one instruction; twice as
-many for vectors of `WIDE` bytes, whose halves pass one unit (Sapphire Rapids)."""
+CONVERTED = 0.5
+"""Cycles of the arithmetic units to widen a vector of 16-bit numbers by one instruction."""
 BY_HAND = 4.0
 """How many times as long that takes on a target without such an instruction."""
 
@@ -42,8 +41,7 @@ class Weights:
         if not self.dtype.is_half:
             return 0.0
         able = {"f16c", "neon"} & target.features or self.dtype is DType.BFLOAT16
-        cycles = CONVERTED * (1 + (target.vector_bytes >= WIDE))
-        return cycles if able else BY_HAND * cycles
+        return CONVERTED if able else BY_HAND * CONVERTED
 
 
 FLOATS = Weights()
