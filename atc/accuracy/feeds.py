@@ -31,7 +31,7 @@ def read_feeds(
     types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
     if not text:
         return random_inputs(types, seed), f"seed {seed}"
-    lowest = {t.name: t.lowest for t in net.inputs if t.lowest and of_any_shape}
+    lowest = {t.name: t.lowest for t in net.inputs if of_any_shape and t.lowest}
     return fitting(types, text, lowest), text
 
 
