@@ -55,14 +55,16 @@ class Check:
     @property
     def entry(self) -> str:
         """C text of the entry of `d` that follows from the extent."""
-        above = f"({self.place} - {self.constant})" if self.constant else self.place
-        return above if self.factor == 1 else f"{above} / {self.factor}"
+        return self._multiple if self.factor == 1 else f"{self._multiple} / {self.factor}"
 
     @property
     def remainder(self) -> str:
         """C text of what the extent has above a multiple, if it must be one."""
-        above = f"({self.place} - {self.constant})" if self.constant else self.place
-        return "" if self.factor == 1 else f"{above} % {self.factor}"
+        return "" if self.factor == 1 else f"{self._multiple} % {self.factor}"
+
+    @property
+    def _multiple(self) -> str:
+        return f"({self.place} - {self.constant})" if self.constant else self.place
 
 
 @dataclass(frozen=True)

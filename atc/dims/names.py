@@ -62,6 +62,11 @@ class Sum:
         """The name that is all of it, "" where it is more than one."""
         return self.terms[0][0] if self.terms and self == named(self.terms[0][0]) else ""
 
+    @property
+    def is_multiple(self) -> bool:
+        """Whether it is a multiple of one name, twice it at least, and a constant."""
+        return len(self.terms) == 1 and self.terms[0][1] > 1
+
     def value(self, extents: Mapping[str, int]) -> int:
         """Return the extent where the names have these."""
         total = self.constant
@@ -102,7 +107,7 @@ def named(name: str) -> Sum:
 def read_multiple(text: str) -> Sum | None:
     """Return the sum that a text writes if that is a multiple of one name and a constant."""
     total = read_sum(text)
-    return total if total and len(total.terms) == 1 and total.terms[0][1] > 1 else None
+    return total if total is not None and total.is_multiple else None
 
 
 def within(total: Sum, ends: int | Range) -> Range | None:

@@ -230,7 +230,7 @@ def _agreed(
     found = names.resolved(total)
     if isinstance(found, str):
         return extent
-    ends, only = names.range(found), within(total, extent) if read_multiple(text) else None
+    ends, only = names.range(found), within(total, extent) if total.is_multiple else None
     if ends != extent and (only is None or names.known[total.names[0]] != only):
         raise ModelError(
             f"axis {axis} of input '{value.name}' is {text} in the model, which is {ends}; "
@@ -260,13 +260,11 @@ def _as_multiple(
     found: int | Range | Sum, names: Names
 ) -> int | Range | Sum | Multiple:  # fmt: skip
     """Return what is a multiple of one name so that the name follows from it."""
-    if not isinstance(found, Sum) or len(found.terms) != 1:
+    if not isinstance(found, Sum) or not found.is_multiple:
         return found
     ((name, factor),) = found.terms
     ends = names.known[name]
-    if factor < 2 or not isinstance(ends, Range):
-        return found
-    return Multiple(name, ends, factor, found.constant)
+    return Multiple(name, ends, factor, found.constant) if isinstance(ends, Range) else found
 
 
 def _text(dim: object) -> str:

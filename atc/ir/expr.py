@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from threading import Lock
+from types import MappingProxyType
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
@@ -258,6 +259,23 @@ def substitute(expr: Expr, replace: Callable[[int], Expr]) -> Expr:
                 return e
 
     return visit(expr)
+
+
+def rewritten(
+    expr: Expr, rule: Callable[[Expr], Expr] = lambda e: e,
+    known: Mapping[Expr, Expr] = MappingProxyType({}),
+) -> Expr:  # fmt: skip
+    """Return `expr` with every subexpression, its operands first, replaced as `rule` has it.
+
+    The rule is given a subexpression with the operands that it has made. What is replaced by
+    something `known` it isn't given.
+    """
+    done = dict(known)
+    for e in walk(expr):
+        if e not in done:
+            new = Call(e.dtype, e.fn, tuple(done[a] for a in e.args)) if isinstance(e, Call) else e
+            done[e] = rule(new)
+    return done[expr]
 
 
 def renumber(expr: Expr, indices: Mapping[int, int]) -> Expr:

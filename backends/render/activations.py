@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from math import isclose, sqrt
 
-from atc.ir.expr import Call, Const, Expr, walk
+from atc.ir.expr import Call, Const, Expr, rewritten
 from atc.ir.graph import DType
 
 NEAR = {"v_gelu": "GeluNear"}
@@ -38,11 +38,7 @@ def near(e: Expr) -> Expr:
 
 def after_rounding(expr: Expr) -> Expr:
     """Return a float expression of products that were rounded, as exact as these are."""
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
-        done[e] = near(Call(e.dtype, e.fn, args)) if isinstance(e, Call) else e
-    return done[expr]
+    return rewritten(expr, near)
 
 
 def _factors(e: Expr) -> Iterator[Expr]:

@@ -22,7 +22,7 @@ from atc.backends.render.vector_expr import (
 )
 from atc.backends.target import Target
 from atc.dims import max_value
-from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, walk
+from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, rewritten, walk
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
 from atc.ir.view import View, dense
@@ -53,19 +53,11 @@ def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | N
     k = others[0].index
     if any(epilogue.views[k - 1].strides[2:-1]):
         return None, epilogue.expr
-    return k, _with(epilogue.expr, users[0], Input(sums, 0))
+    return k, rewritten(epilogue.expr, known={users[0]: Input(sums, 0)})
 
 
 def _reads_result(e: Call) -> bool:
     return any(isinstance(a, Input) and a.index == 0 for a in e.args)
-
-
-def _with(expr: Expr, old: Expr, new: Expr) -> Expr:
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
-        done[e] = new if e == old else Call(e.dtype, e.fn, args) if isinstance(e, Call) else e
-    return done[expr]
 
 
 def shorter(e: Expr) -> Expr:
@@ -95,25 +87,19 @@ def rounded_once(e: Expr, half: DType) -> Expr:
 
 
 def _around_zero(expr: Expr) -> Expr:
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        if isinstance(e, Call):
-            done[e] = _step_around_zero(e, tuple(done[a] for a in e.args))
-        else:
-            done[e] = e
-    return done[expr]
+    return rewritten(expr, _step_around_zero)
 
 
-def _step_around_zero(e: Call, args: tuple[Expr, ...]) -> Expr:
-    match args:
+def _step_around_zero(e: Expr) -> Expr:
+    match e.args if isinstance(e, Call) and e.fn == "Sub" else ():
         case (Call(fn="Min", args=(Call(fn="Max", args=(Call(fn="Add", args=(x, z)), low)), high)),
-              Const() as zero) if e.fn == "Sub" and z == zero:  # fmt: skip
+              Const() as zero) if z == zero:  # fmt: skip
             bounds = [_whole(v) for v in (zero, low, high)]
             if isinstance(x, Call) and x.fn == "Round" and all(b is not None for b in bounds):
                 point, least, most = (b or 0 for b in bounds)
                 held = call("Max", x, const(least - point, DType.FLOAT))
                 return call("Min", held, const(most - point, DType.FLOAT))
-    return Call(e.dtype, e.fn, args)
+    return e
 
 
 def _whole(e: Expr) -> int | None:

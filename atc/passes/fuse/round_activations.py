@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 
-from atc.ir.expr import Call, Const, Expr, Input, cast, const, walk
+from atc.ir.expr import Call, Const, Expr, Input, cast, const, rewritten, walk
 from atc.ir.graph import Array, DType, Graph, Node, reads
 from atc.ir.ops import Map, Reduce
 
 FLOAT = DType.FLOAT
 BOUNDED = frozenset({"Sigmoid", "Tanh", "Erf"})
 """Activations between -1 and 1 that change no faster than what they are taken of."""
-COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+ORDERINGS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 STEPS = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Neg", "Abs", "Where", "Softplus"})
 """What activations are composed of beside those, and comparisons."""
 
@@ -69,37 +69,31 @@ def _rounded_at_end(expr: Expr, narrowed: DType | None, with_bias: bool = False)
 
 def _with_bias(expr: Expr) -> Expr:
     """Return an epilogue that adds to the result as it is, where it rounds the sum."""
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        done[e] = _with_operands(e, done)
-        match done[e]:
-            case Call(fn="Cast", args=(Call(fn="Add", args=(a, b)),)) as whole:
-                sums = [_within(x, whole.dtype) for x in (a, b)]
-                if Input(FLOAT, 0) in sums:
-                    plain = Input(FLOAT, 0)
-                    terms = (plain if x == plain else t for x, t in zip(sums, (a, b), strict=True))
-                    done[e] = Call(whole.dtype, "Cast", (Call(FLOAT, "Add", tuple(terms)),))
-    return done[expr]
+    plain = Input(FLOAT, 0)
+
+    def rule(e: Expr) -> Expr:
+        match e:
+            case Call(fn="Cast", args=(Call(fn="Add", args=(a, b)),)):
+                terms = tuple(plain if _within(x, e.dtype) == plain else x for x in (a, b))
+                return e if terms == (a, b) else cast(Call(FLOAT, "Add", terms), e.dtype)
+            case _:
+                return e
+
+    return rewritten(expr, rule)
 
 
 def rounded_once(expr: Expr) -> Expr:
     """Return an expression whose activations are rounded to 16 bits once, at their ends."""
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        done[e] = _with_operands(e, done)
-        match done[e]:
-            case Call(fn="Cast", args=(Call(dtype=DType.FLOAT) as floats,)) as whole:
-                operand = _operand_of(floats, whole.dtype) if whole.dtype.is_half else None
-                if operand is not None:
-                    done[e] = Call(whole.dtype, "Cast", (_unrounded(floats, operand),))
-    return done[expr]
+    return rewritten(expr, _once_at_end)
 
 
-def _with_operands(e: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    if not isinstance(e, Call):
-        return e
-    args = tuple(done[a] for a in e.args)
-    return e if args == e.args else Call(e.dtype, e.fn, args)
+def _once_at_end(e: Expr) -> Expr:
+    match e:
+        case Call(fn="Cast", args=(Call(dtype=DType.FLOAT) as floats,)) if e.dtype.is_half:
+            operand = _operand_of(floats, e.dtype)
+            return e if operand is None else cast(_unrounded(floats, operand), e.dtype)
+        case _:
+            return e
 
 
 def _within(e: Expr, half: DType | None = None) -> Expr | None:
@@ -139,7 +133,7 @@ def _is_step(e: Expr) -> bool:
         case Call(fn="Div", args=(_, b)):
             return isinstance(b, Const)
         case Call(fn=fn):
-            return e.dtype is FLOAT and fn in STEPS | BOUNDED or fn in COMPARISONS
+            return e.dtype is FLOAT and fn in STEPS | BOUNDED or fn in ORDERINGS
         case _:
             return False
 
@@ -178,7 +172,7 @@ def _power(e: Expr, power: Callable[[Expr], int]) -> int:
             other = next(a for a in args if not isinstance(a, Const))
             clamped = isinstance(other, Call) and {fn, other.fn} == {"Max", "Min"} and _bends(other)
             return 0 if clamped else power(other)
-        case Call(fn=fn) if fn in BOUNDED or fn in COMPARISONS:
+        case Call(fn=fn) if fn in BOUNDED or fn in ORDERINGS:
             return 0
         case Call(args=args):
             return max(power(a) for a in args)
@@ -188,12 +182,12 @@ def _power(e: Expr, power: Callable[[Expr], int]) -> int:
 
 def _unrounded(whole: Expr, operand: Expr) -> Expr:
     """Return an expression without the roundings between its result and an operand."""
-    done: dict[Expr, Expr] = {operand: operand}
-    for e in walk(whole):
-        if e not in done:
-            inner = _within(e)
-            done[e] = done[inner] if inner is not None else _exact(_with_operands(e, done))
-    return done[whole]
+
+    def rule(e: Expr) -> Expr:
+        inner = _within(e)
+        return _exact(e) if inner is None else inner
+
+    return rewritten(whole, rule, {operand: operand})
 
 
 def _exact(e: Expr) -> Expr:

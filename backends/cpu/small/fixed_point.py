@@ -22,7 +22,7 @@ from atc.backends.cpu.small.exact_weights import exact_steps
 from atc.backends.cpu.small.rounded import ROUNDING, Rounded, rounded_byte
 from atc.backends.cpu.small.steps import FACTOR, Steps, plus
 from atc.backends.render.expr import render_expr
-from atc.ir.expr import Call, Const, Expr, Input, cast, walk
+from atc.ir.expr import Call, Const, Expr, Input, cast, rewritten
 from atc.ir.graph import DType
 from atc.ir.ops.blocked import BYTES
 
@@ -256,12 +256,7 @@ def _of_atoms(value: Expr, atoms: Sequence[Expr]) -> Expr:
     done: dict[Expr, Expr] = {}
     for k, e in enumerate(atoms):
         done[e] = done[cast(e, DType.FLOAT)] = Input(DType.FLOAT, k)
-    for e in walk(value):
-        if e not in done:
-            done[e] = (
-                Call(e.dtype, e.fn, tuple(done[a] for a in e.args)) if isinstance(e, Call) else e
-            )
-    return done[value]
+    return rewritten(value, known=done)
 
 
 def byte_bounds(e: Expr) -> Interval | None:
