@@ -22,6 +22,7 @@ nn, F = torch.nn, torch.nn.functional
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
+    torch.manual_seed(0)
     yield
     torch._dynamo.reset()
 
@@ -35,12 +36,16 @@ class Function(nn.Module):  # type: ignore[misc]
         return self.function(*self.parts, *tensors)
 
 
+DRAWN = torch.Generator().manual_seed(1)
+"""Draws inputs: of some, float32's own rounding would be magnified beyond what is allowed."""
+
+
 def image(*shape: int) -> Any:
-    return torch.randn(*(shape or (2, 4, 8, 8)), dtype=torch.float64)
+    return torch.randn(*(shape or (2, 4, 8, 8)), dtype=torch.float64, generator=DRAWN)
 
 
 def words(*shape: int) -> Any:
-    return torch.randint(0, 9, shape)
+    return torch.randint(0, 9, shape, generator=DRAWN)
 
 
 def tied(embedding: Any, norm: Any, x: Any) -> Any:
@@ -264,13 +269,13 @@ def test_what_runs_eagerly_draws_the_same_masks_again() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Linear(8, 3), nn.Tanh())
     run = torch.compile(lambda x: checkpoint(module, x, **NEW), backend=backend,
                         options={"freeze": True})  # fmt: skip
-    found = []
+    found, x = [], image().float()
     for way in (module, run):
         torch.manual_seed(5)
         module.zero_grad()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="atc runs a graph eagerly")
-            way(image().float()).square().sum().backward()
+            way(x).square().sum().backward()
         found.append([p.grad.clone() for p in module.parameters()])
     torch.testing.assert_close(*found)
 
