@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from atc.backends.machine import Cache, Machine
+from atc.backends.target import host_arch
 from atc.errors import OptionError, one_line
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -123,6 +124,21 @@ MACHINES: Mapping[str, Machine] = {m.name: m for m in _RECORDS}
 """Records by name."""
 
 
+_MODELS = {
+    "GenuineIntel": {
+        6: {85: "skylake_avx512", 106: "icelake", 108: "icelake", 143: "sapphirerapids",
+            173: "sapphirerapids", 174: "sapphirerapids", 207: "sapphirerapids"},
+    },
+    "AuthenticAMD": {
+        23: dict.fromkeys(range(0x30, 0x100), "zen2"),
+        25: {n: "zen4" if 0x10 <= n < 0x20 or n >= 0x60 else "zen3" for n in range(0x100)},
+        26: dict.fromkeys(range(0x100), "zen5"),
+    },
+}  # fmt: skip
+"""Records by cpuid's vendor, family and model; Emerald and Granite Rapids count as Sapphire Rapids.
+Of Intel's others archspec knows as much."""
+
+
 def get_machine(name: str) -> Machine:
     """Return the record of a microarchitecture, `-` for `_` and any case alike; OptionError."""
     wanted = name.strip().lower().replace("-", "_")
@@ -140,8 +156,9 @@ def host_machine() -> Machine | None:
     """Return the record of this machine's processor, or of the nearest older one; None if none.
 
     That is what archspec finds out, which in a virtual machine is the newest processor that has no
-    more features than are shown, or only a level of the architecture. Its vectors mark a newer one
-    whose tiles (AMX) or instructions for the system are hidden.
+    more features than are shown, or only a level of the architecture. The model's number tells a
+    newer one that hides some, or else its vectors do, where only its tiles (AMX) or instructions
+    for the system are hidden.
     """
     import archspec.cpu  # reads a database: only when the host is asked for
     import archspec.cpu.detect
@@ -156,14 +173,34 @@ def host_machine() -> Machine | None:
         and host in each.ancestors
         and host.vendor in (each.vendor, GENERIC)
         and each.vendor == shown.vendor
-        and known < _vectors(each.features) <= _vectors(shown.features)
     ]
+    own = _model(shown.vendor)
+    hidden = [each for each in newer if known < _vectors(each.features) <= _vectors(shown.features)]
     names = (
-        *(each.name for each in sorted(newer, key=lambda each: -len(each.ancestors))),
+        *(each.name for each in newer if each.name == own),
+        *(each.name for each in sorted(hidden, key=lambda each: -len(each.ancestors))),
         host.name,
         *(a.name for a in host.ancestors),
     )
     return next((MACHINES[name] for name in names if name in MACHINES), None)
+
+
+def _model(vendor: str) -> str | None:
+    """Return the record that the number of an x86 processor's model tells; None if none does."""
+    import archspec.cpu.detect as archspec
+
+    if host_arch() != "x86_64":
+        return None
+    try:
+        signature = archspec.CPUID().registers_for(eax=1, ecx=0).eax
+    except OSError:  # no memory may be executed that was written
+        return None
+    family, model = signature >> 8 & 15, signature >> 4 & 15
+    if family in (6, 15):
+        model += signature >> 12 & 0xF0
+    if family == 15:
+        family += signature >> 20 & 255
+    return _MODELS.get(vendor, {}).get(family, {}).get(model)
 
 
 def _vectors(features: Iterable[str]) -> set[str]:

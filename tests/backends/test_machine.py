@@ -11,6 +11,7 @@ import archspec.cpu
 import archspec.cpu.detect
 import pytest
 
+from atc.backends import machines
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
 from atc.backends.cpu.conv.nchw_rows import ConvNchwRows
 from atc.backends.cpu.conv.winograd import ConvWinograd
@@ -285,6 +286,7 @@ def test_the_host_has_its_own_record_or_the_nearest_older_one(
     processor: str, name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = archspec.cpu.TARGETS[processor]
+    monkeypatch.setattr(machines, "_model", lambda vendor: None)
     monkeypatch.setattr(archspec.cpu, "host", lambda: own)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: own)
     assert host_machine() == (None if name is None else MACHINES[name])
@@ -312,10 +314,33 @@ def test_a_processor_is_known_whose_tiles_are_hidden(
 ) -> None:
     known = archspec.cpu.TARGETS
     shown = SimpleNamespace(vendor=known[real].vendor, features=known[real].features - hidden)
+    monkeypatch.setattr(machines, "_model", lambda vendor: None)
     monkeypatch.setattr(archspec.cpu, "host", lambda: known[processor])
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: shown)
     assert host_machine() == MACHINES[name]
     assert called().endswith(name)
+
+
+@pytest.mark.parametrize(
+    ("signature", "processor", "name"),
+    [
+        (0x806F8, "icelake", "sapphirerapids"), (0xC06F2, "icelake", "sapphirerapids"),
+        (0x606A6, "cascadelake", "icelake"), (0xA10F11, "zen3", "zen4"), (0xB00F21, "zen2", "zen5"),
+        (0xA00F11, "zen3", "zen3"), (0x00F61, "zen3", "zen3"),  # the latter is of no known family
+    ],
+)  # fmt: skip
+def test_the_number_of_a_model_tells_a_processor_that_hides_instructions(
+    signature: int, processor: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = archspec.cpu.TARGETS[processor]
+    registers = SimpleNamespace(registers_for=lambda **_: SimpleNamespace(eax=signature))
+    monkeypatch.setattr(machines, "host_arch", lambda: "x86_64")
+    monkeypatch.setattr(archspec.cpu.detect, "CPUID", lambda: registers)
+    monkeypatch.setattr(archspec.cpu, "brand_string", lambda: None)
+    monkeypatch.setattr(archspec.cpu, "host", lambda: own)
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: own)
+    assert host_machine() == MACHINES[name]
+    assert called() == name
 
 
 @pytest.mark.parametrize("spelling", ["zen3", "Zen3", " ZEN3 "])

@@ -219,19 +219,23 @@ def scattered_wait(machine: Machine, depth: int, stride: int, row: int, vector: 
 def tile_cycles(
     machine: Machine, rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0,
     size: int = 4, widening: float = 0.0, at_once: int = 1, streams: bool = False,
+    again: bool = False,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products for each of its elements.
 
     `far` is how many matrices of that many rows it meets for the first time. Numbers of B have
     `size` bytes; making floats of a vector of them takes `widening` cycles. Of a row of A
     `at_once` numbers are read. A panel of B is met again in the L1 cache, if that holds it, unless
-    the tile `streams` it.
+    the tile `streams` it. One larger than half of the L2 cache comes from beyond it for all
+    tiles that read it `again`.
     """
     arithmetic = rows * vectors / machine.fma_rate(lanes * 4) + vectors * widening
     read = rows / at_once / machine.broadcast_rate(lanes * 4)
     loads = read + vectors / machine.load_rate(lanes * 4)
     row = vectors * lanes * size
     memory = row / machine.l2.rate if streams or row * depth > machine.l1_kept else 0
+    if again and row * depth > streamed(machine):
+        memory = row / machine.far_rate
     waiting = machine.fma_latency * FMA_WAIT / phases
     step = max(arithmetic, loads, memory, waiting) + memory * 0.07
     if at_once > 1:

@@ -131,9 +131,14 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
                 phases = _phases(busy, mr * nv, (free - mr * by_lane) // (mr * nv))
                 phases -= by_lane and phases == 3  # lanes are shared evenly
                 found.append(TiledParams(mr=mr, nv=nv, phases=phases))
-        if is_dynamic((op.m, op.k)):
+        if is_dynamic(op.k):
             return found
-        blocked = [replace(p, kb=kb) for kb in _depth_blocks(op, target.machine) for p in found]
+        blocked = [
+            replace(p, kb=kb)
+            for p in found for kb in _depth_blocks(op, p.nv * width, p.mr, target.machine)
+        ]
+        if is_dynamic(op.m):
+            return (*found, *blocked)
         below = [replace(p, mb=mb) for p in found for mb in rows_at_a_time(w, p.mr, target.machine)]
         copied = [replace(p, copy=True) for p in found if _worth_copying(w, int(p.mr))]
         interleaved = [
@@ -250,10 +255,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         stored = stored_weights(w)
         weights = FLOATS if mode == "widened" else stored
         size, widening = weights.dtype.itemsize, weights.widening(target)
+        by_lane = _in_lanes(w, target)
         cycles = sum(
             p.count * t.count * tile_cycles(
                 machine, t.rows, p.vectors, width, depth, phases, far, size, widening,
-                *((width, mr >= op.m) if _in_lanes(w, target) else ()),
+                width if by_lane else 1, by_lane and mr >= op.m, mr < op.m,
             )
             for p in panels for t in tiles
         ) * (op.k // depth)
@@ -317,13 +323,14 @@ def _phases(busy: int, accumulators: int, spare: int) -> int:
     return max(1, min(-(-busy // accumulators), spare, 4))
 
 
-def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
-    """Return the block of the depth worth trying: where A doesn't fit into the L2 cache."""
-    half = machine.l2.size // 2
-    if op.m * op.k * 4 <= half:
-        return []
-    kb = largest_divisor(op.k, max(128, half // (4 * op.m)))
-    return [kb] if 128 <= kb < op.k else []
+def _depth_blocks(op: MatMul, columns: int, mr: int, machine: Machine) -> Sequence[int]:
+    """Return the blocks of the depth worth trying: where the L2 cache doesn't hold what tiles read
+    again, all of A or a panel of so many columns of B."""
+    half, rows = machine.l2.size // 2, max_value(op.m)
+    most = [half / (4 * rows)] if rows * op.k * 4 > half else []
+    most += [half / (8 * columns)] if rows > mr and columns * op.k * 4 > half else []
+    found = (largest_divisor(op.k, max(128, kb)) for kb in most)
+    return [*dict.fromkeys(kb for kb in found if 128 <= kb < op.k)]
 
 
 def _interleaved_depths(op: MatMul, machine: Machine) -> list[int]:

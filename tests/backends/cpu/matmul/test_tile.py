@@ -20,7 +20,9 @@ from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.portable import MatMulRows
 from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams, read_mode
 from atc.backends.kernel import AnyKernel, Workload
+from atc.backends.machine import Cache, machine_json
 from atc.backends.machines import MACHINES
+from atc.backends.render.vector_expr import lanes
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
@@ -339,3 +341,42 @@ def test_few_rows_times_columns_that_the_run_counts(k: int, tmp_path: Path) -> N
                 exact = x.astype(np.float64) @ z.astype(np.float64).swapaxes(1, 2)
                 bound = 2.0**-22 * (np.abs(x) @ np.abs(z).swapaxes(1, 2))
                 assert (np.abs(net(x, z) - np.maximum(exact, 0)) <= bound).all(), (m, n)
+
+
+@pytest.mark.parametrize(("k", "cut"), [(3072, False), (12544, True)])
+def test_the_depth_is_cut_where_a_panel_of_b_exceeds_the_second_cache(k: int, cut: bool) -> None:
+    """Faster R-CNN's first dense layer has 12,544 inputs for each region."""
+    target = get_target("x86-64-avx512", machine=MACHINES["sapphirerapids"])
+    w = workload((), 64, 1024, k, View((k, 1)), View((1024, 1)), "none", True)
+    kernel = MatMulTile()
+    best = min(kernel.parameters(w, target), key=lambda p: kernel.cost(w, p, target))
+    columns = best.nv * lanes(target)
+    assert bool(best.kb) == cut
+    assert (best.kb or k) * columns * 4 <= target.machine.l2.size // 2
+
+
+@pytest.mark.slow
+def test_blocks_of_the_depth_of_rows_that_the_run_counts(tmp_path: Path) -> None:
+    helper, k, n = onnx.helper, 512, 50
+    random = np.random.default_rng(3)
+    b = random.standard_normal((k, n)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, ["m", c]) for name, c in (("x", k), ("y", n)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [onnx.numpy_helper.from_array(b, "b")])
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    small = replace(MACHINES["zen3"], l2=Cache(32 << 10, 20.0, 12.0), l3=Cache(1 << 20, 1.0, 40.0))
+    machine = tmp_path / "small.json"
+    machine.write_text(machine_json(small), "utf-8")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=f"x:1~64,{k}", target="host",
+                machine=machine)  # fmt: skip
+    assert "kb=" in (tmp_path / "net/net.report.json").read_text("utf-8")
+    with atc.load(tmp_path / "net") as net:
+        for m in (1, 2, 7, 63, 64):
+            a = random.standard_normal((m, k)).astype(np.float32)
+            exact = a.astype(np.float64) @ b.astype(np.float64)
+            bound = 2.0**-20 * (np.abs(a) @ np.abs(b))
+            assert (np.abs(net(a) - np.maximum(exact, 0)) <= bound).all(), m
