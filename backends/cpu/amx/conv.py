@@ -44,7 +44,8 @@ from atc.backends.cpu.amx.tiled_conv import (
     TiledConv,
 )
 from atc.backends.cpu.amx.weights import pack_tiles
-from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
+from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.kernel import (
     Pack,
     PacksActivations,

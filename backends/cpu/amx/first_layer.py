@@ -20,7 +20,8 @@ import numpy as np
 from atc.backends.cpu.amx.cost import COMPARED, end_cycles
 from atc.backends.cpu.amx.pixel_rows import Window
 from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, TiledConv
-from atc.backends.cpu.conv.blocked import cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import cheapest
+from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import geometry

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.dot_product import Elements, Words, in_words, tile_sets
+from atc.backends.cpu.conv.filter_panels import PanelParams, ungrouped
 from atc.backends.cpu.conv.sampled import sampled
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Kernel, Pack, Workload

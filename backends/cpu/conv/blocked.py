@@ -10,9 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar
 
-import numpy as np
-
 from atc.backends.cpu.conv.cost import image_cycles, rate_of_weights
+from atc.backends.cpu.conv.filter_panels import (
+    PACKING,
+    StripedPanelParams,
+    filter_scratch,
+    name_of_panels,
+    packed_panels,
+)
 from atc.backends.cpu.conv.input_blocks import (
     asked_for,
     input_blocks,
@@ -25,11 +30,9 @@ from atc.backends.cpu.conv.sampled import sampled, sampling_cycles, skipped_cycl
 from atc.backends.kernel import (
     AnyKernel,
     Kernel,
-    KernelParams,
     Pack,
     ParamsT,
     Stripable,
-    StripedParams,
     Workload,
 )
 from atc.backends.machine import Machine
@@ -49,7 +52,7 @@ from atc.backends.render.tile_geometry import (
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete, opened
-from atc.ir.graph import Array, DType
+from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
 WIDE = (
@@ -136,19 +139,6 @@ class Tile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelParams(KernelParams):
-    """Those of tiles of p pixels x nv vectors of output channels."""
-
-    p: int
-    nv: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StripedPanelParams(PanelParams, StripedParams):
-    """Those of tiles in stripes of rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DirectParams(StripedPanelParams):
     """Those of tiles and of the loops over them."""
 
@@ -166,62 +156,6 @@ def opened_rows(params: DirectParams) -> DirectParams:
     """Return parameters with the rows opened that are computed, or in memory, at a time."""
     rows = [n and opened(n, name) for n, name in ((params.x_rows, "xr"), (params.y_rows, "yr"))]
     return replace(params, rb=opened(params.rb, "rb"), x_rows=rows[0], y_rows=rows[1])
-
-
-def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
-    """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
-
-    That is [supers][panel][input block][taps][channel in block][vectors * block], with zeros for
-    the channels that pad the last block and between the groups of a bundle.
-    """
-    dense = ungrouped(w, g, group)
-    step = 1 if g.plain else g.block
-    whole = g.ic // step * step
-    result, at = np.empty(dense.size, w.dtype), 0
-    for filters in dense:
-        for m, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
-            panel = filters[m * g.block : (m + n) * g.block]
-            blocks = panel[:, :whole].reshape(n * g.block, whole // step, step, g.taps)
-            for part in (blocks.transpose(1, 3, 2, 0), panel[:, whole:].transpose(2, 1, 0)):
-                result[at : at + part.size].reshape(part.shape)[...] = part
-                at += part.size
-    return result
-
-
-def packed_panels(w: Workload[ConvBlocked], params: PanelParams) -> Mapping[int, Pack]:
-    """Return how a kernel with tiles of p pixels x nv vectors packs the weights."""
-    op = w.op
-    g, nv = geometry(w, params.p), params.nv
-    return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
-
-
-def name_of_panels(w: Workload, params: PanelParams) -> str:
-    """Name that packing: panels of as many vectors are the same for any image."""
-    return f"taps of {w.inputs[1]} for {params.nv} vectors"
-
-
-def ungrouped(w: Array, g: Geometry, group: int) -> Array:
-    """Return weights as [supers, blocks * block, ic, taps], zero where a group meets another."""
-    q = group // g.supers
-    oc, ic = w.shape[0] // group, w.shape[1]
-    if q == 1 and oc == g.mb * g.block:
-        return w.reshape(g.supers, oc, ic, g.taps)
-    source = w.reshape(g.supers, q, oc, ic, g.taps)
-    bundle = np.zeros((g.supers, q, oc, q, ic, g.taps), w.dtype)
-    for k in range(q):
-        bundle[:, k, :, k] = source[:, k]
-    result = np.zeros((g.supers, g.mb * g.block, g.ic, g.taps), w.dtype)
-    result[:, : q * oc] = bundle.reshape(g.supers, q * oc, g.ic, g.taps)
-    return result
-
-
-PACKING = 1.0
-"""Cycles to pack a filter's number."""
-
-
-def filter_scratch(w: Workload[ConvBlocked], g: Geometry) -> int:
-    """Return the bytes of packed filters that only the run knows."""
-    return 0 if w.constant[1] else 4 * g.supers * g.mb * g.block * g.depth
 
 
 def cheapest(

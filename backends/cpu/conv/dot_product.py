@@ -11,14 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import (
-    NARROW,
-    WIDE,
-    PanelParams,
-    StripedPanelParams,
-    tile_values,
-)
+from atc.backends.cpu.conv.blocked import NARROW, WIDE, tile_values
 from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.cpu.conv.filter_panels import PanelParams, StripedPanelParams
 from atc.backends.cpu.conv.word_reads import PairRead, Pixels, Stage, WordReads
 from atc.backends.kernel import Workload
 from atc.backends.machine import CACHE_LINE, Machine

@@ -9,16 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atc.backends.cpu.conv.blocked import (
-    NARROW,
-    PanelParams,
-    Tile,
-    cheapest,
-    is_depthwise,
-    name_of_panels,
-    packed_panels,
-)  # fmt: skip
+from atc.backends.cpu.conv.blocked import NARROW, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
 from atc.backends.cpu.conv.input_blocks import input_blocks
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, sums_floats

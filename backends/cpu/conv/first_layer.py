@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, pair_values
-from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.dot_product import WORD, Words, tile_sets
+from atc.backends.cpu.conv.filter_panels import PanelParams, ungrouped
 from atc.backends.cpu.conv.int8 import (
     behind_starts,
     byte_elements,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams
 from atc.backends.cpu.conv.cost import image_cycles
 from atc.backends.cpu.conv.dot_product import WORD, Words
+from atc.backends.cpu.conv.filter_panels import PanelParams
 from atc.backends.cpu.conv.first_layer import COPIED, FirstLayer, Image, copied
 from atc.backends.cpu.conv.int8 import byte_elements, in_whole_words, shift
 from atc.backends.cpu.conv.int8_pairs import (

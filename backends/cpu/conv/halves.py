@@ -15,9 +15,9 @@ from atc.backends.cpu.conv.blocked import (
     ConvDirect,
     DirectParams,
     is_depthwise,
-    packed_panels,
 )
 from atc.backends.cpu.conv.cost import image_cycles
+from atc.backends.cpu.conv.filter_panels import packed_panels
 from atc.backends.kernel import Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import sums_floats

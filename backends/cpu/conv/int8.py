@@ -21,16 +21,9 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import (
-    PanelParams,
-    StripedPanelParams,
-    Tile,
-    cheapest,
-    ends_of_tiles,
-    is_depthwise,
-    ungrouped,
-)
+from atc.backends.cpu.conv.blocked import Tile, cheapest, ends_of_tiles, is_depthwise
 from atc.backends.cpu.conv.dot_product import WORD, Elements, Words, in_words, tile_sets
+from atc.backends.cpu.conv.filter_panels import PanelParams, StripedPanelParams, ungrouped
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.cpu.matmul.int8 import (
     DOT_FEATURES,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import StripedPanelParams, Tile, cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import Tile, cheapest
 from atc.backends.cpu.conv.dot_product import WORD, Elements, in_words
+from atc.backends.cpu.conv.filter_panels import StripedPanelParams, ungrouped
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
     byte_elements,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from atc.backends.cpu.conv.blocked import PanelParams, StripedPanelParams, is_depthwise
+from atc.backends.cpu.conv.blocked import is_depthwise
 from atc.backends.cpu.conv.dot_product import WORD, Elements, Words, in_words
+from atc.backends.cpu.conv.filter_panels import PanelParams, StripedPanelParams
 from atc.backends.cpu.conv.int8 import JOINED, ConvBytes, in_whole_words
 from atc.backends.cpu.conv.word_reads import PairRead, Pixels
 from atc.backends.cpu.matmul.int8 import PAIR_DEPTH, Reading

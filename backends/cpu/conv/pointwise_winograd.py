@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import ungrouped
+from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.cpu.matmul.cost import row_tiles, streamed, tile_count
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
 from atc.backends.render.axis import Axis

@@ -12,18 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from atc.backends.cpu.conv.blocked import (
-    BY_LANE,
-    PanelParams,
-    Run,
-    by_lane,
-    cheapest,
-    name_of_panels,
-    packed_panels,
-    read_at_once,
-)
+from atc.backends.cpu.conv.blocked import BY_LANE, Run, by_lane, cheapest, read_at_once
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.dynamic_shape import rests
+from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
 from atc.backends.cpu.conv.input_blocks import LINE, PART, input_blocks
 from atc.backends.cpu.conv.winograd_matrices import filter_lines, input_lines, output_lines
 from atc.backends.cpu.conv.winograd_pairs import pack_balanced, packed_filters, paired

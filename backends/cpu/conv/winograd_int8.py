@@ -20,8 +20,9 @@ from math import lcm
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.conv.filter_panels import PanelParams
 from atc.backends.cpu.conv.int8 import in_whole_words, splits
 from atc.backends.cpu.conv.winograd import (
     Grid,
