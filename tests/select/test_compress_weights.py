@@ -59,10 +59,15 @@ def calls(target: Target) -> Iterator[tuple[Call, Call]]:
                 inputs = [given[n] for n in names]
                 wide = [inputs[0], weights.astype(np.float32), *inputs[2:]]
                 chosen = params[turn % len(params)]
-                yield (
-                    Call(kernel, chosen, w, wide),
-                    Call(kernel, chosen, half, [inputs[0], weights, *inputs[2:]]),
-                )
+                sets = [chosen]
+                if isinstance(kernel, ConvDirect):
+                    chosen = replace(chosen, copy=False)
+                    sets = [chosen, replace(chosen, copy=True)]
+                for own in sets:
+                    yield (
+                        Call(kernel, chosen, w, wide),
+                        Call(kernel, own, half, [inputs[0], weights, *inputs[2:]]),
+                    )
     for m, n, k in ((1, 600, 400), (31, 100, 20)):
         w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
         arrays = operands(w, m)

@@ -387,12 +387,13 @@ def test_arithmetic_of_float16_is_rounded_once(op: str, tier: str) -> None:
 ONCE = (
     "An activation that one kernel computes is rounded once, neither its steps nor what it is "
     "taken of before: Sigmoid, Tanh, Erf, Softplus, clamps, and what these and sums and products "
-    "make of one tensor, such as x * sigmoid(x). A product of matrices and what is added to it "
-    "first, likewise."
+    "make of one tensor, such as x * sigmoid(x). What is added to a product of matrices or a "
+    "convolution, a bias and a residual, likewise."
 )
 ERF = np.vectorize(math.erf)
 ACTIVATIONS: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "none": ("y = Identity (s)", lambda x: x),
+    "residual": ("y = Add (s, six)", lambda x: x + 6),
     "clamp": ("y = Clip (s, low, high)", lambda x: np.clip(x, -1, 6)),
     "sigmoid": ("y = Sigmoid (s)", lambda x: 1 / (1 + np.exp(-x))),
     "silu": ("t = Sigmoid (s) y = Mul (s, t)", lambda x: x / (1 + np.exp(-x))),

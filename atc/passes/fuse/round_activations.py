@@ -1,9 +1,9 @@
 """Round to 16 bits once: an activation's result, not its steps and what it is taken of.
 
 x * sigmoid(x) of a model in float16 is a rounding for each node in the standard's words and one
-function in a kernel, which computes it in float. So is a product of matrices with its bias. Each
-rounding left out is two conversions less, and an error less. What is left out is decided here, on
-graphs, so that all targets agree.
+function in a kernel, which computes it in float. So is what a product or a convolution adds to its
+result, a bias and a residual. Each rounding left out is two conversions less, and an error less.
+What is left out is decided here, on graphs, so that all targets agree.
 """
 
 from __future__ import annotations
@@ -55,31 +55,45 @@ def _once(node: Node, narrowed: DType | None) -> Node:
         op = replace(op, expr=_rounded_at_end(op.expr, behind))
     epilogue = getattr(op, "epilogue", None)
     if epilogue is not None:
-        expr = _rounded_at_end(epilogue.expr, narrowed, with_bias=True)
+        expr = _rounded_at_end(epilogue.expr, narrowed, in_epilogue=True)
         op = replace(op, epilogue=replace(epilogue, expr=expr))  # type: ignore[type-var]
     return node if op == node.op else replace(node, op=op)
 
 
-def _rounded_at_end(expr: Expr, narrowed: DType | None, with_bias: bool = False) -> Expr:
+def _rounded_at_end(expr: Expr, narrowed: DType | None, in_epilogue: bool = False) -> Expr:
     """Return an expression that is rounded once, `narrowed` behind it if that is a type."""
     whole = cast(expr, narrowed) if narrowed and expr.dtype is FLOAT else expr
-    once = rounded_once(_with_bias(whole) if with_bias else whole)
+    once = rounded_once(_with_addends(whole) if in_epilogue else whole)
     return once.args[0] if whole is not expr and isinstance(once, Call) else once
 
 
-def _with_bias(expr: Expr) -> Expr:
-    """Return an epilogue that adds to the result as it is, where it rounds the sum."""
-    plain = Input(FLOAT, 0)
+def _with_addends(expr: Expr) -> Expr:
+    """Return an epilogue that adds to the result, and to such a sum, as it is, where it rounds."""
 
     def rule(e: Expr) -> Expr:
         match e:
-            case Call(fn="Cast", args=(Call(fn="Add", args=(a, b)),)):
-                terms = tuple(plain if _within(x, e.dtype) == plain else x for x in (a, b))
-                return e if terms == (a, b) else cast(Call(FLOAT, "Add", terms), e.dtype)
+            case Call(fn="Cast", args=(Call(fn="Add", args=args),)):
+                inner = (_within(x, e.dtype) for x in args)
+                terms = tuple(
+                    x if y is None or not _is_sum(y) else y
+                    for x, y in zip(args, inner, strict=True)
+                )
+                return e if terms == args else cast(Call(FLOAT, "Add", terms), e.dtype)
             case _:
                 return e
 
     return rewritten(expr, rule)
+
+
+def _is_sum(e: Expr) -> bool:
+    """Return whether an expression is an epilogue's result as it is, or a sum with that."""
+    match e:
+        case Input(index=0):
+            return e.dtype is FLOAT
+        case Call(fn="Add", args=args):
+            return any(map(_is_sum, args))
+        case _:
+            return False
 
 
 def rounded_once(expr: Expr) -> Expr:
@@ -117,7 +131,8 @@ def _operand_of(whole: Expr, half: DType) -> Expr | None:
     while True:
         e = max(open_, key=place.__getitem__)
         inner = _within(e, half)
-        if inner is None and len(open_) == 1 and bends and e is not whole:
+        found = inner is None and len(open_) == 1 and bends and e is not whole
+        if found and not _clamps(e):
             return e if _growth(whole, e) <= 1 else None
         if inner is None and not _is_step(e):
             return None
@@ -141,10 +156,17 @@ def _is_step(e: Expr) -> bool:
 def _bends(e: Expr) -> bool:
     """Return whether a step is what makes an activation of sums and products."""
     match e:
+        case Call(fn=fn):
+            return _clamps(e) or fn in BOUNDED or fn in ("Where", "Softplus")
+        case _:
+            return False
+
+
+def _clamps(e: Expr) -> bool:
+    """Return whether a step limits its operand by a constant: a Clip is two such steps."""
+    match e:
         case Call(fn="Max" | "Min", args=args):
             return any(isinstance(a, Const) for a in args)
-        case Call(fn=fn):
-            return fn in BOUNDED or fn in ("Where", "Softplus")
         case _:
             return False
 

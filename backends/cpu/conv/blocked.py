@@ -17,6 +17,9 @@ from atc.backends.cpu.conv.filter_panels import (
     filter_scratch,
     name_of_panels,
     packed_panels,
+    widened_panel,
+    widening_cycles,
+    worth_widening,
 )
 from atc.backends.cpu.conv.input_blocks import (
     asked_for,
@@ -38,7 +41,7 @@ from atc.backends.kernel import (
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.opening import OpensExtents
-from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.stored_weights import FLOATS, stored_weights
 from atc.backends.render.tile_geometry import (
     Columns,
     Geometry,
@@ -150,6 +153,8 @@ class DirectParams(StripedPanelParams):
     """Whether the next panel is prefetched."""
     sampled: bool = False
     """Whether the pixels that a stride meets are copied before, so that the tiles' are dense."""
+    copy: bool = False
+    """Whether a panel of 16-bit weights becomes floats in scratch, for all its tiles."""
 
 
 def opened_rows(params: DirectParams) -> DirectParams:
@@ -254,7 +259,7 @@ class ConvDirect(
             for rb in dict.fromkeys((*one, *more)):
                 copies = form is not w
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True, sampled=copies))
-        return found
+        return [*found, *with_widened_panels(found, w)]
 
     def packs(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
@@ -265,7 +270,8 @@ class ConvDirect(
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
         """Reserve what filters take that only the run knows, packed; or an image's dense copy."""
         g = self.cut(w, params)
-        return 4 * g.supers * g.icb * g.in_plane if params.sampled else filter_scratch(w, g)
+        image = 4 * g.supers * g.icb * g.in_plane if params.sampled else 0
+        return image + filter_scratch(w, g) + params.copy * widened_panel(g, params.nv)
 
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Of panels."""
@@ -292,14 +298,14 @@ class ConvDirect(
         op = w.op
         p, nv, u = params.p, params.nv, params.u
         g = self.cut(w, params)
-        weights = stored_weights(w)
-        lines = prefetched(g, p, nv, u, weights.line) if params.pf else 0
+        stored = stored_weights(w)
+        lines = prefetched(g, p, nv, u, stored.line) if params.pf else 0
         epilogue = TileEpilogue(op.epilogue, w, g, target)
         return {
             **tile_values(g, p, nv), "rb": params.rb or g.rows.out,
             "bodies": input_blocks(g, u), "lines": lines,
-            "share": share_of_tile(g, lines * weights.line, u),
-            "epilogue": epilogue, "weights": weights,
+            "share": share_of_tile(g, lines * stored.line, u),
+            "epilogue": epilogue, "stored": stored, "weights": FLOATS if params.copy else stored,
             "part": part_of_sum(g) if params.exact else 0, "places": (),
             "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": nv, "load_x": "",
             "strided": geometry(w, p, recut=False) if params.sampled else None,
@@ -327,7 +333,7 @@ class ConvDirect(
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
             for s in self.sets(w, target)
-            if not s.sampled
+            if not (s.sampled or s.copy)
         ]
         return cheapest(self, sets, w, target, 1)[0]
 
@@ -341,16 +347,17 @@ class ConvDirect(
         """Estimated cycles."""
         p, nv = params.p, params.nv
         g = self.cut(w, params)
-        widening, once = stored_weights(w).widening(target), read_at_once(w, target)
-        machine = target.machine
+        stored, once, machine = stored_weights(w), read_at_once(w, target), target.machine
+        widening = 0.0 if params.copy else stored.widening(target)
         rate = rate_of_weights(machine, g, nv)
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
         tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
+        copies = row_blocks(g, params) * widening_cycles(g, stored, target) * params.copy
         if params.sampled:
-            return g.batch * (g.supers * tiles + sampling_cycles(w, machine))
+            return g.batch * (g.supers * tiles + sampling_cycles(w, machine) + copies)
         packing = PACKING * filter_scratch(w, g) / 4
         skipped = 0.0 if params.rb else skipped_cycles(machine, g) * len(panels(g.mb, nv))
-        return packing + g.batch * g.supers * (tiles + skipped)
+        return packing + g.batch * (g.supers * (tiles + skipped) + copies)
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
@@ -361,6 +368,18 @@ def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> f
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
+
+
+def with_widened_panels(
+    sets: Sequence[DirectParams], w: Workload[ConvBlocked]
+) -> Sequence[DirectParams]:
+    """Return parameter sets once more, with floats made of panels of weights where that may pay."""
+    return [replace(s, copy=True) for s in sets if worth_widening(w, geometry(w, s.p), s.p)]
+
+
+def row_blocks(g: Geometry, params: DirectParams) -> int:
+    """Return how many blocks of rows there are, for each of which all weights are read."""
+    return -(-g.rows.out // (params.rb or g.rows.out))
 
 
 def tile_name(rows: int, vectors: int, columns: Columns) -> str:

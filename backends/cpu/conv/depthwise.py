@@ -20,6 +20,7 @@ from atc.backends.machine import CALL, Machine
 from atc.backends.render.axis import plane_axes
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.expr import literal
+from atc.backends.render.stored_weights import Weights
 from atc.backends.render.tile_geometry import Columns, Geometry, cut_columns
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import BYTES, LOADS, lanes
@@ -275,13 +276,18 @@ class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
         }  # fmt: skip
 
     def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
-        """Estimated cycles; bytes are converted as they are read."""
-        return window_cycles(channelwise(w), params, target, CONVERTED if is_bytes(w) else 0)
+        """Estimated cycles; bytes and 16 bits are converted as they are read."""
+        return window_cycles(channelwise(w), params, target, converting(w, target))
 
 
 def is_bytes(w: Workload[Windowed]) -> bool:
     """Return whether a convolution sums integers."""
     return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
+
+
+def converting(w: Workload[Windowed], target: Target) -> float:
+    """Return the cycles of arithmetic in which a vector of x becomes floats."""
+    return CONVERTED if is_bytes(w) else Weights(w.input(0).dtype).widening(target)
 
 
 def element_values(w: Workload[Windowed], result: str) -> dict[str, object]:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.kernel import KernelParams, Pack, StripedParams, Workload
-from atc.backends.render.tile_geometry import Geometry, geometry, panels
+from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
+from atc.backends.render.tile_geometry import Geometry, geometry, panels, tile_count
+from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 
 PACKING = 1.0
 """Cycles to pack a filter's number."""
+SHARING = 4
+"""Tiles from which on it may pay that a panel of 16-bit weights becomes floats before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +83,19 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 def filter_scratch(w: Workload[ConvBlocked], g: Geometry) -> int:
     """Return the bytes of packed filters that only the run knows."""
     return 0 if w.constant[1] else 4 * g.supers * g.mb * g.block * g.depth
+
+
+def worth_widening(w: Workload[ConvBlocked], g: Geometry, p: int) -> bool:
+    """Return whether floats may be made of 16-bit weights a panel at a time, for all its tiles."""
+    narrow = bool(w.constant[1]) and stored_weights(w) is not FLOATS
+    return narrow and tile_count(g, p) >= SHARING
+
+
+def widened_panel(g: Geometry, nv: int) -> int:
+    """Return the bytes of a panel of weights in floats."""
+    return 4 * nv * g.block * g.depth
+
+
+def widening_cycles(g: Geometry, weights: Weights, target: Target) -> float:
+    """Return the cycles to make floats of all of an image's weights."""
+    return g.supers * g.mb * g.depth * (1 + weights.widening(target))

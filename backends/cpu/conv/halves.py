@@ -15,9 +15,11 @@ from atc.backends.cpu.conv.blocked import (
     ConvDirect,
     DirectParams,
     is_depthwise,
+    row_blocks,
+    with_widened_panels,
 )
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.conv.filter_panels import packed_panels
+from atc.backends.cpu.conv.filter_panels import packed_panels, widened_panel, widening_cycles
 from atc.backends.kernel import Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import sums_floats
@@ -32,8 +34,8 @@ ROW_BLOCK = 2 / 3
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
-WIDENING = 2.0
-"""Cycles to widen a vector of x and store it."""
+WIDENING, FARTHER = 2.0, 5.0
+"""Cycles to widen a vector of x and store it, in the first cache or beyond it."""
 
 
 class ConvHalves(ConvDirect):
@@ -57,7 +59,7 @@ class ConvHalves(ConvDirect):
             if nv <= g.mb:
                 rb = _row_block(g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
-        return found
+        return [*found, *with_widened_panels(found, w)]
 
     def packs(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
@@ -66,9 +68,9 @@ class ConvHalves(ConvDirect):
         return packed_panels(w, params)
 
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
-        """Reserve a block of rows of an image in floats."""
+        """Reserve a block of rows of an image in floats, and perhaps a panel of weights."""
         g = _in_row_blocks(w, params)
-        return 4 * g.supers * g.icb * g.in_plane
+        return 4 * g.supers * g.icb * g.in_plane + params.copy * widened_panel(g, params.nv)
 
     def striped_params(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
@@ -98,15 +100,18 @@ class ConvHalves(ConvDirect):
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimate cycles: of the tiles, of widening, and of weights that are reread."""
         machine, g = target.machine, _in_row_blocks(w, params)
-        widening = stored_weights(w).widening(target)
+        stored, blocks = stored_weights(w), row_blocks(g, params)
+        widening = 0.0 if params.copy else stored.widening(target)
         tiles = image_cycles(machine, g, params.p, params.nv, g.depth, widening)
-        blocks = -(-g.rows.out // (params.rb or g.rows.out))
+        copies = blocks * widening_cycles(g, stored, target) * params.copy
         weights = g.supers * g.mb * g.block * g.depth * 4
         reread = (blocks - 1) * weights / machine.far_rate
         rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.supers * g.icb * rows * g.cols.size
         far = reread if weights > BESIDE * machine.l2.size else 0.0
-        return g.batch * (g.supers * tiles + read * WIDENING + far)
+        near = self.scratch(w, replace(params, copy=False), target) <= machine.l1.size
+        widened = read * (WIDENING if near else FARTHER)
+        return g.batch * (g.supers * tiles + widened + copies + far)
 
 
 def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:

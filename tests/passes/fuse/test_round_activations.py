@@ -70,6 +70,13 @@ def test_an_activation_is_rounded_once(name: str, half: DType) -> None:
     assert rounded_once(steps(whole)) == rounded(whole, half)
 
 
+def test_a_clip_is_rounded_once() -> None:
+    def clip(e: Expr) -> Expr:
+        return rounded(call("Min", call("Max", e, number(0)), number(6)))
+
+    assert rounded_once(clip(rounded(SUM))) == clip(SUM)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_functions_keep_their_roundings(name: str) -> None:
     whole, activations = OTHERS[name]
@@ -107,3 +114,26 @@ def test_an_epilogue_before_a_narrowing_map() -> None:
     once = text(call("Mul", X, call("Sigmoid", X)))
     given, wanted = (plain_lines(graph % e) for e in (steps, once))
     assert after("round_activations", given) == wanted
+
+
+def test_an_epilogue_with_a_bias_and_a_residual() -> None:
+    graph = """
+        graph g(x: f32[2,4], w: f32[4,3], b: f32[3], r: f32[2,3])
+          y: f32[2,3] = MatMul(batch=(), m=2, n=3, k=4, a_view=<4,1>, b_view=<3,1>, epilogue=%s<0,1><3,1>) x, w, b, r  # y
+          return y
+        """  # noqa: E501
+    bias, residual = Input(FLOAT, 1), Input(FLOAT, 2)
+    biased = rounded(call("Add", rounded(X), bias))
+    steps = call("Max", rounded(call("Add", residual, biased)), number(0))
+    once = call("Max", call("Add", residual, call("Add", X, bias)), number(0))
+    given, wanted = (plain_lines(graph % text(rounded(e))) for e in (steps, once))
+    assert after("round_activations", given) == wanted
+
+
+def test_what_is_added_elsewhere_keeps_its_rounding() -> None:
+    graph = plain_lines("""
+        graph g(x: f32[2,4], w: f32[4,3], r: f32[2,3])
+          y: f32[2,3] = MatMul(batch=(), m=2, n=3, k=4, a_view=<4,1>, b_view=<3,1>, epilogue=%s<3,1>) x, w, r  # y
+          return y
+        """ % text(rounded(call("Add", X, rounded(call("Add", Y, Y))))))  # noqa: E501, UP031
+    assert after("round_activations", graph) == graph

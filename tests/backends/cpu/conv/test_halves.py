@@ -72,6 +72,26 @@ def calls_of(kernels: Kernels, case: Case, turn: int, target_name: str, dtype: D
     ]
 
 
+def narrowed(case: Case, target_name: str, dtype: DType, turn: int) -> list[Call]:
+    """Return calls of x and weights in 16 bits: each weight widened by its tile, or a panel's."""
+    target = vector_target(target_name)
+    graph, feeds, _ = build(case, lanes(target))
+    (node,), given = graph.nodes, dict(zip(graph.inputs, feeds, strict=True))
+    half = {k: replace(graph.types[k], dtype=dtype) for k in ("x", "other", "y", "w") if k in
+            graph.types}  # fmt: skip
+    given = {**given, **graph.constants}
+    given |= {k: given[k].astype(dtype.numpy) for k in given if k in half}
+    types = {**graph.types, **half}
+    stored = replace(node, op=typed(node, graph.types, types))
+    w = workload_of(replace(graph, types=types), stored, {**graph.constants, "w": given["w"]})
+    if not ConvHalves().accepts(w, target):
+        return []
+    rows = (0, 1, 3)[turn % 3]
+    params = replace(ConvHalves().parameters(w, target)[0], rb=rows, pf=not rows, copy=False)
+    operands = [given[k] for k in node.inputs]
+    return [Call(ConvHalves(), replace(params, copy=c), w, operands) for c in (False, True)]
+
+
 def check(kind: str, target_name: str, dtype: DType) -> None:
     """Compare the results for 16 bits with those for floats, rounded."""
     found = [
@@ -96,3 +116,14 @@ def check(kind: str, target_name: str, dtype: DType) -> None:
 @pytest.mark.parametrize("kind", KERNELS)
 def test_16_bits_give_the_numbers_of_floats(kind: str, dtype: DType, target_name: str) -> None:
     check(kind, target_name, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target_name", TARGETS)
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.label)
+def test_panels_of_weights_become_floats_where_asked(dtype: DType, target_name: str) -> None:
+    cases = enumerate(vectored(DIRECT))
+    calls = [call for turn, case in cases for call in narrowed(case, target_name, dtype, turn)]
+    results = [got.tobytes() for (got,) in run_calls(calls, vector_target(target_name))]
+    assert results
+    assert results[::2] == results[1::2]
