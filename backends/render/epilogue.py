@@ -21,7 +21,7 @@ from atc.backends.render.vector_expr import (
     stored,
 )
 from atc.backends.target import Target
-from atc.dims import max_value
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, rewritten, walk
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
@@ -273,8 +273,9 @@ class TileEpilogue:
         groups: list[list[Output]] = []
         rest: list[Output] = []
         waiting: list[Output] = []
-        for each in sorted(outputs, key=lambda o: o[-1]):
-            if waiting and each[-1] != waiting[-1][-1] + self.g.block:
+        for each in sorted(outputs, key=lambda o: (o[3], o[1], o[2])):  # as they lie in y
+            step = each[-1] - waiting[-1][-1] if waiting else self.g.block
+            if is_dynamic(step) or step != self.g.block:
                 rest += waiting
                 waiting = []
             waiting.append(each)

@@ -23,6 +23,7 @@ from atc.ir.ops import (
     Reduce,
     Reshape,
 )  # fmt: skip
+from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Concat, Pad
 from atc.passes.layout.conv_forms import conv_forms, filter_gradient_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
@@ -50,6 +51,8 @@ from atc.passes.layout.loop_forms import (
 from atc.passes.layout.normalize_forms import normalize_forms
 from atc.passes.layout.solver import Problem, Table
 
+RANGED = frozenset({DType.FLOAT, *BYTES})
+"""Types of images that kernels in blocks take in a range of sizes."""
 MARGIN = 1.25
 """The cost of a reorder as a multiple of its time: it evicts other values from the caches."""
 
@@ -195,7 +198,7 @@ def _ranged_forms(scene: Scene, node: Node) -> Iterator[Form]:
     if type_ is None or is_dynamic(type_.shape[1:2]) or not scene.layable(type_):
         return
     x = scene.type(node.inputs[0]) if node.inputs and node.inputs[0] else type_
-    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape[1:]) and x.dtype is not DType.FLOAT:
+    if is_dynamic(x.shape[1:2]) or is_dynamic(x.shape[1:]) and x.dtype not in RANGED:
         return
     yield from _decided(_laid_out(scene, node, Layout.BLOCKS))
 

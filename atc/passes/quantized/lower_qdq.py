@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, upper_bound
 from atc.ir.expr import Call, Expr, Input, call, cast, substitute, walk
 from atc.ir.graph import Array, DType, Node, TensorType
 from atc.ir.ops import ArgReduce, Conv, Epilogue, Map, MatMul, Pool, Reduce, Reshape, Window
@@ -77,8 +77,6 @@ def _moved(state: Rewriting, node: Node) -> Node | None:
     if first is None or any(f is None or f.numbers != first.numbers for f in found):
         return None
     result = state.types[node.outputs[0]]
-    if is_dynamic(result.shape[1:]):
-        return None
     op = node.op
     if isinstance(op, Map):
         op = replace(op, expr=Input(first.dtype, 0))
@@ -117,7 +115,7 @@ def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     """Return the convolution of integers, if x and w are dequantized."""
     x, grid = dequantized(state, node.inputs[0]), state.graph.quantization.get(node.inputs[1])
     result = state.types[node.outputs[0]]
-    if x is None or grid is None or is_dynamic(result.shape[1:]) or 0 in result.shape:
+    if x is None or grid is None or is_dynamic(result.shape[1:2]) or 0 in result.shape:
         return None
     filters = result.shape[1]
     scales = _per_filter(grid.scale, filters)
@@ -149,8 +147,6 @@ def _conv_of_integers(state: Rewriting, node: Node, op: Conv) -> Node | None:
     point = state.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
     plain = not (op.zero_points and node.inputs[3])
     if w is None or point is None or point.size != 1 or not plain or x.dtype not in BYTES:
-        return None
-    if is_dynamic((*x.shape[1:], *state.types[node.outputs[0]].shape[1:])):
         return None
     given = Dequantized(node.inputs[0], int(point.reshape(())), 1.0, x.dtype, node)
     padded, window = _source(state, node, op, given)
@@ -241,8 +237,8 @@ def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str
     least = 0 if not x.dtype.is_signed else -(1 << 8 * x.dtype.itemsize - 1)
     window, size = op.window, state.types[node.inputs[0]].shape
     out = state.types[node.outputs[0]].shape[2:]
-    ends = [
-        max(0, (o - 1) * s + (k - 1) * d + 1 - p - n)
+    ends = [  # one more than some sizes of a range need does no harm
+        max(0, upper_bound((o - 1) * s + (k - 1) * d + 1 - p - n))
         for o, s, k, d, p, n in zip(
             out, window.strides, window.kernel, window.dilations, window.pads, size[2:], strict=True
         )

@@ -16,10 +16,12 @@ from atc.backends.cpu.conv.depthwise import (
 from atc.backends.kernel import KernelParams, Workload
 from atc.backends.machine import CALL, Machine
 from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import LOADS
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
+from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked, Pool
 from atc.ir.ops.blocked import FLOATS
 
@@ -82,19 +84,19 @@ class DepthwiseLoops(WindowLoops[ConvBlocked], Depthwise[LoopParams]):
     template = "cpu/conv/depthwise_looped.c.j2"
     dynamic = True
 
-    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Floats only."""
-        return super().accepts(w, target) and not is_bytes(w)
-
     def values(
         self, w: Workload[ConvBlocked], params: LoopParams, target: Target
     ) -> dict[str, object]:
         """Each tap is a multiplication."""
-        op = w.op
+        op, x, whole = w.op, vector_load(w), is_bytes(w)
         g = channelwise(w)
+        if op.zero:
+            x = f"v_sub({x}, v_set1({literal(op.zero, DType.FLOAT)}))"
         return {
-            **loop_values(g, params.c), "weighted": True, "start": None, "average": "",
-            "combine": f"v_fmadd_acc({{0}}, {vector_load(w)}, tap)", "element": c_type(w),
+            **loop_values(g, params.c), "weighted": True, "start": "v_zero()" if whole else None,
+            "average": "", "value": "v_cvt_i32({0})" if whole else "{0}",
+            "weights": "(const float *)(const void *)x1" if whole else "x1",
+            "combine": f"v_fmadd_acc({{0}}, {x}, tap)", "element": c_type(w),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
@@ -120,7 +122,7 @@ class PoolLoops(WindowLoops[Pool], Pooling[LoopParams]):
         return {
             **loop_values(g, params.c), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()",
-            "average": "" if largest else every,
+            "average": "" if largest else every, "value": "{0}" if largest else "v_div({0}, count)",
             "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w)})",
             "epilogue": TileEpilogue(as_stored(w.outputs[0].dtype), w, g, target),
             "element": c_type(w),

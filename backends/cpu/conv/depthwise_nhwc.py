@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from atc.backends.cpu.conv.depthwise import WindowedT, channelwise
+from atc.backends.cpu.conv.depthwise import WindowedT, channelwise, is_bytes
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
@@ -52,8 +52,10 @@ class _ChannelsLast(Kernel[WindowedT, LoopParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[WindowedT], target: Target) -> bool:
-        """Whole vectors of channels, and what the kernel of channel blocks accepts."""
+        """Whole vectors of channels of floats, and what the kernel of channel blocks accepts."""
         x = w.inputs[0]
+        if isinstance(w.op, ConvBlocked) and is_bytes(w):
+            return False
         alike = x is not None and x.shape[-1] == w.outputs[0].shape[-1] and x.shape[1] == 1
         last = alike and has_channels_last(w, target)
         return last and super().accepts(in_blocks(w, target), target)

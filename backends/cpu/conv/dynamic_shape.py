@@ -1,4 +1,4 @@
-"""Direct convolution of images with dynamic height and width.
+"""Direct convolution of images with dynamic height and width, of floats and of bytes.
 
 The tiles are those of `conv.blocked`, one row high: p pixels where no tap meets padding, then one
 tile at most of each power of two below; what meets padding is computed pixel by pixel, with the
@@ -8,18 +8,35 @@ range of its taps found when it runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from atc.backends.cpu.conv.blocked import NARROW, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
+from atc.backends.cpu.conv.filter_panels import (
+    PanelParams,
+    name_of_panels,
+    packed_panels,
+    ungrouped,
+)
 from atc.backends.cpu.conv.input_blocks import input_blocks
+from atc.backends.cpu.conv.int8 import (
+    ConvBytes,
+    in_whole_words,
+    packed_int8x4,
+    padded,
+    started,
+    zero_point,
+)
 from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panel_groups, panels
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import DType
+from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
 WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
@@ -62,35 +79,171 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the geometry, the tiles by their width and vectors, and the loops over them."""
-        op = w.op
-        p, nv = params.p, params.nv
-        g = geometry(w, p)
-        widths = [p, *rests(p)]
-        groups = panel_groups(g.mb, nv)
-        low, high = g.cols.interior
+        g = geometry(w, params.p)
+        epilogue, step = TileEpilogue(w.op.epilogue, w, g, target), 1 if g.plain else g.block
         return {
-            "g": g, "p": p, "widths": widths, "low": low, "high": high,
-            "tiles": [_tile(c, n, g) for n, _, _ in groups for c in widths], "groups": groups,
-            "bodies": input_blocks(g, 4), "step": 1 if g.plain else g.block,
-            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            **loop_values(g, params), "types": FLOAT_TYPES, "e": None, "per": 1, "unit": step,
+            "bodies": [{**body, "blocks": 1} for body in input_blocks(g, 4)],
+            "depth": g.depth, "weights": "x1", "sums": False,
+            "start": epilogue.start, "epilogue": epilogue,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
-        p, nv = params.p, params.nv
-        g = geometry(w, p)
-        low, high = g.cols.interior
-        rest = (high - low) % p
-        counts = {p: (high - low) // p, 1: g.cols.out - (high - low)}
-        for n in rests(p):
-            counts[n] = counts.get(n, 0) + rest // n
-            rest %= n
-        tiles = sum(
-            count * tile_cycles(target.machine, g, 1, width, n, g.depth)
-            for n in panels(g.mb, nv)
-            for width, count in counts.items()
+        g = geometry(w, params.p)
+        return loop_cycles(target.machine, g, params, g.depth)
+
+
+class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
+    """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors of images of any size."""
+
+    name = "conv_dynamic_bytes"
+    op = ConvBlocked
+    template = "cpu/conv/dynamic_shape.c.j2"
+    portable = False
+    dynamic = True
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        """Bytes and known weights, an image whose extents aren't."""
+        open_ = is_dynamic(w.input(0).shape[1:]) and not is_depthwise(w)
+        return open_ and in_whole_words(w, target) and not geometry(w, 1).plain
+
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
+        """Return the most promising sets."""
+        return cheapest(self, WITHIN.sets(w, target), w, target, 3)
+
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
+        """Weights in the order of use, behind what the sums start with."""
+        words, group = WITHIN.words(w, params, target), w.op.group
+        starts = _starts(w, words.g, target)
+
+        def pack(weights: Array) -> Array:
+            dense = ungrouped(weights, words.g, group)
+            return np.concatenate([starts.table(dense), packed_int8x4(words, dense, target)])
+
+        return {1: pack}
+
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
+        """Return those of floats, for words of bytes."""
+        words, read = WITHIN.words(w, params, target), WITHIN.reading(w, target)
+        g, e = words.g, WITHIN.elements(w, words, target, read)
+        epilogue = TileEpilogue(w.op.epilogue, w, g, target, DType.INT32)
+        starts = _starts(w, g, target)
+        packed = f"(x1 + {starts.size})" if starts.size else "x1"
+        if e.weight != "int8_t":
+            packed = f"(const {e.weight} *)(const void *){packed}"
+
+        def start(vector: int) -> str:
+            return started(epilogue, starts.place(vector), vector)
+
+        return {
+            **loop_values(g, params), "e": e, "per": words.per, "unit": words.unit,
+            "types": {"x": e.x, "weight": e.weight, "sum": e.sums, "result": e.result},
+            "bodies": words.bodies(), "depth": words.depth * words.per, "weights": packed,
+            "sums": starts.size > 0, "start": start, "epilogue": epilogue,
+            "apart": g.in_plane if words.joined > 1 else words.per, "lines": 0, "line": 0,
+        }  # fmt: skip
+
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
+        """Estimated cycles."""
+        words = WITHIN.words(w, params, target)
+        return WITHIN.cycles(
+            w, words, target, lambda m: loop_cycles(m, words.g, params, words.depth)
         )
-        return g.batch * g.supers * g.rows.out * tiles
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """The start of sums: minus the zero point times the weights of the taps inside the input.
+
+    Where taps may be outside it is made of a table of the sums of all taps above and left of each.
+    """
+
+    g: Geometry
+    zero: int
+    padded: bool
+
+    @property
+    def size(self) -> int:
+        """The bytes of the table; 0 where sums start with 0."""
+        return 4 * self._rows * self._filters if self.zero else 0
+
+    @property
+    def _rows(self) -> int:
+        return (self.g.rows.kernel + 1) * (self.g.cols.kernel + 1) if self.padded else 1
+
+    @property
+    def _filters(self) -> int:
+        return self.g.supers * self.g.mb * self.g.block
+
+    def table(self, dense: Array) -> Array:
+        """Return the bytes of the table for weights [supers, filters, ic, taps]."""
+        if not self.zero:
+            return np.zeros(0, np.int8)
+        sums = -self.zero * dense.astype(np.int64).sum(-2).reshape(self._filters, -1)
+        if self.padded:
+            taps = sums.reshape(-1, self.g.rows.kernel, self.g.cols.kernel)
+            above = np.pad(taps.cumsum(1).cumsum(2), ((0, 0), (1, 0), (1, 0)))
+            found = above.reshape(self._filters, -1).T
+        else:
+            found = sums.sum(1)
+        table: Array = np.ascontiguousarray(found.astype(np.int32)).reshape(-1).view(np.int8)
+        return table
+
+    def place(self, vector: int) -> str:
+        """Return the C expression of what a vector of a tile starts with; "" for 0."""
+        lane = f"{vector * self.g.block}"
+        if not self.zero:
+            return ""
+        if not self.padded:
+            return f"v_i32_load(starts + {lane})"
+
+        def at(kh: str, kw: str) -> str:
+            row = f"({kh} * {self.g.cols.kernel + 1} + {kw}) * {self._filters}"
+            return f"v_i32_load(starts + ({row} + {lane}))"
+
+        right, left = (f"v_i32_sub({at('kh1', kw)}, {at('kh0', kw)})" for kw in ("kw1", "kw0"))
+        return f"v_i32_sub({right}, {left})"
+
+
+def _starts(w: Workload[ConvBlocked], g: Geometry, target: Target) -> _Starts:
+    return _Starts(g, zero_point(w, target, WITHIN.reading(w, target)), padded(w))
+
+
+FLOAT_TYPES = {"x": "float", "weight": "float", "sum": "vf32", "result": "float"}
+WITHIN = ConvBytes()
+"""The kernel of images of known extents, whose words these are."""
+
+
+def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
+    """Return the tiles and what loops over them need."""
+    widths, groups = [params.p, *rests(params.p)], panel_groups(g.mb, params.nv)
+    low, high = g.cols.interior
+    return {
+        "g": g, "p": params.p, "widths": widths, "low": low, "high": high,
+        "tiles": [_tile(c, n, g) for n, _, _ in groups for c in widths], "groups": groups,
+        "step": 1 if g.plain else g.block,
+    }  # fmt: skip
+
+
+def loop_cycles(machine: Machine, g: Geometry, params: PanelParams, depth: int) -> float:
+    """Return the cycles of all tiles, which sum `depth` products of words for each result."""
+    low, high = g.cols.interior
+    left, counts = high - low, [(1, g.cols.out - (high - low))]
+    for width in (params.p, *rests(params.p)):
+        counts.append((width, left // width))
+        left %= width
+    tiles = sum(
+        count * tile_cycles(machine, g, 1, width, n, depth)
+        for n in panels(g.mb, params.nv)
+        for width, count in counts
+    )
+    return g.batch * g.supers * g.rows.out * tiles
 
 
 def rests(p: int) -> list[int]:
@@ -103,4 +256,4 @@ def _tile(width: int, vectors: int, g: Geometry) -> Tile:
     return Tile(f"tile_{width}x{vectors}", 1, vectors, Columns(0, 1, width, taps), g)
 
 
-KERNELS = (ConvDynamicShape(),)
+KERNELS = (ConvDynamicShape(), ConvDynamicBytes())

@@ -34,11 +34,13 @@ from atc.backends.cpu.matmul.int8 import (
     reading,
 )
 from atc.backends.kernel import Kernel, Pack, Stripable, Workload
+from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -183,13 +185,17 @@ def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
 
 
 def int8x4_cycles(target: Target, words: Words) -> float:
-    """Estimate the cycles of all tiles; split words take longer, and to be read and split."""
-    cycles = words.cycles(target.machine)
+    """Estimate the cycles of all tiles."""
+    return words.cycles(target.machine) * int8x4_slowness(target, words)
+
+
+def int8x4_slowness(target: Target, words: Words) -> float:
+    """Return how many times as long split words take, which are read and split first."""
     if not unpacked(words, target):
-        return cycles
+        return 1.0
     if deinterleaved(target):  # four words at once
-        return cycles * (2 + (0.75 / words.nv + 1 / words.p) / 2)
-    return cycles * (2 + 1 / words.nv)
+        return 2 + (0.75 / words.nv + 1 / words.p) / 2
+    return 2 + 1 / words.nv
 
 
 def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
@@ -318,12 +324,23 @@ class ConvBytes(
         return replace(elements, halves=halves, in_lanes=False, reads=reads)
 
     def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
-        """Estimated cycles; by halves a word and a vector take three instructions or four."""
-        words, machine = self.words(w, params, target), target.machine
+        """Estimated cycles."""
+        words = self.words(w, params, target)
+        return self.cycles(w, words, target, words.cycles)
+
+    def cycles(
+        self, w: Workload[ConvBlocked], words: Words, target: Target,
+        of_tiles: Callable[[Machine], float],
+    ) -> float:  # fmt: skip
+        """Return the cycles of words from those of words that one instruction multiplies.
+
+        By halves a word and a vector take three instructions or four.
+        """
+        machine = target.machine
         if not by_halves(target):
-            return int8x4_cycles(target, words)
-        cycles = words.cycles(replace(machine, fmas=machine.fmas / (3 if w.narrow else 4)))
-        return cycles * (1 if params.p % SPREAD == 0 else APART)
+            return of_tiles(machine) * int8x4_slowness(target, words)
+        cycles = of_tiles(replace(machine, fmas=machine.fmas / (3 if w.narrow else 4)))
+        return cycles * (1 if words.p % SPREAD == 0 else APART)
 
 
 def byte_elements(
@@ -398,19 +415,24 @@ def _starting(epilogue: TileEpilogue, place: Place | None) -> Place:
     """Return what gives the C expression that a vector of a tile's column starts with."""
 
     def start(vector: int, tile: Tile, column: int) -> str:
-        if place is None:
-            return epilogue.start(vector)
-        least = place(vector, tile, column)
-        if epilogue.bias is None:
-            return least
-        return f"v_i32_add({least}, {epilogue.start(vector)})"
+        return started(epilogue, place(vector, tile, column) if place else "", vector)
 
     return start
 
 
+def started(epilogue: TileEpilogue, least: str, vector: int) -> str:
+    """Return the C expression that a vector's sums start with, `least` and the epilogue's bias."""
+    if not least:
+        return epilogue.start(vector)
+    return least if epilogue.bias is None else f"v_i32_add({least}, {epilogue.start(vector)})"
+
+
 def padded(w: Workload[ConvBlocked]) -> bool:
-    """Return whether any tap meets padding."""
-    g = geometry(w, 1)
+    """Return whether any tap may meet padding."""
+    g, rank = geometry(w, 1), w.op.window.rank
+    size, out = w.input(0).shape[2 : 2 + rank], w.outputs[0].shape[2 : 2 + rank]
+    if is_dynamic((size, out)):
+        return not w.op.window.stays_inside(size, out)
     return any(a.interior != (0, a.out) for a in (g.rows, g.cols))
 
 
