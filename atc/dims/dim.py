@@ -198,7 +198,10 @@ def not_equal(a: int, b: int) -> int:
     if a == b:
         return 0
     difference = a - b
-    if lower_bound(difference) > 0 or upper_bound(difference) < 0:
+    lowest, highest = lower_bound(difference), upper_bound(difference)
+    if lowest == highest == 0:
+        return 0
+    if lowest > 0 or highest < 0:
         return 1
     return applied("ne", a, b)
 

@@ -8,6 +8,7 @@ from atc.backends.kernel import Params, Workload
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.render.expr import load, store
 from atc.backends.target import Target
+from atc.dims import is_dynamic, minimum
 from atc.ir.graph import DType
 from atc.ir.ops.signal import Dft
 
@@ -51,13 +52,18 @@ class DftStockham(ParallelFor[Dft]):
     name = "dft"
     op = Dft
     template = "parallel_for/dft.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload[Dft], target: Target) -> bool:
+        """Passes follow from a length that is known when compiling."""
+        return not is_dynamic(w.op.length)
 
     def values(self, w: Workload[Dft], params: Params, target: Target) -> dict[str, object]:
         """Return the passes and what is loaded and stored around them."""
         op = w.op
         passes = stages(op.length)
         half = op.length // 2 + 1
-        loaded = min(op.size, half if op.symmetric else op.length)
+        loaded = minimum(op.size, half if op.symmetric else op.length)
         dtype = w.outputs[0].dtype
         step = op.inner * op.parts
         divide = f" / {op.length}" if op.inverse else ""
@@ -70,6 +76,7 @@ class DftStockham(ParallelFor[Dft]):
             "stages": passes,
             "radices": {s.radix for s in passes},
             "loaded": loaded,
+            "filled": loaded == op.length,
             "reads": [load(dtype, f"x[k * {step}{part}]") for part in ("", " + 1")],
             "writes": [store(dtype, f"{done}[2 * k{part}]{divide}") for part in ("", " + 1")],
         }

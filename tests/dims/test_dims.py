@@ -149,6 +149,9 @@ def test_what_no_longer_varies_is_an_int() -> None:
         lambda: (n * h - 1) + 1 <= n * h,
         lambda: minimum(h, w) <= w,
         lambda: maximum(h - 4, 0) < h,
+        lambda: equals(maximum(h - 5, 0) - maximum(5 - h, 0), h - 5),
+        lambda: equals(minimum(h, w) + maximum(h, w), h + w),
+        lambda: maximum(5 - h, 0) + 2 * h - 1 <= 2 * maximum(h - 5, 0) + 9,
     ],
 )
 def test_order_is_proven(proven: Callable[[], bool]) -> None:

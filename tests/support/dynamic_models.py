@@ -745,12 +745,65 @@ def scanned_columns() -> Case:
     return Case(model, "start:n=1~9,3;x:n=1~9,3,t=1~20;w:n=1~9,3,4", feeds)
 
 
+# ---- audio ---------------------------------------------------------------------------------------
+def spectrum() -> Case:
+    """Frames of a signal as powers of its frequencies: as many as it is long."""
+    n = Net()
+    waves = n("STFT", "x", n.constant(5), n.weight(12), onesided=1)
+    power = n("ReduceSum", n("Mul", waves, waves), n.constant([-1]), keepdims=0)
+    model = n.model({"x": ("f", ["n", "t", 1])}, {power: "f"})
+    feeds = [{"x": floats(*s)} for s in ((1, 12, 1), (3, 21, 1), (2, 50, 1))]
+    return Case(model, "x:n=1~3,t=12~50,1", feeds)
+
+
+def many_taps() -> Case:
+    """A filter of more taps than are written out, in steps of two."""
+    n = Net()
+    y = n("Relu", n("Conv", "x", n.weight(20, 3, 48), strides=[2], pads=[23, 23]))
+    model = n.model({"x": ("f", ["n", 3, "t"])}, {y: "f"})
+    return Case(model, "x:1~2,3,8~150", [{"x": floats(*s)} for s in ((1, 3, 8), (2, 3, 150))])
+
+
+def batched_values() -> Case:
+    """Weighted sums of the heads of tokens, between which the batch stands."""
+    n = Net()
+    tokens = n.shaped("v", 40, n("Mul", n.extent("v", 1), n.constant([4])), 32)
+    y = n("Relu", n("MatMul", "x", n("Transpose", tokens, perm=[1, 0, 2])))
+    model = n.model({"x": ("f", ["4*n", 40, 40]), "v": ("f", [40, "n", 128])}, {y: "f"})
+    feeds = [{"x": floats(4 * b, 40, 40), "v": floats(40, b, 128)} for b in (1, 4)]
+    return Case(model, "v:40,n=1~4,128;x:4*n,40,40", feeds)
+
+
+def relative_embeddings() -> Case:
+    """VITS's embeddings of distances up to four, padded for longer texts, cut for shorter."""
+    n = Net()
+    length, zero = n.extent("x", 1), n.constant([0])
+    pad = n("Max", n("Sub", length, n.constant([5])), zero)
+    start = n("Max", n("Sub", n.constant([5]), length), zero)
+    end = n("Add", start, n("Sub", n("Mul", length, n.constant([2])), n.constant([1])))
+    padded = n("Pad", n.weight(1, 9, 6), n.joined(0, pad, 0, 0, pad, 0))
+    used = n("Slice", padded, start, end, n.constant([1]))
+    scores = n("MatMul", "x", n("Transpose", used, perm=[0, 2, 1]))
+    flat = n.shaped(n("Pad", scores, n.constant([0, 0, 0, 0, 0, 1])), 1,
+                    n("Mul", n("Mul", length, n.constant([2])), length))  # fmt: skip
+    more = n("Pad", flat, n.joined(0, 0, 0, n("Sub", length, n.constant([1]))))
+    rows = n.shaped(more, 1, n("Add", length, n.constant([1])),
+                    n("Sub", n("Mul", length, n.constant([2])), n.constant([1])))  # fmt: skip
+    kept = n("Slice", rows, zero, length, n.constant([1]))
+    last = n("Slice", kept, n("Sub", length, n.constant([1])), n.constant([1 << 60]),
+             n.constant([2]))  # fmt: skip
+    y = n("MatMul", n("Softmax", last), "x")
+    model = n.model({"x": ("f", [1, "t", 6])}, {y: "f"})
+    return Case(model, "x:1,t=1~30,6", [{"x": floats(1, t, 6)} for t in (1, 4, 5, 6, 30)])
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, skips, masks, pyramid, segmentation, windows, grid, shuffle,
         cached_attention, relative_positions, sampled, pooled_sentences, beam_step, greedy_decode,
         growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
         masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
-        best_of_found, conditional_rows, scanned_columns,
+        best_of_found, conditional_rows, scanned_columns, spectrum, many_taps, batched_values,
+        relative_embeddings,
     )
 }  # fmt: skip

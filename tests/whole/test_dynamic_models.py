@@ -19,8 +19,10 @@ from atc.options.shapes import shapes, value_ranges
 from atc.runtime.network import Network
 from support import runnable
 
-QUICK = ("greedy_decode", "branches_sliced", "masked_sums", "skips")
-"""What the default run takes: loops, growth, counts, branches, sums over coordinates, joints."""
+QUICK = ("greedy_decode", "branches_sliced", "masked_sums", "skips", "spectrum",
+         "relative_embeddings")
+"""What the default run takes: loops, growth, counts, branches, sums over coordinates, joints,
+frames, extents that exclude each other."""
 TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
 
 

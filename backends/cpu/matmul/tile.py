@@ -346,7 +346,7 @@ def _interleaved_depths(op: MatMul, machine: Machine) -> list[int]:
 def _worth_copying(w: Workload[MatMul], mr: int) -> bool:
     """Return whether so many row tiles read B that a copy of it, dense or in floats, may pay."""
     mode = read_mode(w, copy=False)
-    apart = mode == "direct" and w.op.b_view.strides[-2] >= 256
+    apart = mode == "direct" and max_value(w.op.b_view.strides[-2]) >= 256
     return w.op.m >= 4 * mr and (apart or mode == "packed" and stored_weights(w) is not FLOATS)
 
 
