@@ -257,8 +257,9 @@ def _united(terms: Terms) -> Terms | None:
 
     max(0, n) - max(0, -n) is n, the least and the largest of two are what both add up to.
     """
+    atoms = dict.fromkeys(a for m in terms for a, _ in m)
     pairs = {
-        a: canonical(_less(*map(terms_of, a.args))) for a in dict.fromkeys(a for m in terms for a, _ in m)
+        a: canonical(_less(*map(terms_of, a.args))) for a in atoms
         if isinstance(a, Function) and a.fn in ("min", "max") and len(a.args) == 2
     }  # fmt: skip
     known: dict[frozenset[tuple[Monomial, int]], Terms] = {}

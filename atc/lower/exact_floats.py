@@ -18,6 +18,7 @@ from atc.ir.graph import DType
 from atc.ir.ops import Map, Reduce, Reshape
 from atc.ir.ops.data import WriteExtents
 from atc.lower.builder import Builder, Extents
+from atc.lower.extents import HIGHEST_POWER
 from atc.lower.value_bounds import elements
 
 Exact = tuple[int, int]
@@ -42,6 +43,20 @@ def truncated(b: Builder, name: str) -> Extents | None:
             return None
         found.append(whole)
     return np.array(found, object).reshape(type_.shape)
+
+
+def steps_between(b: Builder, start: str, limit: str, step: str) -> int | None:
+    """Return how many numbers lie from one float to another as an extent; None if that rounds."""
+    dtype = b.type(start).dtype
+    first, last, width = (_of_value(b, name, 0) for name in (start, limit, step))
+    inverse = None if width is None else _signed_inverse(width)
+    if dtype not in BITS or first is None or last is None or inverse is None:
+        return None
+    bits = max(first[1], last[1])
+    room = (last[0] * (1 << bits - last[1]) - first[0] * (1 << bits - first[1]), bits)
+    if not all(_fits(a, dtype) for a in (first, last, room)):
+        return None
+    return maximum(0, -(-room[0] * inverse[0] // (1 << bits + inverse[1])))
 
 
 def _of_value(b: Builder, name: str, depth: int) -> Exact | None:
@@ -122,6 +137,8 @@ def _of_call(e: Call, args: list[Exact]) -> Exact | None:
         case "Div", [(n, k), divisor] if e.dtype.is_float:
             inverse = _inverse(divisor)
             return None if inverse is None else (n * inverse[0], k + inverse[1])
+        case "Pow", [(n, k), (m, 0)] if isinstance(m, int) and 0 <= m <= HIGHEST_POWER:
+            return n**m, k * m
         case "Reciprocal", [divisor]:
             return _inverse(divisor)
         case "Min", _:
@@ -139,6 +156,15 @@ def _inverse(a: Exact) -> Exact | None:
         return None
     shift = n.bit_length() - 1 - k
     return (1, shift) if shift >= 0 else (1 << -shift, 0)
+
+
+def _signed_inverse(a: Exact) -> Exact | None:
+    """Return 1 / a where a is a power of two, or one's negative."""
+    n, k = a
+    if isinstance(n, int) and n < 0:
+        inverse = _inverse((-n, k))
+        return inverse and (-inverse[0], inverse[1])
+    return _inverse(a)
 
 
 def _truncated(a: Exact) -> int | None:

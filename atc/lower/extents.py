@@ -27,6 +27,10 @@ MAX_EXTENTS = 4096
 """Elements of a tensor of extents; larger ones are computed when the network runs."""
 
 
+HIGHEST_POWER = 8
+"""The highest exponent of an extent that is multiplied out."""
+
+
 def evaluate_extents(
     node: onnx_ir.Node, inputs: Sequence[str], opset: int, b: Builder
 ) -> tuple[str, ...] | None:
@@ -52,7 +56,7 @@ def evaluate_extents(
         return None
     if result is None:
         return None
-    return (b.extents(np.asarray(result, object), _result_type(node, dtypes[-1])),)
+    return (b.extents(np.asarray(result, object), _result_type(node, dtypes[0])),)
 
 
 def _result_type(node: onnx_ir.Node, operand: DType) -> DType:
@@ -158,6 +162,13 @@ def _remainder(a: int, b: int) -> int:
     return a % b
 
 
+def _power(a: int, b: int) -> int:
+    if isinstance(b, Dim) or not 0 <= b <= HIGHEST_POWER:
+        raise Undecided("an exponent isn't a small number")
+    power: int = a**b
+    return power
+
+
 _UNARY: Mapping[str, Callable[[int], object]] = {
     "Neg": lambda a: -a, "Abs": abs, "Not": lambda a: not a, "Floor": lambda a: a,
     "Ceil": lambda a: a,
@@ -169,6 +180,7 @@ _COMPARISONS: Mapping[str, Callable[[int, int], object]] = {
 _BINARY: Mapping[str, Callable[[int, int], object]] = {
     **_COMPARISONS, "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Sum": lambda a, b: a + b,
     "Mul": lambda a, b: a * b, "Div": _quotient, "Mod": _remainder, "Min": minimum, "Max": maximum,
+    "Pow": _power,
     "And": lambda a, b: bool(a) and bool(b), "Or": lambda a, b: bool(a) or bool(b),
 }  # fmt: skip
 _REDUCTIONS: Mapping[str, Callable[[int, int], object]] = {

@@ -12,6 +12,7 @@ from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View, broadcast
 from atc.lower.context import LoweringContext
+from atc.lower.exact_floats import steps_between
 from atc.lower.indexed_access import index
 from atc.lower.registry import lowers
 from atc.lower.value_bounds import bounded_integers, unbounded
@@ -89,8 +90,12 @@ def _range_of_values(ctx: LoweringContext) -> str:
         ahead = call("Greater", call("Mul", room, way), index(0))
         return call("Where", ahead, whole, index(0))
 
-    count = b.map(lambda *e: call("Max", steps(*e), index(0)), *ends)
-    found = bounded_integers(b, count, 0, f"elements of {ctx.name}")
+    exact = steps_between(b, *map(ctx.input, range(3))) if dtype.is_float else None
+    if exact is not None:
+        found: list[int] | None = [exact]
+    else:
+        count = b.map(lambda *e: call("Max", steps(*e), index(0)), *ends)
+        found = bounded_integers(b, count, 0, f"elements of {ctx.name}")
     if found is None:
         names = [v.name for i, v in enumerate(ctx.node.inputs) if v and ctx.const(i) is None]
         where = "limit" if ctx.const(1) is None else "start or step"

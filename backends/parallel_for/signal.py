@@ -55,7 +55,7 @@ class DftStockham(ParallelFor[Dft]):
     dynamic = True
 
     def accepts(self, w: Workload[Dft], target: Target) -> bool:
-        """Passes follow from a length that is known when compiling."""
+        """Return whether the length is known when compiling: passes follow from it."""
         return not is_dynamic(w.op.length)
 
     def values(self, w: Workload[Dft], params: Params, target: Target) -> dict[str, object]:

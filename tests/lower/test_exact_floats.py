@@ -71,3 +71,36 @@ def test_what_is_rounded_is_no_extent(multiple: float, given: str, exact: bool) 
     model = n.model({"x": ("f", ["c", "h", "w"])}, {y: "i"})
     graph = lower_model(pin_inputs(onnx_ir.from_proto(model), shapes(given), "test.onnx"), "t")
     assert is_data_dependent(graph.types[y].shape) is not exact
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "given", "exact"),
+    [(0.5, 1.0, "x:1~9,2", True), (7.0, -0.5, "x:1~9,2", True), (0.0, 0.1, "x:1~9,2", False),
+     (0.5, 1.0, "x:16777200~16777216,2", False)],
+)  # fmt: skip
+def test_a_range_of_floats_is_as_long_as_its_ends_say(
+    start: float, step: float, given: str, exact: bool, tmp_path: Path
+) -> None:
+    n = Net()
+    limit = n("Cast", n("Squeeze", n.extent("x", 0)), to=1)
+    y = n("Range", n.constant(start, np.float32), limit, n.constant(step, np.float32))
+    model = n.model({"x": ("f", ["h", "w"])}, {y: "f"})
+    graph = lower_model(pin_inputs(onnx_ir.from_proto(model), shapes(given), "test.onnx"), "t")
+    assert is_data_dependent(graph.types[y].shape) is not exact
+    if exact:
+        network = network_of(Case(model, given, [], ""), tmp_path, "c99")
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        for rows in (1, 6, 9):
+            feed = {"x": floats(rows, 2)}
+            np.testing.assert_array_equal(network.run(feed)[y], session.run(None, feed)[0])
+
+
+def test_powers_of_extents_are_extents() -> None:
+    n = Net()
+    extent = n.extent("x", 0)
+    square = n("Pow", extent, n.constant(2))
+    cube = n("Cast", n("Pow", n("Cast", extent, to=1), n.constant(3.0, np.float32)), to=7)
+    y = n("Expand", n.constant([1]), n.joined(square, cube))
+    model = n.model({"x": ("f", ["h"])}, {y: "i"})
+    graph = lower_model(pin_inputs(onnx_ir.from_proto(model), shapes("x:1~9"), "test.onnx"), "t")
+    assert [str(s) for s in graph.types[y].shape] == ["⟨d[0] * d[0]⟩", "⟨d[0] * d[0] * d[0]⟩"]
