@@ -18,6 +18,8 @@ from atc.dims.polynomial import (
     canonical,
     join,
     multiplied,
+    replaced,
+    split,
     terms_of,
     without,
 )
@@ -105,9 +107,6 @@ def _depth(terms: Terms) -> int:
 def _highest_of(terms: Terms, depth: int) -> int:
     """Return an upper bound of a polynomial of which no part is independent of the rest."""
     best = min(_highest_by_intervals(terms), _highest_from_corners(terms))
-    united = _united(terms)
-    if united is not None:
-        best = min(best, _highest(united, depth))
     if depth:
         best = min(best, _highest_of_product(terms, depth, best))
         shorter = without_quotients(terms)
@@ -117,7 +116,7 @@ def _highest_of(terms: Terms, depth: int) -> int:
             for relaxed, divisor in _relaxed(terms, atom):
                 best = min(best, _highest(relaxed, depth - 1) // divisor)
             if isinstance(atom, Function) and atom.fn in _ONE_OF_THEM:
-                cases = [_highest(_replaced(terms, atom, a), depth - 1) for a in atom.args]
+                cases = [_highest(replaced(terms, atom, terms_of(a)), depth - 1) for a in atom.args]
                 best = min(best, max(cases))
     return best
 
@@ -237,61 +236,6 @@ def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
     return total
 
 
-def _replaced(terms: Terms, atom: Atom, value: int) -> Terms:
-    """Return a polynomial with a value in the place of an atom."""
-    return _with(terms, atom, terms_of(value))
-
-
-def _with(terms: Terms, atom: Atom, value: Terms) -> Terms:
-    own, total = _split(terms, atom)
-    for monomial, factor in own.items():
-        product: Terms = {tuple((a, p) for a, p in monomial if a != atom): factor}
-        for _ in range(dict(monomial)[atom]):
-            product = multiplied(product, value)
-        total = added(total, product)
-    return canonical(total)
-
-
-def _united(terms: Terms) -> Terms | None:
-    """Return a polynomial with one atom for all extremes of pairs that differ by as much, or None.
-
-    max(0, n) - max(0, -n) is n, the least and the largest of two are what both add up to.
-    """
-    atoms = dict.fromkeys(a for m in terms for a, _ in m)
-    pairs = {
-        a: canonical(_less(*map(terms_of, a.args))) for a in atoms
-        if isinstance(a, Function) and a.fn in ("min", "max") and len(a.args) == 2
-    }  # fmt: skip
-    known: dict[frozenset[tuple[Monomial, int]], Terms] = {}
-    result = terms
-    for atom, difference in pairs.items():
-        first, second = map(terms_of, atom.args)
-        own: Terms = {((atom, 1),): 1}
-        largest = own if atom.fn == "max" else _less(added(first, second), own)
-        turned = frozenset((m, -c) for m, c in difference.items())
-        if turned in known:
-            value = added(first, known[turned])
-        elif frozenset(difference.items()) in known:
-            value = added(second, known[frozenset(difference.items())])
-        else:  # max(first, second) - second is max(0, difference)
-            known[frozenset(difference.items())] = _less(largest, second)
-            continue
-        if atom.fn == "min":
-            value = _less(added(first, second), value)
-        result = _with(result, atom, canonical(value))
-    return None if result is terms else result
-
-
-def _less(a: Terms, b: Terms) -> Terms:
-    return added(a, multiplied(b, {(): -1}))
-
-
-def _split(terms: Terms, atom: Atom) -> tuple[Terms, Terms]:
-    """Return the terms that hold an atom, and the others."""
-    own = {m: c for m, c in terms.items() if any(a == atom for a, _ in m)}
-    return own, {m: c for m, c in terms.items() if m not in own}
-
-
 def _width(atom: Atom) -> int:
     lowest, highest = atom_bounds(atom)
     return highest - lowest
@@ -304,7 +248,7 @@ def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[Terms, int]]:
     (n - q + 1) / q and n / q, a minimum is below each of its arguments, a count below its bound.
     """
     ups, downs = _neighbours(atom)
-    own, rest = _split(terms, atom)
+    own, rest = split(terms, atom)
     rises = [c > 0 for c in own.values()]
     if (any(rises) and not ups) or (not all(rises) and not downs) or not (ups or downs):
         return

@@ -30,6 +30,7 @@ from atc.dims.polynomial import (
     multiplied,
     sum_in_c,
     terms_of,
+    united,
     without,
 )
 from atc.dims.text import plain, wrapped
@@ -133,7 +134,7 @@ def dim(symbol: Symbol) -> int:
 
 def made(terms: Terms) -> int:
     """Return the extent of a polynomial."""
-    kept = canonical(terms)
+    kept = canonical(united(canonical(terms)))
     return Dim(tuple(kept.items())) if any(kept) else kept.get((), 0)
 
 

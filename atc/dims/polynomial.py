@@ -151,6 +151,55 @@ def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple((a, p) for a, p in powers.items() if p)
 
 
+def split(terms: Terms, atom: Atom) -> tuple[Terms, Terms]:
+    """Return the terms that hold an atom, and the others."""
+    own = {m: c for m, c in terms.items() if any(a == atom for a, _ in m)}
+    return own, {m: c for m, c in terms.items() if m not in own}
+
+
+def replaced(terms: Terms, atom: Atom, value: Terms) -> Terms:
+    """Return a polynomial with a value in the place of an atom."""
+    own, total = split(terms, atom)
+    for monomial, factor in own.items():
+        product: Terms = {tuple((a, p) for a, p in monomial if a != atom): factor}
+        for _ in range(dict(monomial)[atom]):
+            product = multiplied(product, value)
+        total = added(total, product)
+    return canonical(total)
+
+
+def united(terms: Terms) -> Terms:
+    """Return a polynomial with one atom for all extremes of two values that are as far apart.
+
+    max(0, n) - max(0, -n) is n; the least and the largest of two are what both add up to.
+    """
+    pairs = [
+        a for a in dict.fromkeys(a for m in terms for a, _ in m)
+        if isinstance(a, Function) and a.fn in ("min", "max") and len(a.args) == 2
+    ]  # fmt: skip
+    if len(pairs) < 2:
+        return terms
+    positive: dict[frozenset[tuple[Monomial, int]], Terms] = {}
+    """The larger of 0 and a difference, as the first atom of those terms has it."""
+    for atom in pairs:
+        first, second = map(terms_of, atom.args)
+        both, own = added(first, second), {((atom, 1),): 1}
+        ahead = frozenset(_less(first, second).items())
+        behind = frozenset(_less(second, first).items())
+        if ahead in positive or behind in positive:
+            known = ahead in positive
+            largest = added(second, positive[ahead]) if known else added(first, positive[behind])
+            value = largest if atom.fn == "max" else _less(both, largest)
+            terms = replaced(terms, atom, canonical(value))
+        else:
+            positive[ahead] = _less(own if atom.fn == "max" else _less(both, own), second)
+    return terms
+
+
+def _less(a: Terms, b: Terms) -> Terms:
+    return canonical(added(a, {m: -c for m, c in b.items()}))
+
+
 def in_c(value: int) -> str:
     """Return an extent as C."""
     return value.text if isinstance(value, Polynomial) else str(value)

@@ -745,6 +745,21 @@ def scanned_columns() -> Case:
     return Case(model, "start:n=1~9,3;x:n=1~9,3,t=1~20;w:n=1~9,3,4", feeds)
 
 
+# ---- volumes -------------------------------------------------------------------------------------
+def volumes() -> Case:
+    """A U-Net of volumes, whose convolutions are sums over their planes."""
+    n = Net()
+    first = n("LeakyRelu", n("Conv", "x", n.weight(6, 1, 3, 3, 3), pads=[1] * 6))
+    down = n("Relu", n("Conv", first, n.weight(8, 6, 3, 3, 3), n.weight(8), pads=[1] * 6,
+             strides=[2, 2, 2]))  # fmt: skip
+    up = n("ConvTranspose", down, n.weight(8, 6, 2, 2, 2), strides=[2, 2, 2])
+    y = n("Conv", n("Concat", first, up, axis=1), n.weight(2, 12, 2, 3, 3), dilations=[2, 1, 1],
+          pads=[0, 1, 1, 2, 1, 1])  # fmt: skip
+    model = n.model({"x": ("f", ["n", 1, "2*d", "2*h", "2*w"])}, {y: "f"})
+    feeds = [{"x": floats(*s)} for s in ((1, 1, 4, 2, 6), (2, 1, 8, 12, 10))]
+    return Case(model, "x:1~2,1,4~8,2~12,6~10", feeds)
+
+
 # ---- audio ---------------------------------------------------------------------------------------
 def spectrum() -> Case:
     """Frames of a signal as powers of its frequencies: as many as it is long."""
@@ -804,6 +819,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
         growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
         masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
         best_of_found, conditional_rows, scanned_columns, spectrum, many_taps, batched_values,
-        relative_embeddings,
+        relative_embeddings, volumes,
     )
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atc.dims import is_dynamic
+from atc.dims import maximum
 from atc.ir.expr import Input, call
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import Conv, Epilogue, Map, Window, identity_epilogue
@@ -26,7 +26,7 @@ def decompose_conv3d(state: Rewriting, node: Node) -> Node:
         return node
     y, weights = state.types[node.outputs[0]], state.constant(node.inputs[1])
     floats = op.accumulator is FLOAT and state.types[node.inputs[0]].dtype is FLOAT
-    if weights is None or not floats or is_dynamic(y.shape[1:]):
+    if weights is None or not floats:
         return node
     if not y.size or not state.types[node.inputs[0]].size:
         return node
@@ -57,7 +57,7 @@ def _padded(state: Rewriting, node: Node, op: Conv, depth: int) -> str:
     x = state.types[name]
     begin = window.pads[0]
     reach = (depth - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
-    end = max(reach - begin - x.shape[2], 0)
+    end = maximum(reach - begin - x.shape[2], 0)
     if not begin and not end:
         return name
     frame = Pad("constant", x.shape, (0, 0, begin, 0, 0), (0, 0, end, 0, 0))
