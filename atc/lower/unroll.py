@@ -93,8 +93,11 @@ def lower_loop(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
 
 
 def _written_out(ctx: LoweringContext, loop: LoopSource, trips: int) -> tuple[str, ...]:
-    """Unroll a loop that carries sequences, whose lengths must be known."""
-    if isinstance(loop.trips, Dim) or trips < 0:
+    """Unroll a loop that carries sequences, whose lengths must be known.
+
+    One without a trip count ends where its condition says so.
+    """
+    if isinstance(loop.trips, Dim) or loop.start or loop.count:
         raise UnsupportedError(
             "a loop that carries a sequence or an optional runs a number of times known "
             "only at run time", where=ctx.label,
@@ -123,11 +126,12 @@ def _unrolled(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     b = ctx.b
     states = list(loop.states)
     parts: list[list[str]] = [[] for _ in loop.collected]
-    for trip in range(loop.trips):
+    most = MOST_UNROLLED // b.copies if loop.trips == -1 else loop.trips
+    for trip in range(most):
         number = b.constant(np.asarray(trip, np.int64))
         slices = [_part(b, x, number, back) for x, back in _each(loop.sequences)]
         loop.bind(b, number, states, slices)
-        with b.repeated(loop.trips):
+        with b.repeated(most):
             made = list(ctx.lower_subgraph(loop.graph, b))
         going = b.value(made.pop(0)) if loop.has_condition else np.asarray(True)
         if going is None:
@@ -137,6 +141,9 @@ def _unrolled(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
             values.append(value)
         if not bool(going.reshape(-1)[0]):
             break
+    else:
+        if loop.trips == -1:
+            raise UnsupportedError(f"more than {most} iterations to write out", where=ctx.label)
     if loop.collected and not all(parts):
         raise UnsupportedError("a result that no iteration adds to", where=ctx.label)
     return (*states, *(_stacked(b, p, back) for p, back in zip(parts, loop.collected, strict=True)))

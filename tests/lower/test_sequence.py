@@ -80,6 +80,19 @@ CASES: dict[str, tuple[str, list[Any]]] = {
           d = Identity(c) w = Concat<axis=0>(v, x) r = SequenceInsert(s, v) }>(n, , e, x) }""",
         [noise(2)],
     ),
+    "a loop that ends where its condition says so": (
+        """g (float[5,2] x, int64[4] ends) => (float[3,2] y) {
+        e = SequenceEmpty() t = Constant<value=bool {1}>() zero = Constant<value_int=0>()
+        k, z = Loop<body = b (int64 i, bool c, int64 j, seq(float[1,2]) s)
+          => (bool d, int64 m, seq(float[1,2]) r) {
+          o = Constant<value_int=1>() m = Add(j, o) n = Constant<value_int=3>() d = Less(m, n)
+          a = Gather<axis=0>(ends, j) f = Gather<axis=0>(ends, m) v = Constant<value_ints=[1]>()
+          p = Reshape(a, v) q = Reshape(f, v) w = Constant<value_ints=[0]>()
+          g = Slice(x, p, q, w) u = ReduceSum<keepdims=1>(g, w) r = SequenceInsert(s, u) }
+          >(, t, zero, e)
+        y = ConcatFromSequence<axis=0>(z) }""",
+        [noise(5, 2), np.array([0, 2, 2, 5])],
+    ),
 }
 
 
@@ -179,6 +192,11 @@ REFUSED = {
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool d, seq(float[3]) u) {
           d = Identity(c) u = SequenceInsert(t, x) }>(n, , s) }""", "s:[3]",
     ),
+    "more than 512 iterations": (
+        """g (seq(float[3]) s, float[3] x) => (seq(float[3]) y) {
+        y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool d, seq(float[3]) u) {
+          d = Constant<value=bool {1}>() u = SequenceInsert(t, x) }>(, , s) }""", "s:[3]",
+    ),
     "a number of times known only at run time": (
         """g (seq(float[3]) s, int64 n) => (seq(float[3]) y) {
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool c, seq(float[3]) t)
@@ -188,6 +206,13 @@ REFUSED = {
         CASES["an If that the run decides"][0].replace("Construct(e, x)", "Construct(e)"), "",
     ),
 }  # fmt: skip
+
+
+def test_a_bound_is_no_trip_count(tmp_path: Path) -> None:
+    onnx.save(model(REFUSED["a number of times known only at run time"][0]), tmp_path / "m.onnx")
+    with pytest.raises(AtcError, match="known only at run time"):
+        atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape="s:[3]", target="c99",
+                    value_range="y:0~4")  # fmt: skip
 
 
 @pytest.mark.parametrize("message", REFUSED)
