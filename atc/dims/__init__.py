@@ -17,6 +17,7 @@ from atc.dims.extents import (
     is_dynamic,
     max_value,
     reach,
+    same_unrounded,
     symbols_of,
 )
 from atc.dims.names import (
@@ -49,5 +50,5 @@ __all__ = [
     "functions_in", "is_data_dependent", "is_dynamic", "is_name", "is_open", "lower_bound",
     "max_value", "maximum", "minimum", "named", "not_equal", "opened",
     "parse_extent", "plain", "reach", "read_multiple",
-    "read_sum", "substituted", "symbols_of", "upper_bound", "within", "written",
+    "read_sum", "same_unrounded", "substituted", "symbols_of", "upper_bound", "within", "written",
 ]

@@ -40,6 +40,8 @@ def broadcast_extents(a: int, b: int) -> int:
         return 0
     if broadcast_guard(a, b) == 1:
         raise ValueError(f"extents {plain(a)} and {plain(b)} don't broadcast")
+    if lower_bound(a) > 1 < lower_bound(b):
+        return minimum(a, b)  # both, unless the guard ends the run
     if lower_bound(a) > 1:
         return a
     if lower_bound(b) > 1:
@@ -105,6 +107,21 @@ def ceiling(value: int) -> int:
 def max_value(value: int) -> int:
     """Return the largest value of an extent, whatever the kernels write."""
     return upper_bound(ceiling(value))
+
+
+def same_unrounded(a: int, b: int) -> bool:
+    """Return whether two extents are the same wherever no quotient in them is rounded.
+
+    That is found out at multiples of many numbers; what kernels write has none.
+    """
+    symbols = sorted(symbols_of((a, b)), key=lambda s: s.index)
+    if not all(s.given for s in symbols):
+        return False
+    points = [{s: _ROUND * (k + 3 * i) for i, s in enumerate(symbols)} for k in (1, 2, 5)]
+    return all(evaluate(a, at) == evaluate(b, at) for at in points)
+
+
+_ROUND = 2**12 * 3**3 * 5 * 7
 
 
 def concrete(value: T) -> T:

@@ -6,7 +6,17 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import equals, is_data_dependent, is_dynamic, lower_bound, maximum, minimum, plain
+from atc.dims import (
+    Dim,
+    equals,
+    is_data_dependent,
+    is_dynamic,
+    lower_bound,
+    maximum,
+    minimum,
+    plain,
+    same_unrounded,
+)
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
@@ -36,8 +46,24 @@ def reshape(ctx: LoweringContext) -> str:
     if prod(target) != prod(source) and is_data_dependent((*target, *source)):
         return _reshaped_when_run(ctx, target)
     same = prod(target) == prod(source)
+    if not same and same_unrounded(prod(target), prod(source)):
+        return _reshaped_unrounded(ctx, target)
     ctx.require(same, plain(f"{list(source)} cannot become {target}"))
     return ctx.b.reshape(ctx.input(0), target)
+
+
+def _reshaped_unrounded(ctx: LoweringContext, target: list[int]) -> str:
+    """Reshape to what the operand has room for where a multiple is given; the run ends elsewhere.
+
+    One extent follows from the others where they divide the operand.
+    """
+    b, size = ctx.b, prod(ctx.shape(0))
+    for d, n in enumerate(target):
+        rest = prod(m for k, m in enumerate(target) if k != d)
+        if isinstance(n, Dim) and lower_bound(rest) > 0 and size % rest == 0:
+            b.must_be_equal(n, size // rest)
+            return b.reshape(ctx.input(0), [*target[:d], size // rest, *target[d + 1 :]])
+    return _reshaped_when_run(ctx, target)
 
 
 def _reshaped_when_run(ctx: LoweringContext, target: list[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value, maximum
 from atc.ir.expr import Input, cost
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import Conv, Map, MatMul
@@ -25,14 +25,14 @@ COSTLY = 10
 def pack_operands(state: Rewriting, node: Node, width: int) -> Node:
     """Give a product, or a Map in steps of the last loop, operands that follow its last loop."""
     op = node.op
-    if is_dynamic(op) or any(state.types[n].dtype is not DType.FLOAT for n in _values(node)):
+    if any(state.types[n].dtype is not DType.FLOAT for n in _values(node)):
         return node
     match op:
         case MatMul() | Conv():
             first = 2 if isinstance(op, MatMul) else op.operands
             loops = op.loops if isinstance(op, MatMul) else state.types[node.outputs[0]].shape
             strided = [v.strides[-1] not in (0, 1) for v in op.epilogue.views]
-            if not any(strided) or _depth(state, node) < DEPTH:
+            if not any(strided) or max_value(_depth(state, node)) < DEPTH:
                 return node
             names, views = _moved(state, node, first, op.epilogue.views, loops, strided)
             epilogue = replace(op.epilogue, views=views)
@@ -60,7 +60,7 @@ def _packed_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
 
 def _follow(loops: Sequence[int], views: Sequence[View], width: int) -> bool:
     """Return whether vectors of all operands can be read along the last loop."""
-    wide = bool(loops) and 2 * loops[-1] >= width
+    wide = bool(loops) and 2 * max_value(loops[-1]) >= width
     return wide and all(v.strides[-1] in (0, 1) for v in views)
 
 
@@ -79,7 +79,7 @@ def _depth(state: Rewriting, node: Node) -> int:
     if isinstance(op, MatMul):
         return op.k
     weights = state.types[node.inputs[1]]
-    return weights.size // max(1, weights.shape[0])
+    return weights.size // maximum(1, weights.shape[0])
 
 
 def _is_transposed(view: View, shape: Sequence[int], width: int) -> bool:
@@ -87,9 +87,9 @@ def _is_transposed(view: View, shape: Sequence[int], width: int) -> bool:
 
     Another loop reads in order.
     """
-    if not view.strides or view.strides[-1] in (0, 1) or shape[-1] < width:
+    if not view.strides or view.strides[-1] in (0, 1) or max_value(shape[-1]) < width:
         return False
-    return any(s == 1 and n >= width for s, n in zip(view.strides, shape, strict=True))
+    return any(s == 1 and max_value(n) >= width for s, n in zip(view.strides, shape, strict=True))
 
 
 def _moved(
@@ -102,7 +102,7 @@ def _moved(
         if not strided[k]:
             continue
         array = state.constant(names[first + k])
-        if array is None:
+        if array is None or is_dynamic(tuple(loops)):
             move = Map(tuple(loops), Input(DType.FLOAT, 0), (view,))
             type_ = TensorType(DType.FLOAT, tuple(loops))
             names[first + k] = state.emit(move, (names[first + k],), type_, node, "transposed")
