@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from math import gcd, prod
@@ -247,7 +247,7 @@ def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[Terms, int]]:
     The atom gives way to something simpler on its far side: floor(n / q) lies between
     (n - q + 1) / q and n / q, a minimum is below each of its arguments, a count below its bound.
     """
-    ups, downs = _neighbours(atom)
+    ups, downs = _neighbours(atom, {a: None for m in terms for a, _ in m})
     own, rest = split(terms, atom)
     rises = [c > 0 for c in own.values()]
     if (any(rises) and not ups) or (not all(rises) and not downs) or not (ups or downs):
@@ -268,14 +268,30 @@ _Fraction = tuple[Terms, int]
 """A polynomial, and the whole number that divides it."""
 
 
-def _neighbours(atom: Atom) -> tuple[list[_Fraction], list[_Fraction]]:
-    """Return fractions above and below an atom."""
+def _coarser(n: Terms, q: int, others: Iterable[Atom]) -> Iterator[_Fraction]:
+    """Yield fractions whose floors are that of n / q, too, over quotients of the same by less."""
+    for other in others:
+        if isinstance(other, Function) and other.fn == "div":
+            m, p = other.args
+            if isinstance(p, Polynomial) or q % p or q == p:
+                continue
+            difference = canonical(added(n, {k: -c for k, c in terms_of(m).items()}))
+            if not any(difference) and difference.get((), 0) % p == 0:
+                yield {((other, 1),): 1, (): difference.get((), 0) // p}, q // p
+
+
+def _neighbours(atom: Atom, others: Iterable[Atom]) -> tuple[list[_Fraction], list[_Fraction]]:
+    """Return fractions above and below an atom, with one of the others in them, or none.
+
+    A quarter, rounded down, lies beside half of a half that is: floor(n / 4) <= floor(n / 2) / 2.
+    """
     if isinstance(atom, Symbol):
         return ([(terms_of(atom.high), 1)], []) if isinstance(atom.high, Polynomial) else ([], [])
     match atom.fn:
         case "div" if not isinstance(atom.args[1], Polynomial):
             n, q = terms_of(atom.args[0]), atom.args[1]
-            return [(n, q)], [(added(n, {(): 1 - q}), q)]
+            found = [(n, q), *_coarser(n, q, others)]
+            return found, [(added(m, {(): 1 - p}), p) for m, p in found]
         case "min":
             return [(terms_of(a), 1) for a in atom.args], []
         case "max":

@@ -33,6 +33,16 @@ def label_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
         error.hint = RELATED
 
 
+@contextmanager
+def labelled(symbols: Sequence[Symbol]) -> Iterator[None]:
+    """Let errors call run-time extents what people call them."""
+    try:
+        yield
+    except AtcError as error:
+        label_extents(error, symbols)
+        raise
+
+
 def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], file: str) -> None:
     """Raise UnsupportedError unless values have the shapes that they have in a static network.
 

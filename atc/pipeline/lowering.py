@@ -19,7 +19,7 @@ from atc.importers.onnx import tensors_of
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
-from atc.lower.ranges import check_range
+from atc.lower.ranges import check_range, labelled
 from atc.lower.trace import NodeDiagnostic
 from atc.lower.value_bounds import declare_ranges
 from atc.passes import run_passes
@@ -101,10 +101,11 @@ def optimise(
     layouts = layout_costs.layouts(
         request.options.layout_transform, reports.append, request.decisions.measured_layouts
     )
-    graph = run_passes(
-        graph, observe, request.switches.off, {}, request.width, layouts, layout_costs.storing(),
-        bool(request.target.device),
-    )
+    with labelled(graph.dims):
+        graph = run_passes(
+            graph, observe, request.switches.off, {}, request.width, layouts,
+            layout_costs.storing(), bool(request.target.device),
+        )  # fmt: skip
     graph = compress_weights(graph, layout_costs.target, layout_costs.limits, observe)
     return Optimised(graph, tuple(reports))
 

@@ -10,10 +10,10 @@ from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic, max_value, upper_bound
-from atc.errors import AtcError, UnsupportedError
+from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
-from atc.lower.ranges import label_extents
+from atc.lower.ranges import labelled
 from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
 
 
@@ -278,12 +278,8 @@ def select(
         hosted = limits.host_compute and _is_small(w) and _is_there(node, constants, on_host_only)
         key = (w, limits.of(node), hosted)
         if key not in memo:
-            try:
+            with labelled(graph.dims):
                 memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()), hosted)
-            except AtcError as error:
-                error.where = error.where or f"node '{node.origin[0] if node.origin else ''}'"
-                label_extents(error, graph.dims)
-                raise
         own = chosen[node.outputs[0]] = memo[key]
         if target.device and own.candidate.kernel.launch(w, own.candidate.params, target) is None:
             on_host_only.update(node.outputs)
@@ -325,6 +321,7 @@ def choose(
         open_ = is_dynamic(tuple(t.shape for t in w.inputs if t is not None))
         raise UnsupportedError(
             f"no kernel for {w.op.kind} of ({types}) on target {target.name}",
+            where=f"node '{node.origin[0] if node.origin else ''}'",
             hint="pin the shapes with --input_shape" if open_ else "",
         )
     labels = [c.label for c in found]

@@ -151,6 +151,9 @@ def test_what_no_longer_varies_is_an_int() -> None:
         lambda: (n * h - 1) + 1 <= n * h,
         lambda: minimum(h, w) <= w,
         lambda: maximum(h - 4, 0) < h,
+        lambda: 2 * (h // 8) * w <= h // 4 * w,
+        lambda: n * (w // 2) * (h // 2) >= 4 * n * (w // 4) * (h // 4),
+        lambda: 2 * ((h + 4) // 8) - 1 <= h // 4,
         lambda: maximum(5 - h, 0) + 2 * h - 1 <= 2 * maximum(h - 5, 0) + 9,
     ],
 )
