@@ -134,7 +134,8 @@ class LoweringContext:
             found = bounded_integers(self.b, self.inputs[i], least, f"{what} of {self.name}")
             if found is None:
                 value = self.node.inputs[i]
-                raise unbounded(what, (value.name if value else "") or "", self.label)
+                name = (value.name if value else "") or ""
+                raise unbounded(what, name, self.label, self.inputs[i])
             return found
         return [int(v) for v in np.asarray(self.required_const(i, what)).reshape(-1)]
 

@@ -97,9 +97,10 @@ def _range_of_values(ctx: LoweringContext) -> str:
         count = b.map(lambda *e: call("Max", steps(*e), index(0)), *ends)
         found = bounded_integers(b, count, 0, f"elements of {ctx.name}")
     if found is None:
-        names = [v.name for i, v in enumerate(ctx.node.inputs) if v and ctx.const(i) is None]
-        where = "limit" if ctx.const(1) is None else "start or step"
-        raise unbounded(f"the {where}", names[0] or "", ctx.label)
+        first = next(i for i in (1, 0, 2) if ctx.const(i) is None)
+        name = ctx.node.inputs[first].name  # type: ignore[union-attr]  # a required operand
+        where = "start or step" if first != 1 else "limit"
+        raise unbounded(f"the {where}", name or "", ctx.label, ctx.input(first))
     scalar = View((0,))
 
     def value(start: Expr, delta: Expr, i: Expr) -> Expr:

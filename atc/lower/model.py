@@ -37,7 +37,7 @@ from atc.lower.rename import rename
 from atc.lower.schema import type_error
 from atc.lower.strings import cells, is_text
 from atc.lower.trace import Report, Trace, UnknownOperand, result_types
-from atc.lower.value_bounds import as_declared
+from atc.lower.value_bounds import RunTimeOperand, as_declared, point_at_sources
 
 
 def lower_model(
@@ -226,6 +226,8 @@ class _Walker:
                 self._bind_all(node, outputs, builder)
             except AtcError as error:
                 label_extents(error, builder.symbols)
+                if isinstance(error, RunTimeOperand):
+                    point_at_sources(error, builder, self.names)
                 if self.trace is None:
                     raise
                 self._visit_subgraphs(node, builder)

@@ -35,6 +35,9 @@ LARGEST = 1 << 31
 class RunTimeOperand(UnsupportedError):
     """A node needs the elements of an operand when compiling, and they are computed at run time."""
 
+    unbounded = ""
+    """The operand in the builder, if a bound of its integers would do."""
+
 
 def declare_ranges(model: onnx_ir.Model, ranges: Mapping[str, tuple[Range, ...]]) -> None:
     """Mark the values whose integers --value_range bounds; OptionError for an unknown name."""
@@ -151,9 +154,49 @@ def elements(b: Builder, name: str) -> list[tuple[str, int]]:
     return [(name, k) for k in range(b.type(name).size)]
 
 
-def unbounded(what: str, name: str, label: str) -> RunTimeOperand:
-    """Return the error for integers that nothing bounds."""
-    return RunTimeOperand(
+def unbounded(what: str, name: str, label: str, operand: str) -> RunTimeOperand:
+    """Return the error for integers that nothing bounds, a value of the model and the builder's."""
+    error = RunTimeOperand(
         f"{what} is computed at run time, and nothing bounds it", where=label,
-        hint=f'say what it may be: --value_range="{name}:1~100", a range per element',
+        hint=_hint([name]),
     )  # fmt: skip
+    error.unbounded = operand
+    return error
+
+
+def point_at_sources(error: RunTimeOperand, b: Builder, names: Mapping[str, str]) -> None:
+    """Let an error name the integers from which the unbounded ones follow, all at once.
+
+    `names` are the builder's names by those of the model.
+    """
+    of_model: dict[str, str] = {}
+    for name, value in names.items():
+        of_model.setdefault(value, name)
+    found: dict[str, None] = {}
+    front = [error.unbounded] if error.unbounded in of_model else []
+    while front:
+        value = front.pop(0)
+        maker = b.maker(value)
+        read = {} if maker is None else dict.fromkeys(i for i in maker.inputs if _is_open(b, i))
+        if maker is None or not read or not all(i in of_model for i in read):
+            found[of_model[value]] = None
+        else:
+            front += [i for i in read if i not in front]
+    if found:
+        error.hint = _hint(list(found))
+    error.unbounded = ""
+
+
+def _is_open(b: Builder, name: str) -> bool:
+    """Return whether a bound of a value's integers may be declared, and none is proven."""
+    if not name or b.value(name) is not None or b.extents_of(name) is not None:
+        return False
+    type_ = b.type(name)
+    if type_.dtype not in (DType.INT64, DType.INT32) or isinstance(type_.size, Dim):
+        return False
+    return type_.size <= MOST and interval_of(b, name)[1] >= LARGEST
+
+
+def _hint(names: Sequence[str]) -> str:
+    ranges = ";".join(f"{name}:1~100" for name in names)
+    return f'say what it may be: --value_range="{ranges}", a range per element'

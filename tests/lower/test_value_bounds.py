@@ -143,7 +143,19 @@ def test_a_value_without_a_bound_is_named() -> None:
     with pytest.raises(AtcError) as caught:
         lowered(longest_of_a_mask("i"), "mask:1~4,1~16")
     assert "nothing bounds it" in str(caught.value)
-    assert '--value_range="squeeze' in caught.value.hint
+    assert '--value_range="reducemax' in caught.value.hint
+
+
+def test_all_integers_that_a_bound_follows_from_are_named() -> None:
+    n = Net()
+    rows = n("Cast", n("Round", "durations"), to=7)
+    shape = n("Concat", n("ReduceSum", rows, keepdims=1), n("Add", "k", n.constant([2])), axis=0)
+    y = n("ConstantOfShape", shape)
+    model = n.model({"durations": ("f", [3]), "k": ("i", [1])}, {y: "f"})
+    with pytest.raises(AtcError) as caught:
+        lowered(model, "")
+    assert f'--value_range="{rows}:1~100;k:1~100"' in caught.value.hint
+    lowered(model, "", f"{rows}:1~100;k:1~100")
 
 
 @pytest.mark.parametrize("extent", ["0~4", "1~4"])
