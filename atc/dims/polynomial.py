@@ -183,7 +183,8 @@ def united(terms: Terms) -> Terms:
     """The larger of 0 and a difference, as the first atom of those terms has it."""
     for atom in pairs:
         first, second = map(terms_of, atom.args)
-        both, own = added(first, second), {((atom, 1),): 1}
+        both = added(first, second)
+        own: Terms = {((atom, 1),): 1}
         ahead = frozenset(_less(first, second).items())
         behind = frozenset(_less(second, first).items())
         if ahead in positive or behind in positive:
