@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from atc.dims import is_data_dependent, not_equal
 from atc.ir.expr import Expr, call, cast
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
@@ -22,6 +25,7 @@ from atc.lower.indexed_access import (
     tuple_extents,
 )  # fmt: skip
 from atc.lower.registry import lowers
+from atc.lower.shape import read_as
 
 
 def _reduction(ctx: LoweringContext) -> str:
@@ -48,9 +52,23 @@ def scatter_nd(ctx: LoweringContext) -> str:
     indices, proven = index_operand(ctx, 1, tuple_extents(ctx, 0))
     place, run = slice_access(ctx, 0, indices, proven)
     expected = (*place.loops, *ctx.shape(0)[ctx.shape(1)[-1] :])
-    ctx.require(ctx.shape(2) == expected, f"updates {ctx.type(2)}, not {list(expected)}")
+    updates = _counted_updates(ctx, expected)
+    ctx.require(ctx.b.shape(updates) == expected, f"updates {ctx.type(2)}, not {list(expected)}")
     ctx.require(ctx.type(2).dtype is ctx.type(0).dtype, f"updates {ctx.type(2)}")
-    return scatter(ctx.b, ctx.input(0), ctx.input(2), place, run, _reduction(ctx))
+    return scatter(ctx.b, ctx.input(0), updates, place, run, _reduction(ctx))
+
+
+def _counted_updates(ctx: LoweringContext, expected: Sequence[int]) -> str:
+    """Return the updates in the expected shape where the run counts them in two ways."""
+    found = ctx.shape(2)
+    if len(found) != len(expected) or not is_data_dependent((*found, *expected)):
+        return ctx.input(2)
+    differences = [not_equal(n, m) for n, m in zip(found, expected, strict=True)]
+    if not any(differences) or 1 in differences:
+        return ctx.input(2)
+    for difference in differences:
+        ctx.b.must_be_zero(difference)
+    return read_as(ctx.b, ctx.input(2), expected)
 
 
 @lowers("TensorScatter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -19,6 +20,7 @@ from atc.dims import (
 )
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
+from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.data_dependent import resolve_slice
 from atc.lower.indexed_access import IndexedAccess, clamped, gather
@@ -79,10 +81,14 @@ def _reshaped_when_run(ctx: LoweringContext, target: list[int]) -> str:
             b.must_be_equal(target[d], size // rest)
             target[d] = size // rest
     b.must_be_equal(prod(target), size)
-    count = prod(target)
-    address = lambda i: clamped(i, size)  # noqa: E731
-    place = IndexedAccess((count,), (), (), (View((1,)),), address)
-    return gather(b, ctx.input(0), place, 1, target)
+    return read_as(b, ctx.input(0), target)
+
+
+def read_as(b: Builder, x: str, shape: Sequence[int]) -> str:
+    """Return a value in a shape that it has, or the run ends: only the run knows."""
+    size = b.type(x).size
+    place = IndexedAccess((prod(shape),), (), (), (View((1,)),), lambda i: clamped(i, size))
+    return gather(b, x, place, 1, shape)
 
 
 @lowers("Flatten")
@@ -197,8 +203,9 @@ def constant_of_shape(ctx: LoweringContext) -> str:
 @lowers("Expand")
 def expand(ctx: LoweringContext) -> str:
     """ONNX Expand-13: two-way broadcast."""
-    shape = ctx.b.broadcast(ctx.shape(0), tuple(ctx.ints_const(1, "the target shape", 1)))
-    return ctx.b.expand(ctx.input(0), shape)
+    least = int(any(n != 1 for n in ctx.shape(0)))  # a single number may be expanded to none
+    target = ctx.ints_const(1, "the target shape", least)
+    return ctx.b.expand(ctx.input(0), ctx.b.broadcast(ctx.shape(0), tuple(target)))
 
 
 @lowers("Tile")

@@ -13,6 +13,7 @@ from atc.diagnostics import Diagnostics
 from atc.dims import upper_bound
 from atc.fast_run.timings import counted
 from atc.ir.graph import Graph
+from atc.lower.ranges import labelled
 from atc.memory.arena import Arena, plan_memory
 from atc.pipeline.caches import open_build_context
 from atc.pipeline.held import held_bytes
@@ -151,7 +152,8 @@ class _Planner:
         options, target = self.request.options, target_for(graph, self.target)
         workers, worth = self.request.sharing
         self.diagnostics.stage("choosing kernels")
-        selection = select(graph, target, self.timings, limits=self.limits)
+        with labelled(graph.dims):
+            selection = select(graph, target, self.timings, limits=self.limits)
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=self.threads,
             cascades=not self.plain and CASCADES not in self.request.switches.off,

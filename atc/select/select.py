@@ -13,7 +13,6 @@ from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
-from atc.lower.ranges import labelled
 from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
 
 
@@ -278,8 +277,7 @@ def select(
         hosted = limits.host_compute and _is_small(w) and _is_there(node, constants, on_host_only)
         key = (w, limits.of(node), hosted)
         if key not in memo:
-            with labelled(graph.dims):
-                memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()), hosted)
+            memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()), hosted)
         own = chosen[node.outputs[0]] = memo[key]
         if target.device and own.candidate.kernel.launch(w, own.candidate.params, target) is None:
             on_host_only.update(node.outputs)

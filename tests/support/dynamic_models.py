@@ -745,6 +745,21 @@ def scanned_columns() -> Case:
     return Case(model, "start:n=1~9,3;x:n=1~9,3,t=1~20;w:n=1~9,3,4", feeds)
 
 
+def masked_assignment() -> Case:
+    """x[mask] = 0 as PyTorch's exporter writes it: the mask is counted in two ways."""
+    n = Net()
+    wide = n("Expand", n("Unsqueeze", "mask", n.constant([-1])), n("Shape", "x"))
+    places = n("Transpose", n("NonZero", wide), perm=[1, 0])
+    flat = n("Cast", n("Reshape", "mask", n.constant([-1])), to=7)
+    zeros = n("Expand", n.constant(0.0, np.float32), n.joined(n("ReduceSum", flat), 4))
+    updates = n("Reshape", zeros, n.constant([-1]))
+    y = n("Add", n("ScatterND", "x", places, updates), n.constant(1.0, np.float32))
+    model = n.model({"x": ("f", ["n", "s", 4]), "mask": ("b", ["n", "s"])}, {y: "f"})
+    feeds = [{"x": floats(*s, 4), "mask": floats(*s, seed=1) > 0.2} for s in ((1, 1), (3, 7))]
+    feeds.append({"x": floats(2, 5, 4), "mask": np.zeros((2, 5), bool)})
+    return Case(model, "x:n=1~3,s=1~7,4;mask:n,s", feeds)
+
+
 # ---- volumes -------------------------------------------------------------------------------------
 def volumes() -> Case:
     """A U-Net of volumes, whose convolutions are sums over their planes."""
@@ -819,6 +834,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
         growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
         masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
         best_of_found, conditional_rows, scanned_columns, spectrum, many_taps, batched_values,
-        relative_embeddings, volumes,
+        relative_embeddings, volumes, masked_assignment,
     )
 }  # fmt: skip
