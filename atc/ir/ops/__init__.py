@@ -6,6 +6,7 @@ May import the rest of `ir`.
 from atc.ir.ops import (  # all of them, for whoever reads ops by name
     data_dependent,
     external,
+    grouped,
     image,
     linalg,
     ngrams,
@@ -61,6 +62,7 @@ __all__ = [
     "WriteExtents",
     "data_dependent",
     "external",
+    "grouped",
     "identity_epilogue",
     "image",
     "linalg",
