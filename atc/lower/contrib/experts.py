@@ -6,17 +6,16 @@ weights of an expert once, and those of experts that no row has never.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import onnx_ir
 
 from atc.ir.expr import Expr, call
-from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul, identity_epilogue
-from atc.ir.ops.data import TopK
+from atc.ir.ops.data import Concat, TopK
 from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
@@ -24,9 +23,8 @@ from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.blocks import unpacked
 from atc.lower.contrib.fused import MICROSOFT
-from atc.lower.contrib.tensor import delegate
 from atc.lower.elementwise import gelu_tanh, like, relu
-from atc.lower.indexed_access import gather_axis, index
+from atc.lower.indexed_access import IndexedAccess, gather, gather_axis, index, total
 from atc.lower.normalize import softmax
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
@@ -95,7 +93,7 @@ def mixture_of_experts(ctx: LoweringContext) -> str:
     def layer(i: int) -> Layer:
         return Layer(RealWeights(ctx.b.cast(ctx.input(i), DType.FLOAT)), ctx.optional(i + 1))
 
-    return _mixture(ctx, layer(2), layer(4), layer(6) if ctx.has(6) else None)
+    return _mixture(ctx, [layer(i) for i in (2, 6) if ctx.has(i)], layer(4))
 
 
 @lowers("QMoE", domain=MICROSOFT)
@@ -105,11 +103,12 @@ def quantized_mixture(ctx: LoweringContext) -> str:
         raise ctx.unsupported(f"quant_type '{ctx.str('quant_type')}'")
     if ctx.int("weights_prepacked", -1) > 0:
         raise ctx.unsupported("weights prepacked for a GPU")
-    layers = [
-        Layer(_packed(ctx, i, 10 + k, ctx.int(f"fc{k}_expert_weight_bits")), ctx.optional(i + 2))
-        for k, i in ((1, 2), (2, 5), (3, 8)) if ctx.has(i)
-    ]  # fmt: skip
-    return _mixture(ctx, layers[0], layers[1], layers[2] if len(layers) > 2 else None)
+
+    def layer(k: int) -> Layer:
+        i, bits = 3 * k - 1, ctx.int(f"fc{k}_expert_weight_bits")
+        return Layer(_packed(ctx, i, 10 + k, bits), ctx.optional(i + 2))
+
+    return _mixture(ctx, [layer(k) for k in (1, 3) if ctx.has(3 * k - 1)], layer(2))
 
 
 _IN_BYTES = 4
@@ -138,11 +137,8 @@ def _packed(ctx: LoweringContext, i: int, zero: int, bits: int) -> PackedWeights
     )  # fmt: skip
 
 
-def _mixture(ctx: LoweringContext, first: Layer, second: Layer, gate: Layer | None) -> str:
+def _mixture(ctx: LoweringContext, first: Sequence[Layer], second: Layer) -> str:
     b, x, k = ctx.b, ctx.type(0), ctx.int("k", 1)
-    for name in ("use_sparse_mixer", "swiglu_limit_after_activation"):
-        if ctx.int(name):
-            raise ctx.unsupported(f"{ctx.node.op_type} with {name}")
     rows, width = x.size // x.shape[-1], x.shape[-1]
     shares, which = _routing(ctx)
     tokens = b.reshape(b.cast(ctx.input(0), DType.FLOAT), (rows, width))
@@ -154,17 +150,7 @@ def _mixture(ctx: LoweringContext, first: Layer, second: Layer, gate: Layer | No
         chosen, order = _sorted(b, chosen)
         token = b.map(lambda i: call("Div", i, index(k)), order)
         tokens = gather_axis(b, tokens, 0, token, proven=True)
-    hidden = first.applied(b, tokens, chosen)
-    kind = ctx.str("activation_type", "relu")
-    if kind == "swiglu":
-        hidden = _swiglu(ctx, hidden)
-    elif kind in _ACTIVATIONS:
-        hidden = b.map(_ACTIVATIONS[kind], hidden)
-    else:
-        raise ctx.unsupported(f"activation_type '{kind}'")
-    if gate is not None:
-        other = gate.applied(b, tokens, chosen)
-        hidden = b.map(lambda v, g: call("Mul", v, g), hidden, other)
+    hidden = _activated(ctx, [each.applied(b, tokens, chosen) for each in first])
     results = second.applied(b, hidden, chosen)
     if order:
         results = gather_axis(b, results, 0, _sorted(b, order)[1], proven=True)
@@ -190,43 +176,120 @@ _ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
-def _swiglu(ctx: LoweringContext, hidden: str) -> str:
-    """Return g sigmoid(alpha g) (l + beta) of a linear part l and a gate g, next to each other."""
-    b, shape = ctx.b, ctx.b.shape(hidden)
-    if ctx.int("swiglu_fusion") not in (0, 1, 2):
-        raise ctx.unsupported(f"swiglu_fusion {ctx.int('swiglu_fusion')}")
-    half, together = shape[-1] // 2, ctx.int("swiglu_fusion") == 1
+def _activated(ctx: LoweringContext, parts: Sequence[str]) -> str:
+    """Return the hidden values of the first layer, or of it and of the one that it gates."""
+    b, kind = ctx.b, ctx.str("activation_type", "relu")
+    if kind == "swiglu":
+        return b.map(_swiglu(ctx), *_gate_and_linear(ctx, parts))
+    if kind not in _ACTIVATIONS:
+        raise ctx.unsupported(f"activation_type '{kind}'")
+
+    def body(x: Expr, *gated: Expr) -> Expr:
+        y = _ACTIVATIONS[kind](x)
+        return call("Mul", y, gated[0]) if gated else y
+
+    return b.map(body, *parts)
+
+
+def _gate_and_linear(ctx: LoweringContext, parts: Sequence[str]) -> Sequence[str]:
+    """Return gate and linear part: results of two layers, or of one next to each other."""
+    b, fusion = ctx.b, ctx.int("swiglu_fusion")
+    ctx.require(len(parts) == (2 if fusion == 0 else 1) and fusion in (0, 1, 2),
+                f"swiglu_fusion is {fusion}, of {len(parts)} layers")  # fmt: skip
+    if fusion == 0:
+        return parts
+    rows, width = b.shape(parts[0])
+    half, together = width // 2, fusion == 1
+    step, other = (2, 1) if together else (1, half)
+    views = (View((width, step), begin) for begin in (0, other))
+    return [b.view(parts[0], (rows, half), view) for view in views]
+
+
+def _swiglu(ctx: LoweringContext) -> Callable[[Expr, Expr], Expr]:
+    """Return g sigmoid(alpha g) (l + beta) of a gate g and a linear part l, both clamped before;
+    with `swiglu_limit_after_activation` a gate's product with its sigmoid is clamped instead."""
     alpha, beta = ctx.float("activation_alpha", 1.0), ctx.float("activation_beta", 0.0)
-    limit = ctx.attribute("swiglu_limit")
-    strides = row_major(shape)
-    step = View((*strides[:-1], 2)) if together else View(strides)
-    other = View(step.strides, 1 if together else half)
-    out = (*shape[:-1], half)
-    gate, linear = b.view(hidden, out, step), b.view(hidden, out, other)
+    limit = ctx.float("swiglu_limit") if ctx.attribute("swiglu_limit") is not None else None
+    if ctx.int("swiglu_limit_after_activation"):
+        raise ctx.unsupported(f"{ctx.node.op_type} with swiglu_limit_after_activation")
 
     def body(g: Expr, v: Expr) -> Expr:
         if limit is not None:
-            g = call("Min", g, like(g, ctx.float("swiglu_limit")))
-            bound = ctx.float("swiglu_limit")
-            v = call("Max", call("Min", v, like(v, bound)), like(v, -bound))
+            g = call("Min", g, like(g, limit))
+            v = call("Max", call("Min", v, like(v, limit)), like(v, -limit))
         z = call("Sigmoid", call("Mul", g, like(g, alpha)))
         return call("Mul", call("Mul", g, z), call("Add", v, like(v, beta)))
 
-    return b.map(body, gate, linear)
+    return body
 
 
 def _routing(ctx: LoweringContext) -> tuple[str, str]:
-    """Return the shares of each row's k best experts, and which these are: [rows, k] both."""
+    """Return the shares of each row's k best experts, and which these are: [rows, k] both.
+
+    Input 14 of QMoE has the experts' weights where those of input 1 only order them.
+    """
     b, k = ctx.b, ctx.int("k", 1)
-    experts = ctx.shape(1)[1]
+    rows, experts = ctx.shape(1)
     ctx.require(0 < k <= experts, f"k is {k}, there are {experts} experts")
     logits = b.cast(ctx.input(1), DType.FLOAT)
-    shares = softmax(ctx, logits, 1)
-    best, which = delegate(
-        ctx, "TopK", [shares, b.constant(np.asarray([k], np.int64))],
-        [onnx_ir.AttrInt64("axis", 1)], opset=11, outputs=2,
-    )  # fmt: skip
+    if ctx.int("use_sparse_mixer"):
+        return _sparse_mixer(ctx, logits)
+    best, which = _largest(ctx, softmax(ctx, logits, 1), k)
+    if ctx.has(14):
+        best = _elements(b, b.cast(ctx.input(14), DType.FLOAT), which)
     if ctx.int("normalize_routing_weights"):
         sums = reduce_axes(ctx, best, (1,), True, "Sum")
         best = b.map(lambda v, t: call("Div", v, t), best, sums)
     return best, which
+
+
+def _largest(ctx: LoweringContext, x: str, k: int) -> tuple[str, str]:
+    """Return the k largest of each row, and where they are."""
+    rows, width = ctx.b.shape(x)
+    types = (TensorType(DType.FLOAT, (rows, k)), TensorType(DType.INT64, (rows, k)))
+    values, which = ctx.b.emit(TopK(rows, width, 1, k, True), [x], *types)
+    return values, which
+
+
+def _elements(b: Builder, x: str, which: str) -> str:
+    """Return the elements of each row at the places [rows, k]."""
+    (rows, width), (_, k) = b.shape(x), b.shape(which)
+    place = IndexedAccess(
+        (rows, k), (which,), (View((k, 1)),), (View((width, 0)),), lambda i, row: total(row, i),
+        proven=True,
+    )  # fmt: skip
+    return gather(b, x, place, 1, (rows, k))
+
+
+SPREAD = 0.02
+"""How far below the best expert, relative to the larger magnitude, others share with it."""
+
+
+def _sparse_mixer(ctx: LoweringContext, logits: str) -> tuple[str, str]:
+    """Return the shares of the best expert and of the second, each among those near to it.
+
+    Liu et al., "GRIN: GRadient-INformed MoE", 2024, as Phi-3.5-MoE has it.
+    """
+    b = ctx.b
+    ctx.require(ctx.int("k", 1) == 2, f"use_sparse_mixer with k = {ctx.int('k', 1)}")
+    best, which = _largest(ctx, logits, 2)
+    rows, experts = b.shape(logits)
+    shape, each, column = (rows, experts), View((experts, 1)), View((0, 1))
+
+    def share(k: int) -> str:
+        def near(x: Expr, most: Expr, first: Expr, i: Expr) -> Expr:
+            far = call("Sub", most, x)
+            far = call("Div", far, call("Max", call("Abs", x), most))
+            out = call("Less", like(x, SPREAD), far)
+            if k:
+                out = call("Or", out, call("Equal", i, first))
+            return call("Where", out, like(x, -np.inf), x)
+
+        views = [each, View((2, 0), k), View((2, 0))]
+        masked = b.map(near, logits, best, which, shape=shape, views=views, coordinates=[column])
+        shares = softmax(ctx, masked, 1)
+        return _elements(b, shares, b.view(which, (rows, 1), View((2, 0), k)))
+
+    parts = [share(k) for k in range(2)]
+    both = b.emit1(Concat(rows, (1, 1)), parts, TensorType(DType.FLOAT, (rows, 2)))
+    return both, which
