@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 from ort_cases import Case, compiled, noise
 
+import atc
 from atc.errors import AtcError
 from support import assert_close, run_model
 
@@ -117,11 +120,11 @@ def codes(bits: int, n: int, k: int, block: int, zeros: bool, seed: int) -> tupl
 
 def quantized(
     bits: int | tuple[int, int, int], block: int = 0, *, zeros: bool = False, gated: bool = False,
-    router: bool = False, **given: Any,
+    router: bool = False, rows: int = 5, **given: Any,
 ) -> tuple[Case, Any]:  # fmt: skip
     """Return QMoE of layers of so many bits each, and its result."""
     each = (bits,) * 3 if isinstance(bits, int) else bits
-    x, p = noise(5, WIDE), noise(5, EXPERTS, seed=1)
+    x, p = noise(rows, WIDE), noise(rows, EXPERTS, seed=1)
     sizes = {1: (INNER, WIDE), 2: (WIDE, INNER), **({3: (INNER, WIDE)} if gated else {})}
     inputs: list[Any] = [x, p, *[None] * 12]
     layers: dict[int, Any] = {}
@@ -130,7 +133,7 @@ def quantized(
         bias = noise(EXPERTS, n, seed=k + 5)
         inputs[3 * k - 1 : 3 * k + 2], inputs[10 + k] = [q, s, bias], z
         layers[k] = values, bias
-    weights = noise(5, EXPERTS, seed=9) ** 2 if router else None
+    weights = noise(rows, EXPERTS, seed=9) ** 2 if router else None
     inputs += [weights] if router else []
     given = {"k": 2, "expert_weight_bits": each[0], **given}
     given |= {"block_size": block} if block else {}
@@ -183,3 +186,21 @@ def test_rows_are_mixed_of_their_experts(name: str) -> None:
 def test_mistakes_are_named(bad: tuple[Case, Any], message: str) -> None:
     with pytest.raises(AtcError, match=message):
         run_model(bad[0].model, bad[0].feeds)
+
+
+@pytest.mark.parametrize(
+    "target", ["c99", pytest.param("cuda-emulated", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("made", [real, lambda rows, k: quantized(4, 16, rows=rows)])
+def test_only_the_run_knows_how_many_rows(made: Any, target: str, tmp_path: Path) -> None:
+    model = made(rows=2, k=2)[0].model
+    for value in model.graph.input[:2]:
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    shapes = f"x0:1~9,{WIDE};x1:1~9,{EXPERTS}"
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", target=target, input_shape=shapes)
+    network = atc.load(tmp_path / "net")
+    for rows in (1, 2, 9):
+        case, want = made(rows=rows, k=2)
+        want = want.astype(F32)
+        assert_close([network(*case.feeds)], [want], rtol=1e-3, atol=1e-3)
