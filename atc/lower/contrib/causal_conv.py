@@ -15,9 +15,10 @@ from atc.lower.conv import widen, with_bias
 from atc.lower.registry import lowers
 
 
+@lowers("CausalConvWithState")
 @lowers("CausalConvWithState", domain=MICROSOFT)
 def causal_conv_with_state(ctx: LoweringContext) -> tuple[str, str]:
-    """com.microsoft CausalConvWithState along one axis.
+    """ONNX CausalConvWithState-27, com.microsoft CausalConvWithState along one axis.
 
     x is [batch, channels, steps] or, with channels last, [batch, steps, channels]. The kernel sees
     the state, which is what came before, and x behind it.

@@ -37,7 +37,7 @@ class _Gathered:
 
 @dataclass
 class _Shared:
-    """What products with the same matrices share."""
+    """Values that products with the same matrices share."""
 
     indices: dict[tuple[object, ...], str] = field(default_factory=dict)
     """The matrix of each row, by what computes it."""
