@@ -6,6 +6,7 @@ from math import prod
 
 from atc.backends.kernel import Workload
 from atc.ir.ops import Conv, ConvBlocked, ConvFilterGradient, ConvTranspose, MatMul, Recurrent
+from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.ops.quantize import MatMulPacked
 
 
@@ -30,6 +31,8 @@ def operations(w: Workload) -> int:
             return w.op.flops
         case MatMulPacked():
             return 2 * w.op.m * w.op.n * w.op.k
+        case GroupedMatMul():
+            return 2 * w.op.product.m * w.op.product.n * w.op.product.k
         case Recurrent():
             return 2 * prod(shapes[0]) * w.op.hidden
     return 0

@@ -137,6 +137,32 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     )  # fmt: skip
 
 
+def nested_function(
+    candidate: Candidate, w: Workload, target: Target, name: str, extent: Callable[[str], str]
+) -> tuple[str, tuple[Argument, ...]]:
+    """Render a candidate as a static function of another kernel's file; returns its parameters too.
+
+    The last one is `ptrdiff_t rows`, over which `extent` writes what only the run knows.
+    """
+    split = split_of(candidate.kernel, w, candidate.params, target)
+    scratch = candidate.kernel.scratch(w, candidate.params, target)
+    arguments = _arguments(candidate, w, scratch, split, "restrict")
+    arguments += (Argument("ptrdiff_t", "rows"),)
+    text = _text(candidate, w, target, arguments, nested=True).replace(_PLACEHOLDER, name)
+    text, dims = bind_tokens(text, "rows{}".format)
+    written = {f"rows{k}": extent(each) for k, each in enumerate(dims)}
+    for part in [part for part, c in written.items() if c == "rows"]:
+        text = re.sub(rf"\b{part}\b", "rows", text)
+        del written[part]
+
+    def declared(head: str, body: str) -> str:
+        used = names_in(body)
+        parts = (f"  const ptrdiff_t {p} = {c};\n" for p, c in written.items() if p in used)
+        return head + "".join(parts) + body
+
+    return functions_changed(text, declared), arguments
+
+
 def _with_dims(head: str, body: str) -> str:
     """Return a C function with the extents that it uses read from `dims` first."""
     names = names_in(body)
@@ -152,8 +178,9 @@ def _parameters(arguments: Sequence[Argument]) -> str:
 
 
 def _text(
-    candidate: Candidate, w: Workload, target: Target, arguments: Sequence[Argument]
-) -> str:
+    candidate: Candidate, w: Workload, target: Target, arguments: Sequence[Argument],
+    nested: bool = False,
+) -> str:  # fmt: skip
     kernel, launch = candidate.kernel, candidate.kernel.launch(w, candidate.params, target)
     shared, shown = opened_extents(candidate, w, target)
     params, table = shown.params, shared is not w
@@ -167,6 +194,7 @@ def _text(
         "headers": candidate.headers,
         "arguments": arguments,
         "launch": launch,
+        "nested": nested,
         "frame": "cuda/kernel.cu.j2" if launch else "cpu/kernel.c.j2",
         "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(shared.inputs) if t is not None],
         "results": [f"y{i} {_shown(t)}" for i, t in enumerate(shared.outputs)],

@@ -15,6 +15,7 @@ from atc.codegen.gpu import launches
 from atc.codegen.gpu_values import listed
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Recurrent
+from atc.ir.ops.grouped import GroupedMatMul
 
 TOLERANCE = {
     "float32": 1e-3, "bf16x6": 1e-3, "bf16x3": 1e-3, "tf32": 1e-2, "bf16": 3e-2, "int8": 3e-2,
@@ -140,13 +141,15 @@ def operands(w: Workload) -> list[Array | None]:
 
     Weights in floats shrink with the length of the sums, so that these are about 1: functions
     behind them take longer where their results are subnormal, and states that grow would part by
-    their roundings.
+    their roundings. Rows of a grouped product are spread over its matrices.
     """
     arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
     type_ = w.inputs[1] if len(arrays) > 1 else None
     if type_ is not None and type_.dtype.is_float and arrays[1] is not None:
         weights = arrays[1] / _length_of_sums(w) ** 0.5
         arrays[1] = weights.astype(arrays[1].dtype)
+    if isinstance(w.op, GroupedMatMul) and (t := w.inputs[-1]) is not None:
+        arrays[-1] = np.arange(t.size) * w.op.matrices // t.size
     return arrays
 
 

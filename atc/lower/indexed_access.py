@@ -80,15 +80,17 @@ class IndexedAccess:
 
     def nest(self, b: Builder) -> Nest:
         """Return the merged loops with the views over them and the address."""
-        moving = [v for v in self.coordinates if any(v.strides)]
-        loops, (_, *merged) = simplify_loops(self.loops, [dense(self.loops), *self.views, *moving])
-        args: list[Expr] = [Input(b.type(n).dtype, k) for k, n in enumerate(self.names)]
-        used = len(self.names)
-        for view in self.coordinates:
-            args.append(Input(DType.INT64, used) if view in moving else index(view.offset))
-            used += view in moving
         own = len(self.views)
-        return Nest(loops, tuple(merged[:own]), tuple(merged[own:]), self.build(*args))
+        every = [dense(self.loops), *self.views, *self.coordinates]
+        loops, (_, *merged) = simplify_loops(self.loops, every)
+        args: list[Expr] = [Input(b.type(n).dtype, k) for k, n in enumerate(self.names)]
+        moving: list[View] = []
+        for view in merged[own:]:
+            still = not any(view.strides)
+            used = len(self.names) + len(moving)
+            args.append(index(view.offset) if still else Input(DType.INT64, used))
+            moving += [] if still else [view]
+        return Nest(loops, tuple(merged[:own]), tuple(moving), self.build(*args))
 
 
 def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[int]) -> str:

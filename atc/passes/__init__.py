@@ -29,6 +29,7 @@ from atc.passes.fuse.attention import Kernels, fuse_attention
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap, inline_conditions
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
+from atc.passes.fuse.group_products import group_products
 from atc.passes.fuse.mask_positions import mask_positions
 from atc.passes.fuse.packed_siblings import merge_packed_siblings
 from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
@@ -87,6 +88,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only
+    Pass("group_products", group_products),  # before epilogues, which would gather, too
     _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue

@@ -54,14 +54,23 @@ class Rewriting:
         self, op: Op, inputs: Sequence[str], type_: TensorType, like: Node, suffix: str
     ) -> str:
         """Add a node before the one being rewritten, `like`, and return its result's name."""
-        name = fresh_name(self.types, f"{like.outputs[0]}.{suffix}")
-        node = Node(op, tuple(inputs), (name,), like.origin)
-        self.types[name] = type_
+        return self.emit_all(op, inputs, {suffix: type_}, like)[0]
+
+    def emit_all(
+        self, op: Op, inputs: Sequence[str], types: Mapping[str, TensorType], like: Node
+    ) -> tuple[str, ...]:
+        """Add a node of several results, whose types are given by their names' suffixes."""
+        names: list[str] = []
+        for suffix, type_ in types.items():
+            names.append(fresh_name(self.types, f"{like.outputs[0]}.{suffix}"))
+            self.types[names[-1]] = type_
+        node = Node(op, tuple(inputs), tuple(names), like.origin)
         self.nodes.append(node)
-        self.producers[name] = node
-        self.position[name] = len(self.nodes)
-        self.readers[name] = 1
-        return name
+        for name in names:
+            self.producers[name] = node
+            self.position[name] = len(self.nodes)
+            self.readers[name] = 1
+        return node.outputs
 
     def only_reader(self, name: str) -> bool:
         """Return whether a single node reads the value and it is no output of the graph."""

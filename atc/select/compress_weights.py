@@ -19,6 +19,7 @@ from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, TensorType
 from atc.ir.ops import ConvBlocked, Map, MatMul
 from atc.ir.ops.data import Gather
+from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.verify import verify
 from atc.ir.view import dense
 from atc.passes import Observer
@@ -61,7 +62,8 @@ def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Obse
 
 def _weights(state: Rewriting, node: Node) -> Array | None:
     """Return the constant floats that a product of floats has as its second operand."""
-    if not isinstance(node.op, ConvBlocked | MatMul):
+    op = node.op.product if isinstance(node.op, GroupedMatMul) else node.op
+    if not isinstance(op, ConvBlocked | MatMul):
         return None
     x, w = (state.types[name].dtype for name in node.inputs[:2])
     floats = (x is DType.FLOAT or x.is_half) and w is DType.FLOAT

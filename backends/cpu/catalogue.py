@@ -7,5 +7,5 @@ from atc.backends.parallel_for import KERNELS as LOOPS
 KERNELS: tuple[AnyKernel, ...] = (
     *map.KERNELS, *matmul.KERNELS, *attention.KERNELS, *conv.KERNELS, *data.KERNELS,
     *normalize.KERNELS, *rnn.KERNELS, *LOOPS, *special.KERNELS,
-    *amx.KERNELS, *small.KERNELS,
+    *amx.KERNELS, *small.KERNELS, *matmul.grouped((*matmul.KERNELS, *amx.KERNELS)),
 )  # fmt: skip

@@ -265,6 +265,37 @@ def experts(d: Draw) -> Made:
                  normalize_routing_weights=d.int(0, 1))  # fmt: skip
 
 
+def quantized_experts(d: Draw) -> Made:
+    """QMoE of blocks; onnxruntime rounds rows for weights of 8 bits, and normalizes always."""
+    rows, count, bits = d.int(1, 9), d.int(1, 5), d.pick((2, 4))
+    width, inner = 16 * d.int(1, 3), 16 * d.int(1, 3)
+    inputs = [d.like((rows, width)), d.like((rows, count))]
+    for n, k in ((inner, width), (width, inner)):
+        inputs += [
+            d.new(d.rng.integers(0, 256, (count, n, k * bits // 8)).astype(np.uint8), True),
+            d.new(d.rng.uniform(0.02, 0.2, (count, n, k // 16)).astype(np.float32), True),
+            d.like((count, n)) if d.chance() else None,
+        ]
+    return _made("QMoE", inputs, k=d.int(1, count), expert_weight_bits=bits, block_size=16,
+                 activation_type=d.pick(("relu", "gelu", "silu", "identity")),
+                 normalize_routing_weights=1)  # fmt: skip
+
+
+def linear_attention(d: Draw) -> Made:
+    batch, steps, heads, k, v = (d.int(1, n) for n in (3, 6, 3, 9, 9))
+    shared, rule = d.int(1, 3), d.pick(("linear", "gated", "delta", "gated_delta"))
+    q_heads, heads = d.pick(((heads * shared, heads), (heads, heads * shared)))
+    small = [d.new(d.array((batch, steps, n), "f") * np.float32(0.3), False)
+             for n in (q_heads * k, heads * k, heads * v)]  # fmt: skip
+    past = d.like((batch, heads, k, v)) if d.chance() else None
+    each = d.pick((1, k))
+    decay = d.new(-np.abs(d.array((batch, steps, heads * each), "f")), False)
+    rate = d.new(d.rng.uniform(0, 1, (batch, steps, heads)).astype(np.float32), False)
+    optional = [decay if "gated" in rule else None, rate if "delta" in rule else None]
+    return _made("LinearAttention", [*small, past, *optional], 2, q_num_heads=q_heads,
+                 kv_num_heads=heads, update_rule=rule)  # fmt: skip
+
+
 def gather_block_quantized(d: Draw) -> Made:
     rows, blocks, bits = d.int(1, 9), d.int(1, 3), d.pick((4, 8))
     table = d.new(d.rng.integers(0, 256, (rows, 16 * blocks * bits // 8)).astype(np.uint8), True)
@@ -299,6 +330,7 @@ TEMPLATES: dict[str, Template] = {
     "Attention": attention, "Trilu": trilu, "Inverse": inverse,
     "ExpandDims": expand_dims, "CDist": distances, "UnfoldTensor": unfold,
     "NGramRepeatBlock": ngram_repeat_block, "MurmurHash3": murmur_hash,
-    "CropAndResize": crop_and_resize, "MoE": experts,
+    "CropAndResize": crop_and_resize, "MoE": experts, "QMoE": quantized_experts,
+    "LinearAttention": linear_attention,
     "GatherBlockQuantized": gather_block_quantized, "QAttention": quantized_attention,
 }  # fmt: skip

@@ -147,7 +147,28 @@ def _skip(n: _Exporter, x: str, y: str) -> tuple[str, str]:
     return z, f"{z}_3"
 
 
-def _genai(norm: bool = False, conv: bool = False, batch: str = "1") -> Decoder:
+def _genai_experts(n: _Exporter, x: str) -> str:
+    """The best two of four experts."""
+    scores = n("Reshape", n.linear(x, WIDTH, 4), n.constant([-1, 4]))
+    weights = [n.weight_of(4, a, b) for a, b in ((24, WIDTH), (WIDTH, 24))]
+    return n.ort("MoE", x, scores, weights[0], "", weights[1], k=2, activation_type="silu",
+                 normalize_routing_weights=1)  # fmt: skip
+
+
+def _genai_delta_rule(n: _Exporter, x: str) -> str:
+    """A convolution of queries, keys and values, then attention by a state."""
+    y = n.ort("CausalConvWithState", n.linear(x, WIDTH, 3 * WIDTH), n.weight_of(3 * WIDTH, 1, 3),
+              "", "past.1.conv", outputs=2, channels_last=1, activation="silu")  # fmt: skip
+    n.renamed(f"{y}_1", "present.1.conv")
+    parts = n("Split", y, n.constant([WIDTH] * 3), outputs=3, axis=2)
+    decay, rate = (n(op, n.linear(x, WIDTH, HEADS)) for op in ("Softplus", "Sigmoid"))
+    y = n.ort("LinearAttention", parts, f"{parts}_1", f"{parts}_2", "past.1.state",
+              n("Neg", decay), rate, outputs=2, q_num_heads=HEADS, kv_num_heads=HEADS)  # fmt: skip
+    n.renamed(f"{y}_1", "present.1.state")
+    return n.linear(y, WIDTH, WIDTH)
+
+
+def _genai(norm: bool = False, kind: str = "", batch: str = "1") -> Decoder:
     n = _Exporter()
     counts = _genai_mask(n)
     x = n("Gather", n.weight_of(WORDS, WIDTH), "input_ids")
@@ -158,7 +179,8 @@ def _genai(norm: bool = False, conv: bool = False, batch: str = "1") -> Decoder:
         **dict.fromkeys(caches, PAST),
     }  # fmt: skip
     outputs: dict[str, object] = {"logits": None, **dict.fromkeys(caches.values(), PRESENT)}
-    if conv:
+    states: dict[str, tuple[int, ...]] = {}
+    if kind == "conv":
         y = n("Transpose", n.linear(h, WIDTH, 3 * WIDTH), perm=[0, 2, 1])
         parts = n("Split", y, n.constant([WIDTH] * 3), outputs=3, axis=1)
         y = n("Mul", parts, f"{parts}_2")
@@ -167,11 +189,16 @@ def _genai(norm: bool = False, conv: bool = False, batch: str = "1") -> Decoder:
         n.renamed(f"{y}_1", "present.1.conv")
         y = n("Transpose", n("Mul", f"{parts}_1", y), perm=[0, 2, 1])
         h, x = _skip(n, x, n.linear(y, WIDTH, WIDTH))
-        caches["past.1.conv"] = "present.1.conv"
-        inputs["past.1.conv"] = (FLOAT, ["batch_size", WIDTH, 2])
-        outputs["present.1.conv"] = ["batch_size", WIDTH, 2]
+        states = {"1.conv": (WIDTH, 2)}
+    if kind == "delta":
+        h, x = _skip(n, x, _genai_delta_rule(n, h))
+        states = {"1.conv": (2, 3 * WIDTH), "1.state": (HEADS, SIZE, SIZE)}
+    for name, shape in states.items():
+        caches[f"past.{name}"] = f"present.{name}"
+        inputs[f"past.{name}"] = (FLOAT, ["batch_size", *shape])
+        outputs[f"present.{name}"] = ["batch_size", *shape]
     h, x = _skip(n, x, _genai_attention(n, h, counts, norm))
-    h, x = _skip(n, x, _genai_mlp(n, h))
+    h, x = _skip(n, x, _genai_experts(n, h) if kind == "delta" else _genai_mlp(n, h))
     n.linear(h, WIDTH, WORDS)
     n.renamed(n.nodes[-1].output[0], "logits")
     return Decoder(n.finished(inputs, outputs), GENAI.format(batch=batch), caches)
@@ -189,7 +216,12 @@ def genai_qwen3() -> Decoder:
 
 def genai_lfm2() -> Decoder:
     """LFM2: a causal convolution with a state before the attention."""
-    return _genai(norm=True, conv=True)
+    return _genai(norm=True, kind="conv")
+
+
+def genai_qwen3_next() -> Decoder:
+    """Qwen 3 Next: the gated delta rule before the attention, and a mixture of experts."""
+    return _genai(norm=True, kind="delta")
 
 
 def genai_whisper() -> Decoder:
@@ -412,7 +444,7 @@ def optimum_whisper() -> Decoder:
 
 DECODERS: Mapping[str, Callable[[], Decoder]] = {
     f.__name__: f for f in (
-        genai_llama, genai_qwen3, genai_lfm2, genai_whisper, optimum_gpt2, optimum_llama,
-        optimum_whisper,
+        genai_llama, genai_qwen3, genai_lfm2, genai_qwen3_next, genai_whisper, optimum_gpt2,
+        optimum_llama, optimum_whisper,
     )
 }  # fmt: skip

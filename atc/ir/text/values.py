@@ -116,6 +116,8 @@ class ValueReader(Scanner):
             return tuple(self.listed(lambda: self.value(next(each, None)), ")"))
         if origin is types.UnionType and args[1:] == (type(None),):
             return None if self.match(_NONE) else self.value(args[0])
+        if origin is types.UnionType and all(dataclasses.is_dataclass(each) for each in args):
+            return self.record(args)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return self.record((hint,))
         raise self.unexpected("nothing more")

@@ -11,6 +11,7 @@ from atc.lower.contrib import (
     fused,
     grouped_attention,
     indexing,
+    linear_attention,
     positions,
     quantize,
     tensor,
@@ -18,5 +19,5 @@ from atc.lower.contrib import (
 
 __all__ = [
     "attention", "blocks", "causal_conv", "experts", "fused", "grouped_attention", "indexing",
-    "positions", "quantize", "tensor",
+    "linear_attention", "positions", "quantize", "tensor",
 ]

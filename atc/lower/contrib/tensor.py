@@ -318,3 +318,21 @@ def gated_rms_norm(ctx: LoweringContext) -> str:
     work = b.type(y).dtype
     y = b.map(gated, b.reshape(y, shape), b.cast(ctx.input(2), work))
     return b.cast(y, ctx.type(0).dtype)
+
+
+@lowers("GatedAdd", domain=MICROSOFT)
+def gated_add(ctx: LoweringContext) -> str:
+    """com.microsoft GatedAdd: x + y gate, the product rounded to the type of x."""
+    product = standard(ctx, "Mul", ctx.input(1), ctx.input(2))
+    return standard(ctx, "Add", ctx.input(0), product)
+
+
+@lowers("ScaledSiLU", domain=MICROSOFT)
+def scaled_silu(ctx: LoweringContext) -> str:
+    """com.microsoft ScaledSiLU: z sigmoid(z) of z = scale x, each rounded to the type of x."""
+    b, dtype = ctx.b, ctx.type(0).dtype
+    scale = b.scalar(ctx.float("alpha", 1.0), DType.FLOAT)
+    scale = b.cast(b.reshape(ctx.input(1), ()), DType.FLOAT) if ctx.has(1) else scale
+    x = b.cast(ctx.input(0), DType.FLOAT)
+    z = b.cast(b.map(lambda v, s: call("Mul", v, s), x, scale), dtype)
+    return standard(ctx, "Mul", z, standard(ctx, "Sigmoid", z))

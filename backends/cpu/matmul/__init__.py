@@ -1,6 +1,6 @@
 """Matrix products: portable, in register tiles, by dot products, in bf16, int8 and packed weights.
 
-Kernels of MatMul and MatMulPacked. May import `render` and `map`.
+Kernels of MatMul, MatMulPacked and GroupedMatMul. May import `render` and `map`.
 """
 
 from atc.backends.cpu.matmul import (
@@ -14,6 +14,7 @@ from atc.backends.cpu.matmul import (
     tile,
     winograd,
 )
+from atc.backends.cpu.matmul.grouped import grouped as grouped
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (

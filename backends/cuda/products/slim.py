@@ -22,7 +22,7 @@ from atc.backends.cuda.products.tiles import (
     multiply_add,
     product_of,
 )
-from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.kernel import Launch, OpT, Params, Workload
 from atc.backends.render.loops import epilogue_lines
 from atc.backends.render.reduction import accumulate
 from atc.backends.target import Target
@@ -62,12 +62,16 @@ class MatMulElements(ElementKernel):
         }  # fmt: skip
 
 
-class _Shared(DeviceKernel):
+class SharedDepth(DeviceKernel[OpT]):
     """Results too few for a thread each: threads share the depth of each; the order is fixed."""
 
     template = "cuda/products/matmul_shared.cu.j2"
     dynamic = True
     barriers = True
+
+    def product(self, w: Workload[OpT]) -> Product:
+        """Return the op as a product of matrices."""
+        return product_of(w)
 
     def _shape(self, product: Product) -> tuple[int, int, bool]:
         """Return the threads of a result, the results of a block, and whether lanes come first.
@@ -78,14 +82,16 @@ class _Shared(DeviceKernel):
         across = (product.b if wide else product.a).along_rows
         return (SHARERS // 32, 32, False) if across else (32, SHARERS // 32, True)
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[OpT], params: Params, target: Target) -> Launch:
         """Return a block for some results, up to a limit."""
-        _, columns, _ = self._shape(product_of(w))
+        _, columns, _ = self._shape(self.product(w))
         return grid(-(-w.outputs[0].size // columns), MOST_BLOCKS, SHARERS)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[OpT], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return indices of the results, and the statements that add a product and a share."""
-        product, count = product_of(w), w.outputs[0].size
+        product, count = self.product(w), w.outputs[0].size
         lanes, columns, lanes_first = self._shape(product)
         loops = [*product.batch, ("i", product.m), ("j", product.n)]
         if isinstance(w.op, MatMul):
@@ -100,7 +106,7 @@ class _Shared(DeviceKernel):
         }  # fmt: skip
 
 
-class MatMulShared(_Shared):
+class MatMulShared(SharedDepth[MatMul]):
     """A result with few rows or columns, such as a decoder's single token times a matrix."""
 
     name = "cuda_matmul_shared"
@@ -114,7 +120,7 @@ class MatMulShared(_Shared):
         return upper_bound(product_of(w).k) >= DEEP and upper_bound(w.outputs[0].size) <= FEW
 
 
-class ConvShared(_Shared):
+class ConvShared(SharedDepth[Conv]):
     """A Conv of few results, one pixel of each image perhaps: threads share the depth of each."""
 
     name = "cuda_conv_shared"
@@ -125,7 +131,7 @@ class ConvShared(_Shared):
         few = upper_bound(w.outputs[0].size) <= FEW and not is_dynamic(w.input(1))
         return few and product_of(w).k >= DEEP
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Conv], params: Params, target: Target) -> float:
         """Return the seconds that blocks take to read both operands, and to join shares."""
         product, gpu = product_of(w), gpu_of(target.device)
         lanes, columns, _ = self._shape(product)

@@ -28,6 +28,7 @@ from atc.dims import concrete, is_dynamic, upper_bound
 from atc.ir.graph import DType, Op, row_major
 from atc.ir.ops import Conv, ConvBlocked, MatMul, Window
 from atc.ir.ops.elementwise import Epilogue
+from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View, dense
 
@@ -306,8 +307,9 @@ def tiles_of(product: Product, rows: int, columns: int) -> list[tuple[str, int]]
 
 def epilogue_of(w: Workload) -> Epilogue:
     """Return the epilogue of a product."""
-    assert isinstance(w.op, MatMul | MatMulPacked | Conv | ConvBlocked)
-    return w.op.epilogue
+    op = w.op.product if isinstance(w.op, GroupedMatMul) else w.op
+    assert isinstance(op, MatMul | MatMulPacked | Conv | ConvBlocked)
+    return op.epilogue
 
 
 RESIDENT, LEAST_STEPS, MOST_PARTS = 4, 4, 16 << 20

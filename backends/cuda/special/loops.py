@@ -6,11 +6,12 @@ from typing import Generic
 
 from atc.backends.cuda.kernel import DeviceKernel, grid
 from atc.backends.kernel import Launch, OpT, ParamsT, Workload
-from atc.backends.parallel_for import linalg, ngrams, sampling, signal, svm, trees
+from atc.backends.parallel_for import linalg, linear_attention, ngrams, sampling, signal, svm, trees
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.target import Target
 from atc.dims import upper_bound
 from atc.ir.ops.linalg import Determinant, Inverse
+from atc.ir.ops.linear_attention import LinearAttention
 from atc.ir.ops.ngrams import NGrams
 from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
 from atc.ir.ops.signal import Dft
@@ -95,7 +96,21 @@ class CouplePairsThreads(Threads[CouplePairs], svm.CouplePairsIteration):
     name = "cuda_couple_pairs"
 
 
+class LinearAttentionThreads(
+    Threads[LinearAttention, linear_attention.PartitionedParams],
+    linear_attention.LinearAttentionSteps,
+):
+    """LinearAttention, a thread for each column of a state."""
+
+    name = "cuda_linear_attention"
+
+    def columns(self, w: Workload[LinearAttention]) -> int:
+        """Return one column: neighbouring threads read neighbours."""
+        return 1
+
+
 KERNELS = (
     InverseThreads(), DeterminantThreads(), TreeWalkThreads(), GridSampleThreads(),
     RoiAlignThreads(), RoiPoolThreads(), DftThreads(), NGramThreads(), CouplePairsThreads(),
+    LinearAttentionThreads(),
 )  # fmt: skip

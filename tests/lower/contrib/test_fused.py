@@ -137,6 +137,25 @@ def test_equals_onnxruntime(name: str) -> None:
     assert_close(got, CASES[name].onnxruntime(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("steps", "window"), [(5, 3), (2, 4)])
+def test_states_before_the_last_steps_are_kept(
+    steps: int, window: int, channels_last: bool
+) -> None:
+    x, w, states = noise(2, 6, steps), noise(6, 1, 3), noise(window, 2, 6, 2, seed=2)
+    whole = np.concatenate([states[-1], x], 2)
+    y = sum(whole[:, :, k : k + steps] * w[:, 0, k, None] for k in range(3))
+    kept = [whole[:, :, end + 1 : end + 3] if end >= 0 else np.zeros((2, 6, 2), np.float32)
+            for end in range(steps - window, steps)]  # fmt: skip
+    given = [x, states]
+    wanted = [y, np.stack(kept)]
+    if channels_last:
+        given, wanted = ([a.swapaxes(-1, -2).copy() for a in each] for each in (given, wanted))
+    node = case("CausalConvWithState", given[0], w, None, given[1], outputs=(np.float32,) * 2,
+                state_window=window, channels_last=int(channels_last))  # fmt: skip
+    assert_close(run_model(node.model, node.feeds), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_nhwc_convolution_is_conv_between_transposes() -> None:
     x, w, bias = noise(2, 7, 8, 4), noise(6, 4, 3, 3, seed=1), noise(6, seed=2)
     model = node_model("NhwcConv", [x, w, bias], domain=MICROSOFT, strides=[2, 1])

@@ -54,6 +54,9 @@ def _moved() -> dict[str, Case]:
         **{f"GatedRMSNorm {kind}": case("GatedRMSNorm", noise(2, 3, 8), noise(4, seed=1),
                                         noise(2, 3, 8, seed=2), activation=kind)
            for kind in ("silu", "sigmoid")},
+        "GatedAdd": case("GatedAdd", noise(2, 3, 8), noise(2, 3, 8, seed=1), noise(2, 3, 1)),
+        "ScaledSiLU": case("ScaledSiLU", noise(2, 8), alpha=1.5),
+        "ScaledSiLU by an input": case("ScaledSiLU", noise(2, 8), np.float32(0.5)),
     }  # fmt: skip
 
 
