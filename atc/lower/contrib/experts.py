@@ -206,8 +206,7 @@ def _gate_and_linear(ctx: LoweringContext, parts: Sequence[str]) -> Sequence[str
 
 
 def _swiglu(ctx: LoweringContext) -> Callable[[Expr, Expr], Expr]:
-    """Return g sigmoid(alpha g) (l + beta) of a gate g and a linear part l, both clamped before;
-    with `swiglu_limit_after_activation` a gate's product with its sigmoid is clamped instead."""
+    """Return g sigmoid(alpha g) (l + beta) of a gate g and a linear part l, both clamped before."""
     alpha, beta = ctx.float("activation_alpha", 1.0), ctx.float("activation_beta", 0.0)
     limit = ctx.float("swiglu_limit") if ctx.attribute("swiglu_limit") is not None else None
     if ctx.int("swiglu_limit_after_activation"):

@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from atc.dims import is_dynamic
@@ -196,12 +196,20 @@ class State:
         nodes = tuple(replace(n, op=typed(n, graph.types, types)) for n in graph.nodes)
         return replace(graph, nodes=nodes, types=types)
 
+    def cycles(self, group: tuple[str, ...]) -> float:
+        """Return the cycles of the nodes that make and read a group, as it is stored."""
+        found = (self._kernel_cost(node, self.types) for node in self._touched(group))
+        return sum(cost.cycles or 0.0 for cost in found if cost is not None)
+
+    def _touched(self, group: tuple[str, ...]) -> Iterable[Node]:
+        each = (n for name in group for n in (self.makers[name], *self.readers[name]))
+        return {id(n): n for n in each}.values()
+
     def gain(self, group: tuple[str, ...]) -> float:
         """Return the cycles that storing a group in 16 bits saves; minus infinity: can't be."""
         types = self.narrowed(group)
-        touched = {id(n): n for name in group for n in (self.makers[name], *self.readers[name])}
         total = 0.0
-        for node in touched.values():
+        for node in self._touched(group):
             before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
                 return float("-inf")

@@ -1,4 +1,4 @@
-"""Stores in 16 bits what these hold exactly, where that saves time; no number changes.
+"""Stores in 16 bits what these hold exactly, where that takes little time; no number changes.
 
 Such are the values of models in float16 or bfloat16, and those that a precision mode rounds:
 results that are rounded, and what is chosen among them. Whoever computes with them widens them as
@@ -22,10 +22,12 @@ from atc.passes.layout.store_bf16 import State, Storing, groups, moves, widened
 
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
+WORTH = 0.04
+"""Part of the time of the nodes that make and read a value that half of its memory may cost."""
 
 
 def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
-    """Store in 16 bits all values that lose nothing by it, where that costs less than it saves."""
+    """Store in 16 bits all values that lose nothing by it, where that costs little time."""
     if storing is not None:
         for half in (DType.FLOAT16, DType.BFLOAT16):
             graph = _stored(graph, outer, storing, half)
@@ -40,7 +42,7 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
     state = State(graph, outer, storing, dict(graph.types), half)
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
-        if able and state.gain(group) > 0:
+        if able and state.gain(group) > -WORTH * state.cycles(group):
             state.types = state.narrowed(group)
     return without_copies(state.stored())
 

@@ -146,7 +146,7 @@ def results(target: Target, images: list[Array], folder: Path) -> tuple[bytes, S
     (project / "main.c").write_text(text)
     (project / "x").write_bytes(b"".join(x.tobytes() for x in images))
     static = ["-static"] * bool(target.runner)
-    command = [target.compiler, *target.compiler_words, "-O1", "-Wall", "-Werror", *target.cflags]
+    command = [target.compiler, *target.compiler_words, "-O0", "-Wall", "-Werror", *target.cflags]
     files = ["-Iinclude", "main.c", *sources(project), "-lm", "-o", "run"]
     subprocess.run([*command, *static, *files], cwd=project, check=True)
     subprocess.run([*target.runner, "./run", "x", "y"], cwd=project, check=True, timeout=60)
