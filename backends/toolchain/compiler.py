@@ -97,6 +97,8 @@ def compile_flags(
     if compiler.kind == "gcc":
         # They would hoist a tile's loads and spill its accumulators.
         flags += ["-fno-tree-pre", "-fno-schedule-insns"]
+        if not target.bare:  # else -O2 leaves loops alone whose numbers of rounds aren't known
+            flags.append("-fvect-cost-model=dynamic")
         if target.big_endian:  # on s390x C99 would mean floats that are computed in double
             flags.append("-fexcess-precision=fast")
     else:

@@ -41,6 +41,10 @@ from atc.ir.ops import ConvBlocked
 
 WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
 """Pixels and vectors of a tile for 32 registers."""
+FLOAT_TYPES = {"x": "float", "weight": "float", "sum": "vf32", "result": "float"}
+"""C types of what the kernel of floats reads, sums and stores."""
+WITHIN = ConvBytes()
+"""The kernel of bytes of images whose extents are known: how it multiplies words of them."""
 
 
 class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
@@ -213,11 +217,6 @@ class _Starts:
 
 def _starts(w: Workload[ConvBlocked], g: Geometry, target: Target) -> _Starts:
     return _Starts(g, zero_point(w, target, WITHIN.reading(w, target)), padded(w))
-
-
-FLOAT_TYPES = {"x": "float", "weight": "float", "sum": "vf32", "result": "float"}
-WITHIN = ConvBytes()
-"""The kernel of images of known extents, whose words these are."""
 
 
 def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
