@@ -38,7 +38,7 @@ class LinearAttention(Op):
     @property
     def readers(self) -> int:
         """The heads of y."""
-        return self.q_heads if self.q_heads > self.heads else self.heads
+        return max(self.q_heads, self.heads)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Check types, sizes and that heads divide each other."""

@@ -30,14 +30,7 @@ from atc.backends.cpu.conv.input_blocks import (
 )
 from atc.backends.cpu.conv.opened_planes import opened_planes
 from atc.backends.cpu.conv.sampled import sampled, sampling_cycles, skipped_cycles
-from atc.backends.kernel import (
-    AnyKernel,
-    Kernel,
-    Pack,
-    ParamsT,
-    Stripable,
-    Workload,
-)
+from atc.backends.kernel import AnyKernel, Kernel, Pack, ParamsT, Stripable, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.render.opening import OpensExtents
@@ -270,7 +263,7 @@ class ConvDirect(
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
         """Reserve what filters take that only the run knows, packed; or an image's dense copy."""
         g = self.cut(w, params)
-        image = 4 * g.supers * g.icb * g.in_plane if params.sampled else 0
+        image = image_bytes(g) if params.sampled else 0
         return image + filter_scratch(w, g) + params.copy * widened_panel(g, params.nv)
 
     def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
@@ -347,12 +340,11 @@ class ConvDirect(
         """Estimated cycles."""
         p, nv = params.p, params.nv
         g = self.cut(w, params)
-        stored, once, machine = stored_weights(w), read_at_once(w, target), target.machine
-        widening = 0.0 if params.copy else stored.widening(target)
+        once, machine = read_at_once(w, target), target.machine
+        widening, copies = widening_costs(w, g, params, target)
         rate = rate_of_weights(machine, g, nv)
         tiles = image_cycles(machine, g, p, nv, g.depth, widening, once, rate=rate)
         tiles *= _locality(sampled(w) if params.sampled else w, machine, g, nv, params.rb)
-        copies = row_blocks(g, params) * widening_cycles(g, stored, target) * params.copy
         if params.sampled:
             return g.batch * (g.supers * tiles + sampling_cycles(w, machine) + copies)
         packing = PACKING * filter_scratch(w, g) / 4
@@ -375,6 +367,22 @@ def with_widened_panels(
 ) -> Sequence[DirectParams]:
     """Return parameter sets once more, with floats made of panels of weights where that may pay."""
     return [replace(s, copy=True) for s in sets if worth_widening(w, geometry(w, s.p), s.p)]
+
+
+def widening_costs(
+    w: Workload[ConvBlocked], g: Geometry, params: DirectParams, target: Target
+) -> tuple[float, float]:
+    """Return the cycles in which a tile widens a vector of weights, and in which all panels of an
+    image are widened before."""
+    stored = stored_weights(w)
+    if not params.copy:
+        return stored.widening(target), 0.0
+    return 0.0, row_blocks(g, params) * widening_cycles(g, stored, target)
+
+
+def image_bytes(g: Geometry) -> int:
+    """Return the bytes of an image, or of the rows of it that are held, in floats."""
+    return 4 * g.supers * g.icb * g.in_plane
 
 
 def row_blocks(g: Geometry, params: DirectParams) -> int:

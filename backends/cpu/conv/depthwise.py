@@ -298,7 +298,7 @@ def element_values(w: Workload[Windowed], result: str) -> dict[str, object]:
 
     return {
         "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
-        "weights": "(const float *)(const void *)x1" if is_bytes(w) else "x1",
+        "weights": float_weights(w),
     }  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def step_values(
 
     `combine` is the C expression of accumulator {0} with `s` and the weights of tap {1}.
     """
-    load = _load(w, zero)
+    load = vector_load(w, zero)
 
     def steps(tile: Tile) -> list[Step]:
         return [
@@ -331,8 +331,14 @@ def input_place(place: int) -> str:
     return f"x + (at + {place})" if place else "x + at"
 
 
-def _load(w: Workload[Windowed], zero: int) -> str:
-    load = f"{LOADS[w.input(0).dtype]}({{0}})"
+def float_weights(w: Workload[Windowed]) -> str:
+    """Return the C expression of the weights, which are packed as floats."""
+    return "(const float *)(const void *)x1" if is_bytes(w) else "x1"
+
+
+def vector_load(w: Workload[Windowed], zero: int, place: str = "{0}") -> str:
+    """Return the format of what reads a vector of x, less its zero point, at a place."""
+    load = f"{LOADS[w.input(0).dtype]}({place})"
     return f"v_sub({load}, v_set1({literal(zero, DType.FLOAT)}))" if zero else load
 
 

@@ -11,17 +11,16 @@ from atc.backends.cpu.conv.depthwise import (
     WindowedT,
     as_stored,
     channelwise,
+    float_weights,
     is_bytes,
+    vector_load,
 )
 from atc.backends.kernel import KernelParams, Workload
 from atc.backends.machine import CALL, Machine
 from atc.backends.render.epilogue import TileEpilogue
-from atc.backends.render.expr import literal
 from atc.backends.render.tile_geometry import Geometry
-from atc.backends.render.vector_expr import LOADS
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
-from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked, Pool
 from atc.ir.ops.blocked import FLOATS
 
@@ -60,11 +59,6 @@ def c_type(w: Workload) -> str:
     return w.input(0).dtype.c
 
 
-def vector_load(w: Workload) -> str:
-    """Return the format of what reads a vector of x at {1}."""
-    return f"{LOADS[w.input(0).dtype]}({{1}})"
-
-
 class WindowLoops(Generic[WindowedT]):
     """Kernels of loops over windows, c outputs of a row at a time."""
 
@@ -88,15 +82,12 @@ class DepthwiseLoops(WindowLoops[ConvBlocked], Depthwise[LoopParams]):
         self, w: Workload[ConvBlocked], params: LoopParams, target: Target
     ) -> dict[str, object]:
         """Each tap is a multiplication."""
-        op, x, whole = w.op, vector_load(w), is_bytes(w)
-        g = channelwise(w)
-        if op.zero:
-            x = f"v_sub({x}, v_set1({literal(op.zero, DType.FLOAT)}))"
+        op, g, whole = w.op, channelwise(w), is_bytes(w)
         return {
             **loop_values(g, params.c), "weighted": True, "start": "v_zero()" if whole else None,
             "average": "", "value": "v_cvt_i32({0})" if whole else "{0}",
-            "weights": "(const float *)(const void *)x1" if whole else "x1",
-            "combine": f"v_fmadd_acc({{0}}, {x}, tap)", "element": c_type(w),
+            "weights": float_weights(w), "element": c_type(w),
+            "combine": f"v_fmadd_acc({{0}}, {vector_load(w, op.zero, '{1}')}, tap)",
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
@@ -123,7 +114,7 @@ class PoolLoops(WindowLoops[Pool], Pooling[LoopParams]):
             **loop_values(g, params.c), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()",
             "average": "" if largest else every, "value": "{0}" if largest else "v_div({0}, count)",
-            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w)})",
+            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w, 0, '{1}')})",
             "epilogue": TileEpilogue(as_stored(w.outputs[0].dtype), w, g, target),
             "element": c_type(w),
         }  # fmt: skip

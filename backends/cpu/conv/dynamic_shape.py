@@ -14,17 +14,12 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import NARROW, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.conv.filter_panels import (
-    PanelParams,
-    name_of_panels,
-    packed_panels,
-    ungrouped,
-)
+from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
 from atc.backends.cpu.conv.input_blocks import input_blocks
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
     in_whole_words,
-    packed_int8x4,
+    packed_behind,
     padded,
     started,
     zero_point,
@@ -41,8 +36,8 @@ from atc.ir.ops import ConvBlocked
 
 WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
 """Pixels and vectors of a tile for 32 registers."""
-FLOAT_TYPES = {"x": "float", "weight": "float", "sum": "vf32", "result": "float"}
-"""C types of what the kernel of floats reads, sums and stores."""
+FLOAT_TYPES = {"x": "float", "weight": "float", "result": "float"}
+"""C types of what the kernel of floats reads and stores."""
 WITHIN = ConvBytes()
 """The kernel of bytes of images whose extents are known: how it multiplies words of them."""
 
@@ -121,14 +116,8 @@ class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
-        words, group = WITHIN.words(w, params, target), w.op.group
-        starts = _starts(w, words.g, target)
-
-        def pack(weights: Array) -> Array:
-            dense = ungrouped(weights, words.g, group)
-            return np.concatenate([starts.table(dense), packed_int8x4(words, dense, target)])
-
-        return {1: pack}
+        words = WITHIN.words(w, params, target)
+        return packed_behind(_starts(w, words.g, target).table, words, w, target)
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -147,7 +136,7 @@ class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
 
         return {
             **loop_values(g, params), "e": e, "per": words.per, "unit": words.unit,
-            "types": {"x": e.x, "weight": e.weight, "sum": e.sums, "result": e.result},
+            "types": {"x": e.x, "weight": e.weight, "result": e.result},
             "bodies": words.bodies(), "depth": words.depth * words.per, "weights": packed,
             "sums": starts.size > 0, "start": start, "epilogue": epilogue,
             "apart": g.in_plane if words.joined > 1 else words.per, "lines": 0, "line": 0,

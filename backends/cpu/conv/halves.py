@@ -14,16 +14,17 @@ from atc.backends.cpu.conv.blocked import (
     WIDE,
     ConvDirect,
     DirectParams,
+    image_bytes,
     is_depthwise,
     row_blocks,
+    widening_costs,
     with_widened_panels,
 )
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.conv.filter_panels import packed_panels, widened_panel, widening_cycles
+from atc.backends.cpu.conv.filter_panels import packed_panels, widened_panel
 from atc.backends.kernel import Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import sums_floats
-from atc.backends.render.stored_weights import stored_weights
 from atc.backends.render.tile_geometry import Geometry, geometry, tile_rows
 from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
 from atc.backends.target import Target
@@ -70,7 +71,7 @@ class ConvHalves(ConvDirect):
     def scratch(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> int:
         """Reserve a block of rows of an image in floats, and perhaps a panel of weights."""
         g = _in_row_blocks(w, params)
-        return 4 * g.supers * g.icb * g.in_plane + params.copy * widened_panel(g, params.nv)
+        return image_bytes(g) + params.copy * widened_panel(g, params.nv)
 
     def striped_params(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
@@ -100,17 +101,15 @@ class ConvHalves(ConvDirect):
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimate cycles: of the tiles, of widening, and of weights that are reread."""
         machine, g = target.machine, _in_row_blocks(w, params)
-        stored, blocks = stored_weights(w), row_blocks(g, params)
-        widening = 0.0 if params.copy else stored.widening(target)
+        blocks = row_blocks(g, params)
+        widening, copies = widening_costs(w, g, params, target)
         tiles = image_cycles(machine, g, params.p, params.nv, g.depth, widening)
-        copies = blocks * widening_cycles(g, stored, target) * params.copy
         weights = g.supers * g.mb * g.block * g.depth * 4
         reread = (blocks - 1) * weights / machine.far_rate
         rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.supers * g.icb * rows * g.cols.size
         far = reread if weights > BESIDE * machine.l2.size else 0.0
-        near = self.scratch(w, replace(params, copy=False), target) <= machine.l1.size
-        widened = read * (WIDENING if near else FARTHER)
+        widened = read * (WIDENING if image_bytes(g) <= machine.l1.size else FARTHER)
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 

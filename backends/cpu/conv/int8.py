@@ -211,6 +211,24 @@ def packed_int8x4(words: Words, dense: Array, target: Target) -> Array:
     return pairs.transpose(order).astype(np.int16).reshape(-1).view(np.int8)
 
 
+def packed_behind(
+    table: Callable[[Array], Array], words: Words, w: Workload[ConvBlocked], target: Target
+) -> Mapping[int, Pack]:
+    """Return how weights are packed in the order of use, behind a table of what sums start with.
+
+    The table is made of weights [supers, filters, ic, taps].
+    """
+    group = w.op.group
+
+    def pack(weights: Array) -> Array:
+        if w.narrow and int(weights.min()) == -128:
+            raise InternalError("weights of -128 in a convolution of narrow ones")
+        dense = ungrouped(weights, words.g, group)
+        return np.concatenate([table(dense), packed_int8x4(words, dense, target)])
+
+    return {1: pack}
+
+
 def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
     """Return packed weights behind the INT32 that sums start with, for x with a zero point.
 
@@ -292,16 +310,9 @@ class ConvBytes(
         self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
-        words, group = self.words(w, params, target), w.op.group
+        words = self.words(w, params, target)
         starts = Starts(words.g, zero_point(w, target, self.reading(w, target)))
-
-        def pack(weights: Array) -> Array:
-            if w.narrow and int(weights.min()) == -128:
-                raise InternalError("weights of -128 in a convolution of narrow ones")
-            dense = ungrouped(weights, words.g, group)
-            return np.concatenate([starts.table(dense), packed_int8x4(words, dense, target)])
-
-        return {1: pack}
+        return packed_behind(starts.table, words, w, target)
 
     def values(
         self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target
