@@ -26,11 +26,13 @@ from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.fuse.attention import Kernels, fuse_attention
+from atc.passes.fuse.compose_products import compose_products
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap, inline_conditions
 from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue, look_up_sums
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.group_products import group_products
 from atc.passes.fuse.mask_positions import mask_positions
+from atc.passes.fuse.move_pointwise import move_pointwise
 from atc.passes.fuse.packed_siblings import merge_packed_siblings
 from atc.passes.fuse.parallel_convolutions import merge_parallel_convolutions
 from atc.passes.fuse.read_halves import read_halves
@@ -99,6 +101,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("round_activations", round_activations),  # when all steps of one are together
     _rule("merge_parallel_convolutions", merge_parallel_convolutions),  # needs scales in filters
     _again("fold_affine", fold_affine),
+    Pass("move_pointwise", move_pointwise),  # needs scales in filters, epilogues whole
+    _rule("compose_products", compose_products),  # which may stand in a row now
     _rule("fuse_requantize", fuse_requantize),  # when what is (de)quantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
     _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them

@@ -24,6 +24,12 @@ class Resample(Op):
     out: int
     taps: int
 
+    def axis(self, x: Sequence[int], y: Sequence[int]) -> int | None:
+        """Return which axis of an operand and a result of these shapes is resized, if one is."""
+        sizes = zip(x, y, strict=True) if len(x) == len(y) else ()
+        at = (d for d, (n, m) in enumerate(sizes) if (n, m) == (self.size, self.out))
+        return next((d for d in at if prod(x[:d]) == self.outer), None)
+
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Tables and results have their sizes."""
         x, index, weight = inputs

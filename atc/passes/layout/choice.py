@@ -25,6 +25,7 @@ from atc.ir.ops import (
 )  # fmt: skip
 from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Concat, Pad
+from atc.ir.ops.sampling import Resample
 from atc.passes.layout.conv_forms import conv_forms, filter_gradient_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
 from atc.passes.layout.forms import (
@@ -46,6 +47,7 @@ from atc.passes.layout.loop_forms import (
     pad_forms,
     plain_loops,
     reduce_forms,
+    resample_forms,
     reshape_forms,
 )  # fmt: skip
 from atc.passes.layout.normalize_forms import normalize_forms
@@ -255,6 +257,8 @@ def _laid_out(scene: Scene, node: Node, layout: Layout) -> Iterator[Form]:
             yield from normalize_forms(scene, node, node.op, layout)
         case Pad():
             yield from pad_forms(scene, node, node.op, layout)
+        case Resample():
+            yield from resample_forms(scene, node, node.op, layout)
         case Reshape():
             yield from reshape_forms(scene, node, layout)
 

@@ -29,6 +29,7 @@ from atc.ir.ops import (
 )
 from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Concat
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
 from atc.passes.canonical.alias_slices import ALIGNMENT
 
@@ -100,6 +101,9 @@ def estimate(task: Task, width: int) -> float:
             rolled = isinstance(op, NormalizeBlocked) or not op.inner
             work = PASSES + 0.25 * expression_cost(op.epilogue.expr)
             return moved + y.size * work / (width if rolled else 1)
+        case Resample():
+            whole = op.inner % width == 0
+            return moved + y.size * op.taps * (1 / width if whole else SCALAR)
         case Concat():
             return CALL if op.outer == 1 else moved + op.outer * len(op.parts) * 5
         case Block() | Unblock():

@@ -10,6 +10,7 @@ from atc.ir.graph import Node, Op
 from atc.ir.ops import Epilogue, Map, MatMul, Reduce, Reshape
 from atc.ir.ops.blocked import blocked_shape
 from atc.ir.ops.data import Concat, Pad
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import Split, View, compose, compose_refining, dense, simplify_loops
 from atc.passes.canonical.fold_views import refine, tidy
 from atc.passes.canonical.simplify_matmul import read_through
@@ -203,3 +204,13 @@ def folded_pixels(views: Sequence[View], spatial: Sequence[int]) -> tuple[View, 
     if len(loops) == 2:
         return tuple(View((*v.strides, 0), v.offset) for v in found)
     return found
+
+
+def resample_forms(scene: Scene, node: Node, op: Resample, layout: Layout) -> Iterator[Form]:
+    """Yield the form that resizes an axis of pixels of a value in another layout."""
+    x, y = scene.type(node.inputs[0]), scene.type(node.outputs[0])
+    axis = op.axis(x.shape, y.shape)
+    if axis is not None and axis > 1 and scene.layable(x, 3):
+        laid = scene.laid_out(x, layout).shape
+        new = replace(op, outer=prod(laid[:axis]), inner=prod(laid[axis + 1 :]))
+        yield Form(layout, new, (Read(node.inputs[0], layout), *map(Read, node.inputs[1:])))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.ops.sampling import Resample
 
 UNROLLED = 4
 """Taps up to which the sum is one expression: linear and cubic interpolation."""
+
+ROW, VECTOR, ELEMENT = 4.0, 0.8, 0.9
+"""Cycles of a row of results, and of each operand and result of a vector or of an element."""
 
 
 class ResampleRows(Kernel[Resample]):
@@ -33,6 +37,14 @@ class ResampleRows(Kernel[Resample]):
             "terms": [f"w{t} * {convert}{load(x, f'row{t}[{at}]')}" for t in range(op.taps)],
             "term": f"w * {convert}{load(x, f'row[{at}]')}",
         }
+
+    def cost(self, w: Workload[Resample], params: Params, target: Target) -> float:
+        """Return the cycles of rows, in vectors where a row has enough elements."""
+        op, wide = w.op, lanes(target)
+        rows = op.outer * op.out
+        vectors = op.inner // wide if op.inner >= wide else 0
+        alone = op.inner - vectors * wide
+        return rows * (ROW + (VECTOR * vectors + ELEMENT * alone) * (op.taps + 1))
 
 
 KERNELS = (ResampleRows(),)
