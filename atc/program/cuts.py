@@ -28,6 +28,7 @@ from atc.ir.ops import (
     Unblock,
 )
 from atc.ir.ops.quantize import MatMulPacked
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
 
 _Nest = TypeVar("_Nest", bound=Map | Reduce)
@@ -85,6 +86,8 @@ def axes_of(w: Workload) -> Sequence[int]:
             return w.outputs[0].shape[: op.window.rank + 2]
         case Pool() | Block() | Unblock():
             return w.outputs[0].shape[:2]
+        case Resample():
+            return (op.outer, op.out)
     return ()
 
 
@@ -120,6 +123,8 @@ def cut(w: Workload, axis: int, begin: int, extent: int) -> Cut | None:
             return Cut(op, {0: x}, y)
         case Attention():
             return _attention(op, w, axis, begin, extent)
+        case Resample():
+            return _resample(op, w, axis, begin, extent)
     return None
 
 
@@ -252,3 +257,16 @@ def _attention(op: Attention, w: Workload, axis: int, begin: int, extent: int) -
             k_view=_moved(op.k_view, axis, begin), v_view=_moved(op.v_view, axis, begin),
         )  # fmt: skip
     return Cut(own, {}, _flat(w.outputs[0], begin * row, extent * row))
+
+
+def _resample(op: Resample, w: Workload, axis: int, begin: int, extent: int) -> Cut:
+    """Cut what lies outside of the axis, or the rows of the tables."""
+    result = _filled(w, axis, begin, extent, op.inner)
+    if axis == 0:
+        image = op.size * op.inner
+        x = _flat(w.input(0), begin * image, extent * image)
+        return Cut(replace(op, outer=extent), {0: x}, result)
+    rows = {
+        k: Range(begin * op.taps, replace(w.input(k), shape=(extent, op.taps))) for k in (1, 2)
+    }
+    return Cut(replace(op, out=extent), rows, result)

@@ -67,6 +67,7 @@ def model() -> onnx.ModelProto:
         node("Cast", ["larger"], ["whole"], to=TensorProto.INT16),  # in the Softmax's epilogue
         node("MatMul", ["rows", "w_parts"], ["parts"]),
         node("MatMul", ["w_left", "cache"], ["left"]),
+        node("Resize", ["batch", "", "", "sizes"], ["resized"], mode="linear"),
     ]  # fmt: skip
     nodes[16], nodes[17] = nodes[17], nodes[16]
     inner = {"three", "turned", "scores", "weighted", "shares", "larger"}
@@ -76,7 +77,8 @@ def model() -> onnx.ModelProto:
         [helper.make_empty_tensor_value_info(o) for n in nodes for o in n.output if o not in inner],
         [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 9, k)
          for k, s in weights.items()]
-        + [numpy_helper.from_array(np.array(1000, np.float32), "thousand")],
+        + [numpy_helper.from_array(np.array(1000, np.float32), "thousand"),
+           numpy_helper.from_array(np.array([3, 20, 17, 16]), "sizes")],
     )  # fmt: skip
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     return onnx.shape_inference.infer_shapes(made)
@@ -120,7 +122,9 @@ def test_every_way_of_cutting_is_used(target: str, tmp_path: Path) -> None:
     lines = (line for line in text.splitlines() if "partitions */" in line)
     kinds = {line.split(": ")[1].split(" ")[0] for line in lines}
     conv = {"Conv"} if target == "c99" else {"Conv", "ConvBlocked"}
-    assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention"} <= kinds
+    assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention", "Resample"} <= (
+        kinds
+    )
     assert kinds & conv
     by_rows = re.search(r"\(at\[0\].*, \d+, \d+\);", text)
     assert bool(by_rows) == (target == "host")

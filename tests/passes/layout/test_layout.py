@@ -129,6 +129,15 @@ def upsampled(net: Net) -> str:
     return net.conv(net.op("Concat", x, net.op("Relu", y), axis=1), 40, 16)
 
 
+def interpolated(net: Net) -> str:
+    """Channels that fill no whole block, upsampled by a broken factor and sampled cubically."""
+    y = net.op("MaxPool", net.conv("x", 16, 20), kernel_shape=[2, 2], strides=[2, 2])
+    sizes = net.constant(np.array([1, 20, 13, 9]))
+    y = net.op("Relu", net.op("Resize", y, "", "", sizes, mode="linear"))
+    scales = net.constant(np.array([1, 1, 0.75, 1.5], np.float32))
+    return net.conv(net.op("Resize", net.conv(y, 20, 24), "", scales, mode="cubic"), 24, 16)
+
+
 def cropped(net: Net) -> str:
     """Every second pixel of a cut and flipped image."""
     bounds = ([7, 1], [-9, 10], [2, 3], [-2, 3])
@@ -189,8 +198,8 @@ NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
     **{
         f.__name__: (f, (1, 16, 10, 10))
         for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
-                  ragged_branches, halves, upsampled, cropped, odd_slice, transposed,
-                  normalised, libm, masked, whole_images)
+                  ragged_branches, halves, upsampled, interpolated, cropped, odd_slice,
+                  transposed, normalised, libm, masked, whole_images)
     },
     "whole images, batch": (whole_images, (3, 16, 10, 10)),
 }  # fmt: skip
@@ -329,6 +338,7 @@ def test_a_forced_layout_is_taken_where_it_can_be() -> None:
         ("halves", 1, 1),
         ("normalised", 1, 1),
         ("upsampled", 1, 1),
+        ("interpolated", 1, 1),
         ("cropped", 1, 1),
     ],
 )

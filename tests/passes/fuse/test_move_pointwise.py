@@ -1,0 +1,157 @@
+"""Pointwise convolutions before upsampling and behind pooling: the same results, fewer pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx.shape_inference
+import pytest
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.ir.graph import Graph
+from atc.ir.ops import Conv, Pool
+from atc.passes import run_passes
+from support import assert_close, compile_graph, run_models
+
+RESIZE = '<mode="{mode}", coordinate_transformation_mode="half_pixel">'
+LINEAR, NEAREST = RESIZE.format(mode="linear"), RESIZE.format(mode="nearest")
+MOVED = {
+    "behind a resize": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  y = Conv(u, w64)
+    """,
+    "with bias and function": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  c = Conv(u, w64, bias)  y = HardSwish(c)
+    """,
+    "nearest": f"""
+        u = Resize{NEAREST}(a, none, none, sizes)  y = Conv(u, w64, bias)
+    """,
+    "joined": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  j = Concat<axis=1>(b, u)  c = Conv(j, w72, bias)
+        y = Relu(c)
+    """,
+    "joined, normalised, added": f"""
+        u = Resize{NEAREST}(a, none, none, sizes)  j = Concat<axis=1>(u, b)  c = Conv(j, w72, bias)
+        n = BatchNormalization(c, ones, bias, bias, ones)  s = Sigmoid(n)  y = Add(s, d)
+    """,
+    "of three sizes": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  e = GlobalAveragePool(a)
+        v = Resize{NEAREST}(e, none, none, sizes)  j = Concat<axis=1>(u, b, v)  y = Conv(j, w136)
+    """,
+    "twice": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  j = Concat<axis=1>(b, u)
+        l = Conv(j, w72, bias)  m = Conv(j, v72)  t = Tanh(l)  y = Mul(t, m)
+    """,
+}
+STAYS = {
+    "read elsewhere": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  c = Conv(u, w64)  r = Relu(u)  y = Mul(c, r)
+    """,
+    "over neighbours": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  y = Conv<pads=[1, 1, 1, 1]>(u, w3)
+    """,
+    "few channels": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  t = Slice(u, zero, eight, one)  y = Conv(t, w8)
+    """,
+    "a function between": f"""
+        u = Resize{LINEAR}(a, none, none, sizes)  r = Relu(u)  y = Conv(r, w64)
+    """,
+}
+POOLED = {
+    "plain": "c = Conv(b, w8)  y = AveragePool<kernel_shape=[2, 2], strides=[2, 2]>(c)",
+    "a bias": """
+        c = Conv(b, w8, bias)  y = AveragePool<kernel_shape=[3, 3], strides=[2, 2],
+        pads=[1, 1, 1, 1]>(c)
+    """,
+    "padding counts": """
+        c = Conv(b, w8)  y = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1],
+        count_include_pad=1>(c)
+    """,
+}
+UNPOOLED = {
+    "a bias, padding counts": """
+        c = Conv(b, w8, bias)  y = AveragePool<kernel_shape=[3, 3], strides=[2, 2],
+        pads=[1, 1, 1, 1], count_include_pad=1>(c)
+    """,
+    "a function": """
+        c = Conv(b, w8)  r = Relu(c)  y = AveragePool<kernel_shape=[2, 2], strides=[2, 2]>(r)
+    """,
+    "the largest": "c = Conv(b, w8)  y = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(c)",
+    "every pixel": "c = Conv(b, w8)  y = AveragePool<kernel_shape=[1, 1]>(c)",
+}
+WEIGHTS = {
+    "w64": (64, 64, 1, 1), "w72": (64, 72, 1, 1), "v72": (64, 72, 1, 1), "w136": (64, 136, 1, 1),
+    "w3": (64, 64, 3, 3), "w8": (64, 8, 1, 1), "bias": (64,),
+}  # fmt: skip
+SHAPES = {"a": (2, 64, 5, 7), "b": (2, 8, 10, 14), "d": (2, 64, 10, 14)}
+
+
+def model(body: str) -> onnx.ModelProto:
+    """Return a network of images a, of few pixels, b and d."""
+    made = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[2, 64, 5, 7] a, float[2, 8, 10, 14] b, float[2, 64, 10, 14] d) => (y) {{ {body} }}
+    """)
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        k: (rng.uniform(-1, 1, s) / 4).astype(np.float32) for k, s in WEIGHTS.items()
+    }
+    arrays.update(ones=np.ones(64, np.float32), none=np.zeros(0, np.float32))
+    arrays.update(sizes=np.array([2, 64, 10, 14]), one=np.array([1]), eight=np.array([8]))
+    arrays.update(zero=np.array([0]))
+    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def optimised(body: str) -> Graph:
+    return run_passes(compile_graph(model(body)))
+
+
+def pixels(graph: Graph) -> set[tuple[int, ...]]:
+    """Return the extents of what convolutions of more than the 8 channels of b read."""
+    read = [graph.types[n.inputs[0]].shape for n in graph.nodes if isinstance(n.op, Conv)]
+    return {tuple(shape[2:]) for shape in read if shape[1] > 8}
+
+
+def test_results_are_those_of_the_network() -> None:
+    bodies = [*MOVED.values(), *STAYS.values(), *POOLED.values(), *UNPOOLED.values()]
+    models = [model(body) for body in bodies]
+    rng = np.random.default_rng(1)
+    given = {k: rng.uniform(-1, 1, s).astype(np.float32) for k, s in SHAPES.items()}
+    found = run_models(models, [[*given.values()]] * len(models))
+    for body, made, outputs in zip(bodies, models, found, strict=True):
+        assert not isinstance(outputs, Exception), (body, outputs)
+        assert_close(outputs, ReferenceEvaluator(made).run(None, given), atol=2e-5)
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_what_is_upsampled_is_convolved_before(case: str) -> None:
+    assert pixels(optimised(MOVED[case])) <= {(5, 7), (1, 1)}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_what_is_more_than_upsampled_is_not(case: str) -> None:
+    wide = {"few channels": 8}.get(case, 64)
+    graph = optimised(STAYS[case])
+    read = [graph.types[n.inputs[0]].shape for n in graph.nodes if isinstance(n.op, Conv)]
+    assert read == [(2, wide, 10, 14)]
+
+
+def operand_of_pool(body: str) -> int:
+    """Return how many channels are pooled."""
+    graph = optimised(body)
+    (pool,) = [n for n in graph.nodes if isinstance(n.op, Pool)]
+    return graph.types[pool.inputs[0]].shape[1]
+
+
+@pytest.mark.parametrize("case", POOLED)
+def test_what_is_averaged_is_convolved_behind(case: str) -> None:
+    assert operand_of_pool(POOLED[case]) == 8
+
+
+@pytest.mark.parametrize("case", UNPOOLED)
+def test_what_is_more_than_averaged_is_not(case: str) -> None:
+    assert operand_of_pool(UNPOOLED[case]) == 64
