@@ -44,7 +44,31 @@ def fuse_epilogue(
         fused = fuse(state, node, node.op, index)
         if fused is not None:
             return fused
-    return node
+    found = (_fuse_before_transposing(state, node, node.op, k) for k in latest_first)
+    return next(filter(None, found), node)
+
+
+def _fuse_before_transposing(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
+    """Return what only transposes a heavy op's floats, which has the arithmetic in its epilogue."""
+    view, heavy = op.views[index], _maker(state, node.inputs[index])
+    if heavy is None or isinstance(heavy.op, Reduce) or op.is_movement or op.coordinates:
+        return None
+    result = state.types[heavy.outputs[0]]
+    if result.dtype is not DType.FLOAT or op.expr.dtype is not DType.FLOAT:
+        return None
+    others = [state.types[name].size for name in node.inputs if state.constant(name) is None]
+    if sum(others) > 3 * result.size // 2:
+        return None  # what is large would be read with strides
+    order = sorted(range(len(op.shape)), key=lambda d: -view.strides[d])
+    if order == sorted(order):
+        return None
+    views = tuple(View(tuple(v.strides[d] for d in order), v.offset) for v in op.views)
+    before = replace(op, shape=tuple(op.shape[d] for d in order), views=views)
+    fused = _fuse(state, node, before, index, shape=result.shape)
+    if fused is None:
+        return None
+    name = state.emit(fused.op, fused.inputs, result, fused, "before")
+    return replace(node, op=Map(op.shape, Input(DType.FLOAT, 0), (view,)), inputs=(name,))
 
 
 def _narrows_floats(state: Rewriting, op: Map, name: str) -> bool:
@@ -111,8 +135,10 @@ def fuse_positions(state: Rewriting, node: Node, op: Map) -> Node | None:
 
 
 def _fuse(
-    state: Rewriting, node: Node, op: Map, index: int, positions: bool = False
-) -> Node | None:
+    state: Rewriting, node: Node, op: Map, index: int, positions: bool = False,
+    shape: tuple[int, ...] | None = None,
+) -> Node | None:  # fmt: skip
+    """Return the op of an operand with a Map as its epilogue; `shape` is the result's."""
     heavy = _maker(state, node.inputs[index])
     if heavy is None or (op.coordinates and not positions):
         return None
@@ -126,7 +152,8 @@ def _fuse(
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
     space = epilogue_space(heavy, result.shape)
-    reshaped = space is result.shape and state.types[node.outputs[0]].shape != result.shape
+    shape = state.types[node.outputs[0]].shape if shape is None else shape
+    reshaped = space is result.shape and shape != result.shape
     if reshaped and not _sums_integers(heavy):
         return None  # a Conv keeps its shape, whatever reshape follows
     map_views = (*op.views, *op.coordinates)

@@ -117,7 +117,8 @@ def _read_through(op: Op, k: int, shape: tuple[int, ...], view: View) -> Op | No
             views = (*new.views[:k], inner, *new.views[k + 1 :])
             return replace(new, views=views)
         case MatMul():
-            return read_through(op, k, shape, (view,))
+            loops, views = simplify_loops(shape, (view,))  # rows are pixels, not split ones
+            return read_through(op, k, loops, views)
     return None
 
 
