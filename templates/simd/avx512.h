@@ -37,6 +37,7 @@
 #define V_PARTS_16 1 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 #define V_SCALES 1 /* whether it multiplies by powers of two in its own way */
+#define V_TABLES 1 /* whether it looks numbers up in tables of 16 at once */
 #define V_EXP_LEAST -360.0f /* where exponentials are held, see math.h */
 #define V_READS_FACTORS 1 /* whether a multiply-add reads such a number from memory */
 
@@ -191,6 +192,7 @@ static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
 }
 /* p[i] of each lane's i. */
 static inline vf32 v_gather(const float *p, vi32 i) { return _mm512_i32gather_ps(i, p, 4); }
+#define v_entry(table, i) _mm512_permutexvar_ps(i, _mm512_loadu_ps(table))
 static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
   return _mm512_i32gather_epi32(i, p, 4);
 }

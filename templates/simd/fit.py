@@ -53,6 +53,23 @@ def fit(f: Function, weight: Function, low: float, high: float, degree: int) -> 
     return fit_rounded(x, np.array([f(t) for t in x]), weights, degree)
 
 
+def fit_pieces(f: Function, width: float) -> Array:
+    """Return coefficients [7, 16] of polynomials near an f with f(0) = 0 around multiples of a
+    width, in relative terms."""
+    nodes = width / 2 * np.cos(np.pi * (np.arange(FEW) + 0.5) / FEW)
+    first = (nodes + width / 2) / 2  # without a constant term, as f / x
+    rows = [np.r_[-0.0, fit_rounded(first, *_relative(f, first, first), 5)]]
+    for k in range(1, 16):
+        rows.append(fit_rounded(nodes, *_relative(f, k * width + nodes, np.ones(FEW)), 6))
+    return np.array(rows).T
+
+
+def _relative(f: Function, x: Array, over: Array) -> tuple[Array, Array]:
+    """Return f(x) / over, and its inverse."""
+    y = np.array([f(t) for t in x]) / over
+    return y, 1 / np.abs(y)
+
+
 def fit_quotient(
     f: Function, weight: Function, high: float, degrees: tuple[int, int], q0: float
 ) -> tuple[Array, Array]:
@@ -158,6 +175,11 @@ def log2_normal(a: float) -> float:
     return math.log2(0.5 * math.erfc(a / math.sqrt(2)))
 
 
+def normal_product(a: float) -> float:
+    """-a Phi(-a)."""
+    return -a * 0.5 * math.erfc(a / math.sqrt(2))
+
+
 def sin_tail(t: float) -> float:
     """(sin(x) - x) / x^3 for t = x^2."""
     x = math.sqrt(t)
@@ -216,13 +238,20 @@ def of_math() -> dict[str, Array]:
         "sin": fit(sin_tail, lambda t: t / (1 + t * sin_tail(t)), 0.0, (math.pi / 4) ** 2, 3),
         "cos": fit(cos_tail, lambda t: t**2, 0.0, (math.pi / 4) ** 2, 3),
         "log2 normal": fit(log2_normal, lambda a: 1.0, 0.0, 6.0, 7),
+        "exp by tables": fit(exp_tail, lambda r: r * r / math.exp(r), -half / 16, half / 16, 1),
         "exp2": fit(lambda r: 2.0**r, lambda r: 2.0**-r, -0.5, 0.5, 4),
     }
     # Of eight scales of p and q this one gave the smallest error after float evaluation.
     fits["normal tail p"], fits["normal tail q"] = fit_quotient(
         normal_tail, lambda a: a / (1 + a * normal_tail(a)), 14.5, (4, 5), 1.375
     )
-    return fits
+    roots = [np.array([np.float32(2.0 ** (k / 16)) for k in range(16)])]
+    pieces = {
+        "roots": roots, "tanh": fit_pieces(math.tanh, 0.59375),
+        "erf pieces": fit_pieces(math.erf, 0.2578125), "gelu": fit_pieces(normal_product, 0.4375),
+    }  # fmt: skip
+    rows = {f"{name} {k}": row for name, table in pieces.items() for k, row in enumerate(table)}
+    return {**fits, **rows}
 
 
 def of_exact() -> dict[str, Array]:
