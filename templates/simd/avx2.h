@@ -61,6 +61,21 @@ static inline vf32 v_load_n(const float *p, size_t n) {
   return _mm256_maskload_ps(p, _mm256_castps_si256(v_mask_n(n)));
 }
 static inline void v_store_n(float *p, vf32 a, size_t n) {
+#if defined(__GNUC__)
+  if (__builtin_constant_p(n) && n < V_LANES) { /* stores by a mask are slow, and hinder loads from beside them */
+    __m128 part = _mm256_castps256_ps128(a);
+    if (n & 4) {
+      _mm_storeu_ps(p, part);
+      part = _mm256_extractf128_ps(a, 1);
+    }
+    if (n & 2) {
+      _mm_storel_epi64((__m128i *)(void *)(p + (n & 4)), _mm_castps_si128(part));
+      part = _mm_movehl_ps(part, part);
+    }
+    if (n & 1) _mm_store_ss(p + (n & 6), part);
+    return;
+  }
+#endif
   _mm256_maskstore_ps(p, _mm256_castps_si256(v_mask_n(n)), a);
 }
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */

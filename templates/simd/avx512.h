@@ -66,6 +66,14 @@ static inline vf32 v_load_n(const float *p, size_t n) {
   return _mm512_maskz_loadu_ps(v_mask_n(n), p);
 }
 static inline void v_store_n(float *p, vf32 a, size_t n) {
+#if defined(__GNUC__)
+  if (__builtin_constant_p(n) && n % 4 == 0 && n < V_LANES) { /* a store by a mask hinders loads from beside it */
+    const __m256 high = _mm512_extractf32x8_ps(a, 1), low = _mm512_castps512_ps256(a);
+    if (n & 8) _mm256_storeu_ps(p, low);
+    if (n & 4) _mm_storeu_ps(p + (n & 8), _mm256_castps256_ps128(n & 8 ? high : low));
+    return;
+  }
+#endif
   _mm512_mask_storeu_ps(p, v_mask_n(n), a);
 }
 /* Halves to the upper halves of lanes. */

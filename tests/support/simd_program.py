@@ -267,11 +267,21 @@ OF_TWO(f64_quotient, quotient)
 OF_TWO(f64_scaled, scaled)
 
 @FUNCTIONS@
+/* Stores n numbers where the compiler knows how many. */
+static void store_known(float *p, vf32 a, size_t n) {
+#define KNOWN(k) case k: v_store_n(p, a, k <= V_LANES ? k : V_LANES); break;
+  switch (n) {
+    KNOWN(0) KNOWN(1) KNOWN(2) KNOWN(3) KNOWN(4) KNOWN(5) KNOWN(6) KNOWN(7) KNOWN(8)
+    KNOWN(9) KNOWN(10) KNOWN(11) KNOWN(12) KNOWN(13) KNOWN(14) KNOWN(15) KNOWN(16)
+    default: v_store_n(p, a, n);
+  }
+}
+
 /* For n of 0 to V_LANES: v_load_n, a buffer after v_store_n, v_mask_n; with the n-th float the last
- * before memory that must not be touched. */
+ * before memory that must not be touched. Last the buffer again, where the compiler knows n. */
 static void tails(const float *a, float *y) {
   char *const end = end_of_memory();
-  for (size_t n = 0; n <= V_LANES; n++, y += 3 * V_LANES) {
+  for (size_t n = 0; n <= V_LANES; n++, y += 4 * V_LANES) {
     float *const last = (float *)(void *)end - n;
     memcpy(last, a, n * sizeof *a);
     v_store(y, v_load_n(last, n));
@@ -279,6 +289,9 @@ static void tails(const float *a, float *y) {
     v_store_n(last, v_load(opaque(a) + V_LANES), n);
     memcpy(y + V_LANES, last - (V_LANES - n), V_LANES * sizeof *y);
     v_store(y + 2 * V_LANES, v_select(v_mask_n(n), v_set1(1.0f), v_zero()));
+    for (size_t i = 0; i < V_LANES; i++) *((float *)(void *)end - 1 - i) = -1.0f;
+    store_known(last, v_load(opaque(a) + V_LANES), n);
+    memcpy(y + 3 * V_LANES, last - (V_LANES - n), V_LANES * sizeof *y);
   }
 }
 
@@ -370,7 +383,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "constants") == 0) {
     y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
     y[3] = V_ROUNDS_F16, y[4] = V_PARTS_32, y[5] = V_PARTS_16, y[6] = V_FACTORS;
-    y[7] = V_SCALES, y[8] = V_READS_FACTORS, y[9] = V_HALVES, y[10] = V_EXP_LEAST;
+    y[7] = V_SCALES, y[8] = V_READS_FACTORS, y[9] = V_HALVES, y[10] = V_EXP_LEAST, y[11] = V_TABLES;
   }
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }

@@ -222,6 +222,7 @@ OPS = (
        lambda: integers()[0].view(np.uint8)[:COUNT].astype(np.int32), "i32", integers),
     call("v_gather", "a, v_i32_and({i}, v_i32_set1(1023))", gathered, "f32",
        integers),
+    call("v_entry", "a, {i}", lambda i: gathered(i & 15), "f32", integers),
     call("v_i32_gather", "(const int32_t *)(const void *)a, v_i32_and({i}, v_i32_set1(1023))",
        lambda i: integers()[0][i & 1023], "i32", integers),
     call("v_i32_and", "{i}, {j}", np.bitwise_and, "i32", integers),
@@ -391,10 +392,11 @@ def test_sum_of_lanes(program: Program) -> None:
 def test_tails_touch_nothing_else(program: Program) -> None:
     lanes = program.table.lanes
     a = np.arange(1, COUNT + 1, dtype=np.float32)
-    y = program.run("tails", (a, a, a))[: (lanes + 1) * 3 * lanes].reshape(-1, 3, lanes)
-    for n, (loaded, stored, mask) in enumerate(y):
+    y = program.run("tails", (a, a, a))[: (lanes + 1) * 4 * lanes].reshape(-1, 4, lanes)
+    for n, (loaded, stored, mask, known) in enumerate(y):
         assert loaded.tolist() == [*a[:n], *[0.0] * (lanes - n)]
         assert stored.tolist() == [*[-1.0] * (lanes - n), *a[lanes : lanes + n]]
+        assert known.tolist() == stored.tolist()
         assert mask.tolist() == [*[1.0] * n, *[0.0] * (lanes - n)]
 
 
