@@ -38,7 +38,9 @@ class Factor:
 
 def integer_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     """Return the product of integers, if both operands are dequantized."""
-    if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
+    constant = state.constant(node.inputs[1]) is not None
+    known = (op.n, op.k) if constant else (*op.loops, op.k)  # what kernels of bytes take
+    if is_dynamic(known) or 0 in (*op.loops, op.k):
         return None
     a, b = _factor(state, node, op, 0), _factor(state, node, op, 1)
     if a is None or b is None:
@@ -69,6 +71,12 @@ def _factor(state: Rewriting, node: Node, op: MatMul, index: int) -> Factor | No
         return None
     shape, view = state.types[name].shape, op.a_view if index == 0 else op.b_view
     loops = (*op.batch, op.m, op.k) if index == 0 else (*op.batch, op.k, op.n)
+    loops = tuple(
+        1 if is_dynamic(n) and step == 0 else n
+        for n, step in zip(loops, view.strides, strict=True)
+    )
+    if is_dynamic(loops):
+        return None
     along = _scale_along(grid, shape, loops, view, -2 if index == 0 else -1)
     integers = grid.integers.reshape(shape)
     low, high = min(0, int(integers.min())), max(0, int(integers.max()))

@@ -25,7 +25,9 @@ def merge_padding(state: Rewriting, node: Node) -> Node:
     source, *value = pad.inputs
     given = state.constant(value[0]) if value else None
     point = _zero_point(state, node, op)
-    if given is None or point is None or is_dynamic(pad.op.extents):
+    if given is None or point is None:
+        return node
+    if isinstance(op, ConvBlocked) and is_dynamic(pad.op.extents):  # no vector kernel takes that
         return node
     same = int(given.reshape(())) == point
     around = (*pad.op.begins[:2], *pad.op.ends[:2])

@@ -6,7 +6,6 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic
 from atc.ir.expr import substitute
 from atc.ir.graph import Array, Node, TensorType
 from atc.ir.ops import Map, Reshape
@@ -20,7 +19,7 @@ def moved_integers(state: Rewriting, node: Node, op: Pad | Gather) -> Node | Non
     """Pad or gather integers and dequantize afterwards."""
     x = dequantized(state, node.inputs[0])
     result = state.types[node.outputs[0]]
-    if x is None or is_dynamic(result.shape):
+    if x is None:
         return None
     rest = node.inputs[1:]
     if isinstance(op, Pad) and op.mode == "constant":
@@ -57,7 +56,7 @@ def joined_integers(state: Rewriting, node: Node, op: Map) -> Node | None:
     if view.offset or not view.is_dense(op.shape) or prod(op.shape) != size:
         return None
     concat = _joined(state, node.inputs[0])
-    if concat is None or is_dynamic(state.types[node.outputs[0]].shape):
+    if concat is None:
         return None
     found = [dequantized(state, name) for name in concat.inputs]
     if not any(found):

@@ -7,14 +7,24 @@ float. Scales are positive, so the largest integer stands for the largest number
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial, reduce
 from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, lower_bound, max_value
 from atc.ir.expr import Expr, Input, call, cast, const, substitute, walk
-from atc.ir.graph import DType, Node, row_major
-from atc.ir.ops import ArgReduce, Conv, Epilogue, Pool, Reduce, identity_epilogue
+from atc.ir.graph import DType, Node, TensorType, row_major
+from atc.ir.ops import (
+    ArgReduce,
+    Conv,
+    Epilogue,
+    Map,
+    Pool,
+    Reduce,
+    Window,
+    identity_epilogue,
+)  # fmt: skip
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View, dense
 from atc.passes.quantized.matching import SUM_LIMIT, Dequantized, Vector, dequantized, shaped
@@ -26,7 +36,7 @@ EXACT = 1 << 24
 
 def largest_sum(x: Dequantized, count: int) -> int:
     """Return the largest magnitude that a sum of so many of its integers, or differences, has."""
-    return int((256**x.dtype.itemsize - 1) * count)
+    return int((256**x.dtype.itemsize - 1) * max_value(count))
 
 
 def reduced_integers(state: Rewriting, node: Node, op: Reduce) -> Node | None:
@@ -36,7 +46,7 @@ def reduced_integers(state: Rewriting, node: Node, op: Reduce) -> Node | None:
     count = prod(op.reduced)
     if x is None or own != 1 or len(op.views) != 1 or op.expr != Input(DType.FLOAT, 0):
         return None
-    if is_dynamic(op.reduced) or not count:
+    if lower_bound(count) < 1:
         return None
     match op.how:
         case "Sum" if largest_sum(x, count) <= SUM_LIMIT:
@@ -90,7 +100,7 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
     """
     x = dequantized(state, node.inputs[0])
     shape, result = state.types[node.inputs[0]].shape, state.types[node.outputs[0]].shape
-    if x is None or len(node.outputs) > 1 or is_dynamic((*shape[1:], *result[1:])) or 0 in result:
+    if x is None or len(node.outputs) > 1 or is_dynamic((shape[1], result[1])) or 0 in result:
         return None
     taps = prod(op.window.kernel)
     if x.dtype not in BYTES or largest_sum(x, taps) > SUM_LIMIT:
@@ -99,15 +109,11 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
     origin = merge_origin(x.node, node)
     if _is_global(op, shape, result):
         return _global(x, source, shape, node, taps)
-    counts = _counts(op, shape[2:], result[2:])
+    counts = _counts(state, node, op)
+    if counts is None:
+        return None
+    divisor, names, views = counts
     total = call("Mul", cast(Input(DType.INT32, 0), DType.FLOAT), const(x.scale, DType.FLOAT))
-    names: list[str] = []
-    views: tuple[View, ...] = ()
-    divisor = const(float(counts.flat[0]), DType.FLOAT)
-    if (counts != counts.flat[0]).any():
-        names = [state.add_constant(counts.astype(np.float32), f"{node.outputs[0]}.counts")]
-        views = (View((0, 0, *row_major(counts.shape))),)
-        divisor = Input(DType.FLOAT, 1)
     ones = state.add_constant(np.ones((shape[1], 1, *op.window.kernel), np.int8), "ones")
     zero = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.zero")
     points = (zero, "") if x.zero else ()
@@ -126,20 +132,63 @@ def _global(x: Dequantized, source: str, shape: tuple[int, ...], node: Node, cou
     mean = call("Div", _scaled(x, count), const(count, DType.FLOAT))
     element = cast(Input(x.dtype, 0), DType.INT32)
     outer = shape[0] * shape[1]
-    reduce = Reduce("Sum", (outer,), (count,), element, (dense((outer, count)),),
-                    replace(identity_epilogue(DType.FLOAT), expr=mean))  # fmt: skip
-    return Node(reduce, (source,), node.outputs, merge_origin(x.node, node))
+    whole = Reduce("Sum", (outer,), (count,), element, (dense((outer, count)),),
+                   replace(identity_epilogue(DType.FLOAT), expr=mean))  # fmt: skip
+    return Node(whole, (source,), node.outputs, merge_origin(x.node, node))
 
 
-def _counts(op: Pool, size: tuple[int, ...], out: tuple[int, ...]) -> Vector:
-    """Return by how much each output pixel is divided, at least 1."""
+def _counts(
+    state: Rewriting, node: Node, op: Pool
+) -> tuple[Expr, tuple[str, ...], tuple[View, ...]] | None:
+    """Return what each output pixel is divided by, its operands and their views.
+
+    The run computes it where that depends on the image's size; None for dilated windows then.
+    """
+    shape, result = state.types[node.inputs[0]].shape, state.types[node.outputs[0]].shape
+    window, size, out = op.window, shape[2:], result[2:]
+    if op.count_include_pad:
+        axes = zip(window.pads, size, op.end_pads, strict=True)
+        size = tuple(p + n + end for p, n, end in axes)
+        window = replace(window, pads=(0,) * window.rank)
+    if window.stays_inside(size, out):
+        return const(prod(window.kernel), DType.FLOAT), (), ()
+    if not is_dynamic((size, out)):
+        counts = _known_counts(window, size, out)
+        if (counts == counts.flat[0]).all():
+            return const(float(counts.flat[0]), DType.FLOAT), (), ()
+        name = state.add_constant(counts.astype(np.float32), f"{node.outputs[0]}.counts")
+    elif set(window.dilations) == {1}:
+        views = tuple(View(tuple(int(a == b) for b in range(len(out)))) for a in range(len(out)))
+        each = Map(out, _count(window, size), (), views)
+        name = state.emit(each, (), TensorType(DType.FLOAT, out), node, "counts")
+    else:
+        return None
+    return Input(DType.FLOAT, 1), (name,), (View((0, 0, *row_major(out))),)
+
+
+def _known_counts(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> Vector:
+    """Return how many elements each output's window has, at least 1."""
     total: Vector = np.ones((), np.float64)
-    w = op.window
-    for n, o, k, s, d, p, end in zip(
-        size, out, w.kernel, w.strides, w.dilations, w.pads, op.end_pads, strict=True
-    ):
+    w = window
+    axes = zip(size, out, w.kernel, w.strides, w.dilations, w.pads, strict=True)
+    for n, o, k, s, d, p in axes:
         places = np.arange(o)[:, None] * s + np.arange(k) * d - p
-        low, high = (-p, n + end) if op.count_include_pad else (0, n)
-        inside = ((places >= low) & (places < high)).sum(1)
+        inside = ((places >= 0) & (places < n)).sum(1)
         total = np.multiply.outer(total, np.maximum(inside, 1))
     return total
+
+
+def _count(window: Window, size: tuple[int, ...]) -> Expr:
+    """Return how many elements the window of the output at coordinates Input(k) has, at least 1."""
+
+    def integer(value: int) -> Expr:
+        return const(value, DType.INT64)
+
+    counts = list[Expr]()
+    axes = zip(size, window.kernel, window.strides, window.pads, strict=True)
+    for axis, (n, k, s, p) in enumerate(axes):
+        first = call("Sub", call("Mul", Input(DType.INT64, axis), integer(s)), integer(p))
+        end = call("Min", call("Add", first, integer(k)), integer(n))
+        inside = call("Sub", end, call("Max", first, integer(0)))
+        counts.append(call("Max", inside, integer(1)))
+    return cast(reduce(partial(call, "Mul"), counts), DType.FLOAT)
