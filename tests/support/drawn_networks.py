@@ -64,19 +64,23 @@ class Drawn(Net):
         args = (self.constant(scale, np.float32), self.constant(point, np.int8))
         return self("DequantizeLinear", self("QuantizeLinear", x, *args), *args)
 
-    def conv_int8(
-        self, x: str, inner: int, outer: int, kernel: int = 3, stride: int = 1, group: int = 1
-    ) -> str:
+    def weight_int8(self, *shape: int, fan: int, exact: bool) -> str:
+        """Dequantized weights, `exact` with a power of two as their scale."""
         self.count += 1
-        rng = np.random.default_rng(self.count)
-        w = self.constant(
-            rng.integers(-90, 90, (outer, inner // group, kernel, kernel)), np.int8
-        )
+        w = self.constant(np.random.default_rng(self.count).integers(-90, 90, shape), np.int8)
+        scale = 0.02 * fan**-0.5
+        scale = 2.0 ** round(np.log2(scale)) if exact else scale
+        args = (self.constant(scale, np.float32), self.constant(0, np.int8))
+        return self("DequantizeLinear", w, *args)
+
+    def conv_int8(
+        self, x: str, inner: int, outer: int, kernel: int = 3, stride: int = 1, group: int = 1,
+        exact: bool = False,
+    ) -> str:  # fmt: skip
         fan = inner // group * kernel**2
-        args = (self.constant(0.02 * fan**-0.5, np.float32), self.constant(0, np.int8))
-        x = self("Conv", x, self("DequantizeLinear", w, *args), group=group, strides=[stride] * 2,
-                 pads=[kernel // 2] * 4)  # fmt: skip
-        return self.quantized(self("Relu", x), 0.03, -128)
+        w = self.weight_int8(outer, inner // group, kernel, kernel, fan=fan, exact=exact)
+        x = self("Conv", x, w, group=group, strides=[stride] * 2, pads=[kernel // 2] * 4)
+        return self.quantized(self("Relu", x), 1 / 32 if exact else 0.03, -128)
 
 
 def _images(net: Drawn, y: str, *size: int) -> onnx.ModelProto:
@@ -176,6 +180,38 @@ def bytes_net(*size: int) -> onnx.ModelProto:
     x = net.conv_int8(x, 128, 64, 1)
     pooled = net.quantized(net("GlobalAveragePool", x), 0.03, -128)
     return _images(net, net.linear(net("Flatten", pooled), 64, 10), *size)
+
+
+def moved_bytes(*size: int) -> onnx.ModelProto:
+    """Bytes (QDQ) that are pooled, resized, joined, padded, split, transposed and gathered.
+
+    Scales are powers of two: all floats of the model are exact.
+    """
+    net = Drawn()
+
+    def q(x: str) -> str:
+        return net.quantized(x, 1 / 32, -128)
+
+    def conv(x: str, inner: int, outer: int, kernel: int = 3, stride: int = 1) -> str:
+        return net.conv_int8(x, inner, outer, kernel, stride, exact=True)
+
+    a = conv(net.quantized("x", 1 / 64), 3, 32, stride=2)
+    b = conv(q(net("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])), 32, 32)
+    c = q(net("AveragePool", b, kernel_shape=[2, 2], strides=[1, 1], pads=[0, 1, 1, 0]))
+    b = conv(q(net("Concat", b, c, axis=1)), 64, 32)
+    b = q(net.resized(b, a, 32, "nearest"))
+    left = net("Split", a, axis=1, outputs=2, num_outputs=2)
+    right = conv(q(f"{left}_1"), 16, 16, 1)
+    a = conv(q(net("Concat", b, q(left), right, axis=1)), 64, 32)
+    a = q(net("Pad", a, net.constant([0, 0, 1, 0, 0, 0, 2, 1])))
+    a = q(net("Pad", a, net.constant([0, 0, 1, 1, 0, 0, 0, 1]), mode="reflect"))
+    a = q(net("Gather", a, net.constant([*range(1, 32, 2)]), axis=1))
+    a = q(net("Slice", a, net.constant([1]), net.constant([-1]), net.constant([3])))
+    boxes = q(net("Reshape", q(net("Transpose", a, perm=[0, 2, 3, 1])), net.constant([0, -1, 16])))
+    least = q(net("ReduceMin", boxes, net.constant([1]), keepdims=1))
+    x = q(net("Sub", boxes, least))
+    total = net("MatMul", x, net.weight_int8(16, 10, fan=16, exact=True))
+    return _images(net, q(net("Add", total, net.constant([0.5] * 10, np.float32))), *size)
 
 
 def unet(*size: int) -> onnx.ModelProto:

@@ -84,6 +84,14 @@ CASES = {
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
+    "moved_bytes_batch": Case(
+        lambda: drawn.moved_bytes(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5), (AVX512, AVX2), 0
+    ),
+    "moved_bytes_images": Case(
+        drawn.moved_bytes, "x:1~2,3,8~64,8~64",
+        [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
+        (AVX512, AVX2), 0,
+    ),
     "branches_batch": Case(lambda: drawn.branches(16, 16), "x:1~5,3,16,16", batches(16, 1, 4, 5)),
     "branches_images": Case(drawn.branches, "x:1,3,32~64,32~64", SIZES),
     "normalized_batch": Case(
@@ -206,6 +214,15 @@ def test_a_range_of_batches_takes_the_kernels_of_a_known_size(
 def test_a_range_of_rows_takes_the_tiles_of_bytes(target: str) -> None:
     kernels = chosen(products_of_bytes(), "x:1~50,72", target)
     assert kernels.count("matmul_bytes") == 2
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])
+@pytest.mark.parametrize("target", ["c99", AVX512])
+def test_bytes_that_are_moved_stay_bytes(target: str, ranges: str) -> None:
+    graph, _ = laid_out(drawn.moved_bytes(), ranges, get_target(target))
+    floats = {n for node in graph.nodes for n in node.outputs if graph.types[n].dtype.is_float}
+    assert all(name in graph.outputs or name.endswith(".counts") for name in floats), floats
 
 
 @pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])

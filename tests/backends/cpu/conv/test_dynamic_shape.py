@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -153,14 +153,11 @@ def results(target: Target, images: list[Array], folder: Path) -> tuple[bytes, S
     return (project / "y").read_bytes(), selection
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_images_of_any_size_give_the_integers_of_onnxruntime(target: str, tmp_path: Path) -> None:
-    record, random = vector_target(target), np.random.default_rng(1)
+def check_integers(target: Target, folder: Path) -> list[str]:
+    """Compare all cases with onnxruntime; return the kernels' names."""
+    random = np.random.default_rng(1)
     images = [random.uniform(-20, 25, shape).astype(np.float32) for shape in SHAPES]
-    got, selection = results(record, images, tmp_path)
-    kernels = [c.candidate.kernel.name for c in selection.values()]
-    assert sum(kernels.count(name) for name in KERNELS) == len(CASES)
+    got, selection = results(target, images, folder)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model_of(*CASES).SerializeToString(), options)
@@ -171,6 +168,20 @@ def test_images_of_any_size_give_the_integers_of_onnxruntime(target: str, tmp_pa
             np.testing.assert_array_equal(found, want, str(case))
             at += want.size
     assert at == len(got)
+    return [c.candidate.kernel.name for c in selection.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_images_of_any_size_give_the_integers_of_onnxruntime(target: str, tmp_path: Path) -> None:
+    kernels = check_integers(vector_target(target), tmp_path)
+    assert sum(kernels.count(name) for name in KERNELS) == len(CASES)
+
+
+@pytest.mark.slow
+def test_where_memory_is_scarce_convolutions_pad_with_the_zero_point(tmp_path: Path) -> None:
+    kernels = check_integers(replace(get_target("c99"), saves_memory=True), tmp_path)
+    assert not any("pad" in name for name in kernels)
 
 
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512-vnni", "aarch64-neon"])
