@@ -12,6 +12,7 @@ from atc.backends.cpu.conv import (
     depthwise_looped,
     depthwise_nhwc,
     dynamic_shape,
+    dynamic_shape_pairs,
     filter_gradient,
     filter_gradient_depthwise,
     first_layer,
@@ -38,7 +39,7 @@ KERNELS: tuple[AnyKernel, ...] = (
     *int8_two_by_two.KERNELS, *bf16.KERNELS, *halves.KERNELS, *first_layer.KERNELS,
     *first_layer_pairs.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS, *small_oc.KERNELS,
-    *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS,
-    *pool_places.KERNELS, *pool_planes.KERNELS, *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS,
-    *filter_gradient_depthwise.KERNELS, *pointwise_winograd.KERNELS,
+    *small_group.KERNELS, *dynamic_shape.KERNELS, *dynamic_shape_pairs.KERNELS, *nchw_rows.KERNELS,
+    *pool_int8.KERNELS, *pool_places.KERNELS, *pool_planes.KERNELS, *depthwise_nhwc.KERNELS,
+    *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS, *pointwise_winograd.KERNELS,
 )  # fmt: skip

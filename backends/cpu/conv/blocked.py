@@ -80,13 +80,22 @@ class Run:
     """Taps kw .. kw + count - 1 of a row of taps, which meet the same pixels of a tile.
 
     `place` is the first pixel's input at tap kw, from the row's; `pixels` are the accumulators and
-    the places of their inputs from the first's.
+    the places of their inputs from the first's. Numbers that the run decides are text in C.
     """
 
-    kw: int
-    count: int
-    place: int
+    kw: int | str
+    count: int | str
+    place: int | str
     pixels: tuple[tuple[str, int], ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether there may be more than one tap."""
+        return self.count != 1
+
+    def before(self, each: int) -> str:
+        """Return what lies before the first tap in C, so many elements for each."""
+        return f"{self.kw} * {each}" if isinstance(self.kw, str) else f"{self.kw * each}"
 
 
 @dataclass(frozen=True)

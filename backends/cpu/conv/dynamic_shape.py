@@ -8,11 +8,11 @@ range of its taps found when it runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import NARROW, Tile, cheapest, is_depthwise
+from atc.backends.cpu.conv.blocked import NARROW, Run, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
 from atc.backends.cpu.conv.input_blocks import input_blocks
@@ -239,9 +239,19 @@ def rests(p: int) -> list[int]:
     return [1 << k for k in reversed(range((p - 1).bit_length()))]
 
 
-def _tile(width: int, vectors: int, g: Geometry) -> Tile:
+class OpenTile(Tile):
+    """A tile of a row of any image, for the taps kw0 .. kw1 - 1 of each row of them."""
+
+    def runs(self) -> list[Run]:
+        """Return the taps of one row."""
+        (whole,) = super().runs()
+        place = f"kw0 * {self.g.cols.dilation * self.step}"
+        return [replace(whole, kw="kw0", count="(kw1 - kw0)", place=place)]
+
+
+def _tile(width: int, vectors: int, g: Geometry) -> OpenTile:
     taps = (tuple(range(width)),) * g.cols.kernel
-    return Tile(f"tile_{width}x{vectors}", 1, vectors, Columns(0, 1, width, taps), g)
+    return OpenTile(f"tile_{width}x{vectors}", 1, vectors, Columns(0, 1, width, taps), g)
 
 
 KERNELS = (ConvDynamicShape(), ConvDynamicBytes())

@@ -18,8 +18,8 @@ from atc.backends.cpu.conv.first_layer import COPIED, FirstLayer, Image, copied
 from atc.backends.cpu.conv.int8 import byte_elements, in_whole_words, shift
 from atc.backends.cpu.conv.int8_pairs import (
     in_a_row,
-    pair_cycles,
     pair_sets,
+    pair_slowness,
     pair_values,
     place_at,
     sums_pairs,
@@ -174,7 +174,8 @@ class ConvFirstBytesPairs(FirstLayer):
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
-        return pair_cycles(self.words(w, params, target), target) + copying
+        words = self.words(w, params, target)
+        return words.cycles(target.machine) * pair_slowness(words) + copying
 
 
 KERNELS = (ConvFirstBytesPairs(),)

@@ -16,7 +16,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import Tile, cheapest
 from atc.backends.cpu.conv.dot_product import WORD, Elements, in_words
-from atc.backends.cpu.conv.filter_panels import StripedPanelParams, ungrouped
+from atc.backends.cpu.conv.filter_panels import PanelParams, StripedPanelParams, ungrouped
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
     byte_elements,
@@ -32,6 +32,7 @@ from atc.backends.cpu.conv.word_reads import Pixels, Stage
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.tile_geometry import geometry, panels
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 
@@ -60,14 +61,15 @@ def pair_sets(w: Workload[ConvBlocked], target: Target) -> list[tuple[int, int]]
     return [(p, nv) for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
-def pair_cycles(words: PairWords, target: Target) -> float:
-    """Estimate cycles: three instructions a vector, one a word, and those of clipped weights.
+def pair_slowness(words: PairWords) -> float:
+    """Return how many times as long pairs take as words that one instruction multiplies.
 
-    Scaled by their greatest, weights of few products lie less close to zero.
+    That is three instructions a vector, one a word, and those of clipped weights: scaled by their
+    greatest, weights of few products lie less close to zero.
     """
     most = UNSAFE if words.g.ic >= UNIT else CHOICELESS
     clipped = min(1.0, most / (words.depth * WORD))
-    return words.cycles(target.machine) * (1.5 + 0.5 / words.nv + clipped)
+    return 1.5 + 0.5 / words.nv + clipped
 
 
 class ConvBytesPairs(ConvBytes):
@@ -115,7 +117,8 @@ class ConvBytesPairs(ConvBytes):
 
     def cost(self, w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> float:
         """Estimated cycles."""
-        return pair_cycles(in_units(w, params, target), target)
+        words = in_units(w, params, target)
+        return words.cycles(target.machine) * pair_slowness(words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,9 @@ class UnitWords(PairWords):
         return padded.reshape(len(panel), -1, UNIT, self.g.taps).transpose(1, 3, 2, 0)
 
     def places(self, step: Orders, tap: Orders, word: Orders) -> Orders:
-        """Return where words of a step and a tap lie in x, in elements."""
+        """Return where words of a step and a tap lie in x, in elements, or their channels."""
+        if not self.places_known:
+            return step * UNIT + word * WORD
         g = self.g
         kh, kw = np.divmod(tap, g.cols.kernel)
         pixel = kh * g.rows.dilation * g.cols.size + kw * g.cols.dilation
@@ -188,13 +193,14 @@ class UnitWords(PairWords):
         return found
 
 
-def in_units(w: Workload[ConvBlocked], params: StripedPanelParams, target: Target) -> UnitWords:
+def in_units(w: Workload[ConvBlocked], params: PanelParams, target: Target) -> UnitWords:
     """Return the convolution as a kernel's parameters cut it."""
     words = in_words(w, params, WORD)
     g = words.g
     return UnitWords(
         g, words.p, words.nv, WORD, joined=UNIT // g.block, unit_size=UNIT, among=UNIT,
         mirrored=g.depth <= FEW and not padded(w), flipped=shift(w, target) != 0,
+        places_known=not is_dynamic((g.in_plane, g.cols.size)),
     )  # fmt: skip
 
 
@@ -220,22 +226,34 @@ def pair_values(
     w: Workload[ConvBlocked], words: PairWords, target: Target, elements: Elements
 ) -> dict[str, object]:
     """Return what the template wants to know of a convolution in pairs."""
+
+    def place(vector: int, tile: Tile, column: int) -> str:
+        return start_of_pairs(words, vector)
+
+    values = byte_values(w, words, target, elements, place=place if words.mirrored else None)
+    return {**values, **places_of_pairs(w, words, target)}
+
+
+def start_of_pairs(words: PairWords, vector: int) -> str:
+    """Return the C expression of what a vector's sums start with."""
+    return f"v_i32_load(starts + {vector * words.g.block})"
+
+
+def places_of_pairs(
+    w: Workload[ConvBlocked], words: PairWords, target: Target
+) -> dict[str, object]:
+    """Return where the parts of the packed weights are, and how words of x are read."""
     g, count = words.g, len(panels(words.g.mb, words.nv))
     orders = g.supers * g.mb * g.block * (STARTS + words.depth * WORD)
     of_panel = words.iterations * words.order_size
     index = orders + g.supers * count * of_panel
     shuffled = "avx_shuffled_word({}, order)"
     changed = f"v_i32_xor({shuffled}, mask)" if words.mirrored else word_of(w, target, shuffled)
-
-    def place(vector: int, tile: Tile, column: int) -> str:
-        return f"v_i32_load(starts + {vector * g.block})"
-
     return {
-        **byte_values(w, words, target, elements, place=place if words.mirrored else None),
         "panel_count": count, "panel_orders": of_panel, "order_size": words.order_size,
         "shuffles": words.shuffles, "staged_size": words.unit_size,
         "word": word_of(w, target, "v_i32_broadcast({})"),
-        "shuffled": changed,
+        "shuffled": changed, "places_known": words.places_known,
         "orders": orders, "index": index, "entry": PLACE + g.block * WORD,
         "clipped": index + (g.supers * g.mb * g.taps + 1) * PLACE,
     }  # fmt: skip

@@ -56,6 +56,8 @@ class PairWords(Words):
     """Whether channels may be mirrored."""
     flipped: bool
     """Whether bytes of x are signed: then they are read as 128 larger."""
+    places_known: bool = True
+    """Whether it is known where in x a channel of a tap is."""
 
     @property
     def order_size(self) -> int:
@@ -72,7 +74,7 @@ class PairWords(Words):
         raise NotImplementedError
 
     def places(self, step: Orders, tap: Orders, word: Orders) -> Orders:
-        """Return where words of a step and a tap lie in x, in elements."""
+        """Return where words of a step and a tap lie in x, in elements, or their channels."""
         raise NotImplementedError
 
     def orders(self, order: Orders, masks: Array) -> Array:
@@ -102,7 +104,8 @@ def packed_pairs(words: PairWords, dense: Array, zero: int) -> Array:
 
     That is what the sums start with, for x with a zero point; the safe weights in the order of use;
     for each panel, step and tap the order of its bytes; for each output block and tap where its
-    first entry is, in bytes; and the entries: the place of a word in x, and weights.
+    first entry is, in bytes; and the entries: the place of a word in x (or its first channel where
+    places aren't known), and weights.
     """
     g = words.g
     starts = -zero * dense.astype(np.int64).reshape(*dense.shape[:2], -1).sum(-1)

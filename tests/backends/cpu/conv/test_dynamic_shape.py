@@ -29,9 +29,11 @@ TARGETS = (
     *(t for t in VECTOR_TARGETS if t != "wasm32-simd128"),  # which multiplies as SSE2 does
     "x86-64-sse2", "x86-64-avx512-vnni", "aarch64-neon-dotprod", "aarch64-neon-i8mm",
 )  # fmt: skip
+SUM_PAIRS = ("x86-64-avx2", "x86-64-avx512")
+"""Those with instructions that sum two products of bytes, and none of four."""
 RANGE = "x:1~2,20,3~40,3~40"
 SHAPES = ((1, 20, 3, 3), (2, 20, 17, 40), (1, 20, 33, 15), (1, 20, 40, 40))
-KERNELS = {"conv_dynamic_bytes", "conv_depthwise_loops"}
+KERNELS = {"conv_dynamic_bytes", "conv_dynamic_bytes_pairs", "conv_depthwise_loops"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Case:
     group: int = 1
     dtype: type = np.uint8
     zero: int = 0
+    largest: int = 90
+    """The greatest magnitude of a weight."""
 
 
 CASES = (
@@ -56,6 +60,8 @@ CASES = (
     Case(kernel=1, pad=0, zero=7),
     Case(filters=17, stride=2, dtype=np.int8, zero=-128),
     Case(dilation=2, pad=2),
+    Case(filters=70, zero=5, pad=0, largest=127),
+    Case(kernel=1, stride=2, pad=0, largest=127),
     Case(filters=20, group=5),
     Case(filters=20, group=20, zero=31),
     Case(filters=20, group=20, stride=2, dtype=np.int8, zero=-5),
@@ -70,7 +76,9 @@ def model_of(*cases: Case) -> onnx.ModelProto:
     nodes, outputs, constants = [], [], []
     for k, c in enumerate(cases):
         random = np.random.default_rng(k)
-        weights = random.integers(-90, 90, (c.filters, 20 // c.group, c.kernel, c.kernel))
+        weights = random.integers(
+            -c.largest, c.largest + 1, (c.filters, 20 // c.group, c.kernel, c.kernel)
+        )
         kind = TensorProto.UINT8 if c.dtype is np.uint8 else TensorProto.INT8
         known = {
             "xs": np.float32(1 / 8), "xz": c.dtype(c.zero), "ws": np.float32(1 / 64),
@@ -141,7 +149,7 @@ def results(target: Target, images: list[Array], folder: Path) -> tuple[bytes, S
     shapes = ", ".join(f"{{{', '.join(map(str, x.shape))}}}" for x in images)
     text = MAIN.format(
         upper="NET", shapes=shapes, count=len(images), inputs=max(x.size for x in images),
-        outputs=len(CASES), results=2 * 40 * 40 * 40,
+        outputs=len(CASES), results=2 * 70 * 40 * 40,
     )  # fmt: skip
     (project / "main.c").write_text(text)
     (project / "x").write_bytes(b"".join(x.tobytes() for x in images))
@@ -176,6 +184,7 @@ def check_integers(target: Target, folder: Path) -> list[str]:
 def test_images_of_any_size_give_the_integers_of_onnxruntime(target: str, tmp_path: Path) -> None:
     kernels = check_integers(vector_target(target), tmp_path)
     assert sum(kernels.count(name) for name in KERNELS) == len(CASES)
+    assert ("conv_dynamic_bytes_pairs" in kernels) == (target in SUM_PAIRS)
 
 
 @pytest.mark.slow
