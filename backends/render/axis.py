@@ -66,6 +66,14 @@ class Axis:
         return first, maximum(first, minimum(last, self.out))
 
     @property
+    def part_inside(self) -> float:
+        """The part of all outputs' taps that lies inside the input, of known extents."""
+        if self.open or not self.out:
+            return 1.0
+        ranges = map(self.tap_range, range(self.kernel))
+        return sum(last - first for first, last in ranges) / (self.kernel * self.out)
+
+    @property
     def tap_ranges(self) -> dict[str, list[int]]:
         """Return for each tap the range [low, high) of its outputs, and its shift.
 

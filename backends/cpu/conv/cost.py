@@ -22,7 +22,7 @@ BEYOND = 0.9
 
 
 def tile_cycles(
-    machine: Machine, g: Geometry, rows: int, cols: int, vectors: int, depth: int,
+    machine: Machine, g: Geometry, rows: int, cols: int, vectors: int, depth: float,
     rate: float = NEAR, widening: float = 0.0, at_once: int = 1,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products per output.

@@ -107,9 +107,13 @@ class Words:
     @property
     def lines(self) -> int:
         """Lines of the next panel that each iteration prefetches; 0 where tiles are many."""
+        return self.lines_of(tile_count(self.g, self.p))
+
+    def lines_of(self, tiles: int) -> int:
+        """Return those lines where so many tiles share a panel."""
         size = self.nv * self.g.block * self.g.block * self.joined * self.size // self.per
-        share = size / CACHE_LINE / tile_count(self.g, self.p)
-        return -(-size // (CACHE_LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
+        share = size / CACHE_LINE / tiles
+        return -(-size // (CACHE_LINE * tiles)) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
         """Return the loops over input blocks: first, count, words in each, unrolled ones, and the
@@ -130,15 +134,20 @@ class Words:
 
     def values(self, e: Elements) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them, for the template."""
-        g, line = self.g, CACHE_LINE * self.per // self.size
+        g = self.g
         return {
             **tile_values(g, self.p, self.nv, self.together),
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "e": e, "joined": self.joined,
             "idle": self.idle if e.dot == BY_TWO else 0,
             "apart": g.in_plane if self.joined > 1 else self.per,
-            "lines": self.lines, "line": line, "share": self.lines * line * self.iterations,
+            **self.prefetched(self.lines),
         }  # fmt: skip
+
+    def prefetched(self, lines: int) -> dict[str, object]:
+        """Return how tiles prefetch the next panel, so many lines in each iteration."""
+        line = CACHE_LINE * self.per // self.size
+        return {"lines": lines, "line": line, "share": lines * line * self.iterations}
 
     def pack(self, dense: Array) -> Array:
         """Return weights [supers, blocks * block, ic, taps] in the order of use.

@@ -1,8 +1,9 @@
 """Direct convolution of images with dynamic height and width, of floats and of bytes.
 
-The tiles are those of `conv.blocked`, one row high: p pixels where no tap meets padding, then one
-tile at most of each power of two below; what meets padding is computed pixel by pixel, with the
-range of its taps found when it runs.
+The tiles are those of `conv.blocked`, one row high: p pixels where no tap meets padding, then some
+of the powers of two below, the last of which reach back to pixels that are computed already; what
+meets padding is computed pixel by pixel, with the range of its taps found when it runs. Bytes may
+be copied to planes of taps before (`tap_planes`), in which nothing is padding.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import NARROW, Run, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.conv.dot_product import Words
 from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
 from atc.backends.cpu.conv.input_blocks import input_blocks
 from atc.backends.cpu.conv.int8 import (
@@ -24,13 +26,21 @@ from atc.backends.cpu.conv.int8 import (
     started,
     zero_point,
 )
+from atc.backends.cpu.conv.tap_planes import TapPlanes
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.render.tile_geometry import Columns, Geometry, geometry, panel_groups, panels
+from atc.backends.render.tile_geometry import (
+    Columns,
+    Geometry,
+    geometry,
+    panel_groups,
+    panels,
+    rows_merge,
+)
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import concrete, is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -84,7 +94,7 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
             **loop_values(g, params), "types": FLOAT_TYPES, "e": None, "per": 1, "unit": step,
             "bodies": [{**body, "blocks": 1} for body in input_blocks(g, 4)],
             "depth": g.depth, "weights": "x1", "sums": False,
-            "start": epilogue.start, "epilogue": epilogue,
+            "start": epilogue.start, "epilogue": epilogue, "planes": None, "lines": 0,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
@@ -93,7 +103,15 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
         return loop_cycles(target.machine, g, params, g.depth)
 
 
-class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
+@dataclass(frozen=True, kw_only=True)
+class DynamicParams(PanelParams):
+    """Those of tiles of images of any size."""
+
+    copied: bool = False
+    """Whether images are copied to planes of taps before."""
+
+
+class ConvDynamicBytes(Kernel[ConvBlocked, DynamicParams]):
     """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors of images of any size."""
 
     name = "conv_dynamic_bytes"
@@ -108,25 +126,49 @@ class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
         open_ = is_dynamic(w.input(0).shape[1:]) and not is_depthwise(w)
         return open_ and in_whole_words(w, target) and not geometry(w, 1).plain
 
-    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[DynamicParams]:
         """Return the most promising sets."""
-        return cheapest(self, WITHIN.sets(w, target), w, target, 3)
+        ways = (False, True) if can_be_copied(w) else (False,)
+        sets = [
+            DynamicParams(p=s.p, nv=s.nv, copied=copied)
+            for s in self.sets(w, target) for copied in ways
+        ]  # fmt: skip
+        return cheapest(self, sets, w, target, 3)
+
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
+        """Return the tiles that fit the registers."""
+        return WITHIN.sets(w, target)
+
+    def words(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> Words:
+        """Return the convolution in words, of what its tiles read."""
+        words = WITHIN.words(w, params, target)
+        return replace(words, g=TapPlanes(words.g).geometry) if params.copied else words
+
+    def tiles(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> int:
+        """Return the tiles of an image of half the largest extents."""
+        largest = self.words(concrete(w), params, target)
+        g = largest.g
+        return -(-g.rows.out * -(-g.cols.out // largest.p) // 4)
+
+    def scratch(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> int:
+        """Reserve the planes of an image."""
+        return TapPlanes(geometry(w, 1)).size if params.copied else 0
 
     def packs(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: DynamicParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
-        words = WITHIN.words(w, params, target)
-        return packed_behind(_starts(w, words.g, target).table, words, w, target)
+        words = self.words(w, params, target)
+        return packed_behind(_starts(w, words.g, params, target).table, words, w, target)
 
     def values(
-        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+        self, w: Workload[ConvBlocked], params: DynamicParams, target: Target
     ) -> dict[str, object]:
         """Return those of floats, for words of bytes."""
-        words, read = WITHIN.words(w, params, target), WITHIN.reading(w, target)
+        words, read = self.words(w, params, target), WITHIN.reading(w, target)
         g, e = words.g, WITHIN.elements(w, words, target, read)
         epilogue = TileEpilogue(w.op.epilogue, w, g, target, DType.INT32)
-        starts = _starts(w, g, target)
+        starts = _starts(w, g, params, target)
         packed = f"(x1 + {starts.size})" if starts.size else "x1"
         if e.weight != "int8_t":
             packed = f"(const {e.weight} *)(const void *){packed}"
@@ -139,15 +181,17 @@ class ConvDynamicBytes(Kernel[ConvBlocked, PanelParams]):
             "types": {"x": e.x, "weight": e.weight, "result": e.result},
             "bodies": words.bodies(), "depth": words.depth * words.per, "weights": packed,
             "sums": starts.size > 0, "start": start, "epilogue": epilogue,
-            "apart": g.in_plane if words.joined > 1 else words.per, "lines": 0, "line": 0,
+            "apart": g.in_plane if words.joined > 1 else words.per, **plane_values(w, params),
+            **words.prefetched(words.lines_of(self.tiles(w, params, target))),
         }  # fmt: skip
 
-    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> float:
         """Estimated cycles."""
-        words = WITHIN.words(w, params, target)
-        return WITHIN.cycles(
+        words = self.words(w, params, target)
+        cycles = WITHIN.cycles(
             w, words, target, lambda m: loop_cycles(m, words.g, params, words.depth)
         )
+        return cycles + copy_cycles(w, params, target)
 
 
 @dataclass(frozen=True)
@@ -204,8 +248,29 @@ class _Starts:
         return f"v_i32_sub({right}, {left})"
 
 
-def _starts(w: Workload[ConvBlocked], g: Geometry, target: Target) -> _Starts:
-    return _Starts(g, zero_point(w, target, WITHIN.reading(w, target)), padded(w))
+def _starts(
+    w: Workload[ConvBlocked], g: Geometry, params: DynamicParams, target: Target
+) -> _Starts:
+    zero = zero_point(w, target, WITHIN.reading(w, target))
+    return _Starts(g, zero, padded(w) and not params.copied)
+
+
+def can_be_copied(w: Workload[ConvBlocked]) -> bool:
+    """Return whether outputs may be one row, and aren't yet."""
+    g = geometry(w, 1)
+    return not g.flat and all(rows_merge(v, g.cols.out) for v in w.op.epilogue.views)
+
+
+def plane_values(w: Workload[ConvBlocked], params: DynamicParams) -> dict[str, object]:
+    """Return what the template wants to know of planes of taps."""
+    g = geometry(w, params.p)
+    planes = TapPlanes(g) if params.copied else None
+    return {"planes": planes, "axes": g, "padding": w.op.zero & 255}
+
+
+def copy_cycles(w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> float:
+    """Return the cycles that copying takes."""
+    return TapPlanes(geometry(w, 1)).cycles(target.machine, 1) if params.copied else 0.0
 
 
 def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
@@ -215,6 +280,7 @@ def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
     return {
         "g": g, "p": params.p, "widths": widths, "low": low, "high": high,
         "tiles": [_tile(c, n, g) for n, _, _ in groups for c in widths], "groups": groups,
+        "cuts": list(zip(widths, (*widths[1:], 0), strict=True)),
         "step": 1 if g.plain else g.block,
     }  # fmt: skip
 
@@ -222,16 +288,33 @@ def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
 def loop_cycles(machine: Machine, g: Geometry, params: PanelParams, depth: int) -> float:
     """Return the cycles of all tiles, which sum `depth` products of words for each result."""
     low, high = g.cols.interior
-    left, counts = high - low, [(1, g.cols.out - (high - low))]
-    for width in (params.p, *rests(params.p)):
-        counts.append((width, left // width))
-        left %= width
+    alone, rows = g.cols.out - (high - low), g.rows.part_inside
+    part = 1 - (1 - g.cols.part_inside) * g.cols.out / max(1, alone)  # of single pixels' columns
+    counts = [(1, alone, part), *((n, k, 1.0) for n, k in tile_counts(params.p, high - low))]
     tiles = sum(
-        count * tile_cycles(machine, g, 1, width, n, depth)
+        count * tile_cycles(machine, g, 1, width, n, depth * rows * inside)
         for n in panels(g.mb, params.nv)
-        for width, count in counts
+        for width, count, inside in counts
     )
     return g.batch * g.supers * g.rows.out * tiles
+
+
+def tile_counts(p: int, most: int) -> list[tuple[int, float]]:
+    """Return the widths of tiles, and how many of each a row of so many pixels has.
+
+    That is by the mean of shorter rows, as many as a tile has pixels: a range has all of them.
+    """
+    lengths = range(max(1, most - p + 1), most + 1)
+    widths, found = [p, *rests(p)], list[tuple[int, float]]()
+    left = {n: n for n in lengths}
+    for width, following in zip(widths, (*widths[1:], 0), strict=True):
+        total = 0
+        for n in lengths:
+            count = max(0, -((following - left[n]) // width)) if n >= width else 0
+            left[n] = max(0, left[n] - count * width)
+            total += count
+        found.append((width, total * most / max(1, sum(lengths))))
+    return found
 
 
 def rests(p: int) -> list[int]:

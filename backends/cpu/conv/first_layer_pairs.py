@@ -24,7 +24,7 @@ from atc.backends.cpu.conv.int8_pairs import (
     place_at,
     sums_pairs,
 )
-from atc.backends.cpu.conv.pair_packing import Orders, PairWords, packed_pairs
+from atc.backends.cpu.conv.pair_packing import Orders, PairWords, Staging, packed_pairs
 from atc.backends.cpu.conv.word_reads import Pixels, Stage
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
@@ -64,6 +64,11 @@ class RowWords(PairWords):
     def unit(self) -> int:
         """The elements of a row of taps."""
         return ROW
+
+    @property
+    def staging(self) -> Staging:
+        """Four windows are shuffled at once."""
+        return (4, 4, 64), (2, 4, 2), (1, 4, 2)
 
     @property
     def order_size(self) -> int:

@@ -27,7 +27,14 @@ from atc.backends.cpu.conv.int8 import (
     word_of,
     zero_point,
 )
-from atc.backends.cpu.conv.pair_packing import PLACE, STARTS, Orders, PairWords, packed_pairs
+from atc.backends.cpu.conv.pair_packing import (
+    PLACE,
+    STARTS,
+    Orders,
+    PairWords,
+    Staging,
+    packed_pairs,
+)
 from atc.backends.cpu.conv.word_reads import Pixels, Stage
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.tile_geometry import geometry, panels
@@ -48,6 +55,9 @@ SLOTS = {8: (0, 2, 1, 3), 16: (0, 1, 2, 3)}
 UNSAFE, CHOICELESS = 16, 40
 """Products of an output up to which clipped weights cost half as much as all; where there are too
 few channels to choose pairs from."""
+STAGED = 2.0
+"""What one instruction costs of those that bring words to the stack, from which others wait for
+them; as a part of an instruction that multiplies."""
 
 
 def sums_pairs(target: Target) -> bool:
@@ -64,12 +74,14 @@ def pair_sets(w: Workload[ConvBlocked], target: Target) -> list[tuple[int, int]]
 def pair_slowness(words: PairWords) -> float:
     """Return how many times as long pairs take as words that one instruction multiplies.
 
-    That is three instructions a vector, one a word, and those of clipped weights: scaled by their
-    greatest, weights of few products lie less close to zero.
+    That is three instructions a vector, one a word, those that bring words to the stack, and those
+    of clipped weights: scaled by their greatest, weights of few products lie less close to zero.
     """
     most = UNSAFE if words.g.ic >= UNIT else CHOICELESS
     clipped = min(1.0, most / (words.depth * WORD))
-    return 1.5 + 0.5 / words.nv + clipped
+    each = sum(n * (words.p // size % times) for size, n, times in words.staging)
+    staged = STAGED * each * WORD / (words.p * words.unit_size)
+    return 1.5 + (0.5 + staged) / words.nv + clipped
 
 
 class ConvBytesPairs(ConvBytes):
@@ -124,6 +136,12 @@ class ConvBytesPairs(ConvBytes):
 @dataclass(frozen=True, kw_only=True)
 class UnitWords(PairWords):
     """Words of blocks of channels, of which a step multiplies those of UNIT channels."""
+
+    @property
+    def staging(self) -> Staging:
+        """Two pixels are read at once, or all of a vector twice as wide."""
+        four, two, one = (4, 4, 4) if self.g.block == UNIT else (10, 10, 6)
+        return (4, four, 64), (2, two, 2), (1, one, 2)
 
     @property
     def used(self) -> int:

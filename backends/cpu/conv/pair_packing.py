@@ -28,6 +28,8 @@ from atc.ir.graph import Array
 Weights = npt.NDArray[np.int16]
 Orders = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Staging = tuple[tuple[int, int, int], ...]
+"""Groups of pixels: how many are in one, its instructions, and more groups than there can be."""
 
 MATCHED = 8
 """Channels whose best pairs are found at once."""
@@ -58,6 +60,11 @@ class PairWords(Words):
     """Whether bytes of x are signed: then they are read as 128 larger."""
     places_known: bool = True
     """Whether it is known where in x a channel of a tap is."""
+
+    @property
+    def staging(self) -> Staging:
+        """Return the groups of pixels whose step goes to the stack together."""
+        raise NotImplementedError
 
     @property
     def order_size(self) -> int:
