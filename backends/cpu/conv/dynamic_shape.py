@@ -287,6 +287,9 @@ def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
 
 def loop_cycles(machine: Machine, g: Geometry, params: PanelParams, depth: int) -> float:
     """Return the cycles of all tiles, which sum `depth` products of words for each result."""
+    if g.flat:  # one row, which known extents may have cut
+        whole = replace(g.cols, out=g.rows.out * g.cols.out, open=True)
+        g = replace(g, rows=replace(g.rows, out=1, open=True), cols=whole)
     low, high = g.cols.interior
     alone, rows = g.cols.out - (high - low), g.rows.part_inside
     part = 1 - (1 - g.cols.part_inside) * g.cols.out / max(1, alone)  # of single pixels' columns
