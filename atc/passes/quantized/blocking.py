@@ -14,10 +14,11 @@ from atc.ir.ops.blocked import BYTES
 MAX_TAPS = 49
 """The most taps of a window of a depthwise convolution of bytes."""
 VECTOR_STEPS = frozenset(
-    ["Add", "Sub", "Mul", "Div", "Max", "Min", "Round", "Floor", "Ceil", "Abs", "Neg", "Sqrt"]
-    + ["Exp", "Tanh", "Erf", "Sigmoid"]
+    ["Add", "Sub", "Mul", "Div", "Max", "Min", "Round", "Floor", "Ceil", "Trunc", "Abs", "Neg"]
+    + ["Sqrt", "Exp", "Expm1", "Log", "Log1p", "Tanh", "Erf", "Sigmoid", "Softplus", "Sign"]
+    + ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
 )
-"""Float functions that an epilogue of integer sums may have."""
+"""Functions of floats that an epilogue of integer sums may have; its conditions, too."""
 
 
 def integer_zero(
@@ -84,6 +85,10 @@ def _is_vector_step(e: Expr) -> bool:
             return whole or (e.dtype is DType.FLOAT and (byte or a.dtype is DType.INT32))
         case Call(fn="Add" | "Sub" | "Mul", dtype=DType.INT32):
             return True
+        case Call(fn="Where"):
+            return e.dtype is DType.FLOAT
+        case Call(fn="And" | "Or" | "Not"):
+            return all(a.dtype is DType.BOOL for a in e.args)
         case Call(fn=fn):
             return fn in VECTOR_STEPS and all(a.dtype is DType.FLOAT for a in e.args)
         case Input():

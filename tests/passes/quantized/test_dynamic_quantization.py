@@ -23,8 +23,11 @@ FILTERS = 20
 """No whole number of blocks of any target."""
 
 
-def quantized_layer(group: int = 1) -> onnx.ModelProto:
-    """Return a layer as onnxruntime's dynamic quantizer writes it: its bias is computed, too."""
+def quantized_layer(group: int = 1, activation: str = "") -> onnx.ModelProto:
+    """Return a layer as onnxruntime's dynamic quantizer writes it: its bias is computed, too.
+
+    It ends with an operator that is an activation, or with `x * sigmoid(x)`.
+    """
     rng = np.random.default_rng(3)
     stored = {
         "w": rng.integers(0, 256, (FILTERS, 8 // group, 3, 3)).astype(np.uint8),
@@ -45,8 +48,14 @@ def quantized_layer(group: int = 1) -> onnx.ModelProto:
         node("Add", ["sums", "start"], ["total"]),
         node("Cast", ["total"], ["real"], to=TensorProto.FLOAT),
         node("Mul", ["real", "scale"], ["scaled"]),
-        node("Sigmoid", ["scaled"], ["gate"]), node("Mul", ["scaled", "gate"], ["y"]),
     ]  # fmt: skip
+    if activation == "PRelu":
+        stored["slope"] = rng.uniform(-1, 1, (FILTERS, 1, 1)).astype(np.float32)
+        nodes.append(node("PRelu", ["scaled", "slope"], ["y"]))
+    elif activation:
+        nodes.append(node(activation, ["scaled"], ["y"]))
+    else:
+        nodes += [node("Sigmoid", ["scaled"], ["gate"]), node("Mul", ["scaled", "gate"], ["y"])]
     graph = helper.make_graph(
         nodes, "layer", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 9, 11))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
@@ -78,6 +87,29 @@ def test_it_is_computed_in_blocks() -> None:
     assert conv.op.kind == "ConvBlocked"
     widths = {graph.types[name].shape[-1:] for name in conv.inputs if graph.types[name].size == 32}
     assert (32,) in widths
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "PRelu", "Elu",
+        *(pytest.param(a, marks=pytest.mark.slow)
+          for a in ("LeakyRelu", "Selu", "Celu", "Softplus", "Softsign", "ThresholdedRelu")),
+    ],
+)  # fmt: skip
+def test_activations_with_conditions_are_computed_with_the_sums(activation: str) -> None:
+    model = quantized_layer(activation=activation)
+    graph = run_passes(compile_graph(model), width=16)
+    (conv,) = (n for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked"))
+    assert conv.op.kind == "ConvBlocked"
+    (back,) = (n for n in graph.nodes if n.inputs[0] == conv.outputs[0])
+    assert back.outputs == graph.outputs  # nothing but the layout is left to do
+    if not runnable("x86-64-avx2"):
+        pytest.skip("this CPU can't run x86-64-avx2")
+    x = np.random.default_rng(5).uniform(-1, 2, (1, 8, 9, 11)).astype(np.float32)
+    (want,) = ReferenceEvaluator(model).run(None, {"x": x})
+    (got,) = run_model(model, [x], "x86-64-avx2")
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
 def mobile_layers(channels: int) -> onnx.ModelProto:
