@@ -41,6 +41,22 @@ REWRITES = {
           return y
         """,
     ),
+    ("sink_transposes", "a transpose stays before what has axes of its own"): (
+        """
+        graph g(x: f32[2,3,4])
+          t: f32[4,2,3] = Map(shape=(4, 2, 3), expr=x0, views=(<1,12,4>)) x  # t
+          s: f32[2,2,2,3] = Map(shape=(24), expr=Neg(x0), views=(<1>)) t  # s
+          y: f32[3,2,2,2] = Map(shape=(3, 2, 2, 2), expr=x0, views=(<1,12,6,3>)) s  # y
+          return y
+        """,
+        """
+        graph g(x: f32[2,3,4])
+          t: f32[4,2,3] = Map(shape=(4, 2, 3), expr=x0, views=(<1,12,4>)) x  # t
+          s: f32[2,2,2,3] = Map(shape=(24), expr=Neg(x0), views=(<1>)) t  # s
+          y: f32[3,2,2,2] = Map(shape=(3, 2, 2, 2), expr=x0, views=(<1,12,6,3>)) s  # y
+          return y
+        """,
+    ),
     ("fold_views", "what is computed of transposed keys keeps their order for a product"): (
         """
         graph g(q: f32[2,4], k: f32[3,4], b: f32[4,1])

@@ -78,6 +78,8 @@ def _sink(wanted: frozenset[str], state: Rewriting, node: Node) -> Node:
     if len(orders) != 1:
         return node
     (order,) = orders
+    if len(order) != len(shape):  # the result has axes of its own, or less
+        return node
     sources = {name: t[0] for name, t in transposed.items() if t is not None}
     new: Op | None
     match op:
