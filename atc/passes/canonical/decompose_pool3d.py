@@ -7,6 +7,7 @@ from math import prod
 
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import Pool, Reshape, Window
+from atc.ir.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting
 
 
@@ -19,7 +20,9 @@ def decompose_pool3d(state: Rewriting, node: Node) -> Node:
     if not isinstance(op, Pool) or op.window.rank != 3 or len(node.outputs) != 1:
         return node
     x, y = state.types[node.inputs[0]], state.types[node.outputs[0]]
-    if op.how not in ("Max", "Average") or x.dtype is not DType.FLOAT or not x.size:
+    bytes_ = x.dtype in BYTES and op.how == "Max"
+    floats = x.dtype is DType.FLOAT and op.how in ("Max", "Average")
+    if not bytes_ and not floats or not x.size:
         return node
     batch, channels, depth, *image = x.shape
     out, pixels = y.shape[2], prod(y.shape[3:])

@@ -90,8 +90,9 @@ def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
     if zero is None or wasteful:  # most of the lanes would be unused
         return
-    found = operands(
-        scene, Layout.BLOCKS, node.inputs[op.operands :], op.epilogue.views, y.shape, move=True
+    found = operands(  # sums of bytes have kernels of whole vectors alone
+        scene, Layout.BLOCKS, node.inputs[op.operands :], op.epilogue.views, y.shape, move=True,
+        in_vectors=not floats,
     )
     if found is None:
         return

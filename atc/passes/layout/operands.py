@@ -24,16 +24,18 @@ from atc.passes.layout.forms import (
 
 def operands(
     scene: Scene, layout: Layout, inputs: Sequence[str], views: Sequence[View],
-    shape: Sequence[int], move: bool = False,
+    shape: Sequence[int], move: bool = False, in_vectors: bool = False,
 ) -> tuple[tuple[Argument, ...], tuple[View, ...]] | None:  # fmt: skip
     """Return how operands, viewed over [N, C, *loops], are read over the loops of a layout.
 
-    With `move`, those that no view shows are rearranged first.
+    With `move`, those that no view shows are rearranged first; with `in_vectors`, also those whose
+    channels don't lie beside each other.
     """
     found: list[tuple[Argument, View]] = []
     for name, view in zip(inputs, views, strict=True):
         one = operand(scene, layout, name, view, tuple(shape))
-        if one is None and move and scene.type(name).dtype in LAID_OUT:
+        apart = in_vectors and one is not None and one[1].strides[-1] not in (0, 1)
+        if (one is None or apart) and move and scene.type(name).dtype in LAID_OUT:
             block = shape[1] if layout is Layout.LAST else scene.width
             one = (Moved(name, view, tuple(shape), layout),
                    View(row_major(blocked_shape(shape, block))))  # fmt: skip

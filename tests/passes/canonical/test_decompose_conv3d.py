@@ -40,6 +40,70 @@ def model(name: str, batch: int = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+def model_of_bytes(name: str, batch: int = 1) -> onnx.ModelProto:
+    """Return a convolution of bytes with a bias, a residual operand and an activation."""
+    rng = np.random.default_rng(2)
+    group = int(str(CASES[name].get("group", 1)))
+    shape = [batch, 20, 6, 7, 9]
+    stored = {
+        "w": rng.integers(-128, 128, (40, 20 // group, 3, 3, 3)).astype(np.int8),
+        "zero": np.array(120, np.uint8),
+        "scale": rng.uniform(1e-4, 2e-4, (40, 1, 1, 1)).astype(np.float32),
+        "b": rng.standard_normal((40, 1, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("ConvInteger", ["x", "w", "zero"], ["s"], **CASES[name]),
+        helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["c"]),
+        helper.make_node("Add", ["c", "r"], ["d"]),
+        helper.make_node("LeakyRelu", ["d"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, shape)
+    operands = [numpy_helper.from_array(a, n) for n, a in stored.items()]
+    made = helper.make_model(
+        helper.make_graph(nodes[:1], "g", [x], [helper.make_empty_tensor_value_info("s")], operands)
+    )
+    (sums,) = ReferenceEvaluator(made).run(None, {"x": np.zeros(shape, np.uint8)})
+    graph = helper.make_graph(
+        nodes, "g", [x, helper.make_tensor_value_info("r", TensorProto.FLOAT, sums.shape)],
+        [helper.make_empty_tensor_value_info("y")], operands,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+BYTES = ("same", "strided", "dilated", "one-sided")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["x86-64-avx2", *(pytest.param(t, marks=pytest.mark.slow)
+                      for t in ("x86-64-avx512-vnni", "x86-64-sse2"))],
+)  # fmt: skip
+def test_sums_of_bytes_are_exact(target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"{target} doesn't run here")
+    names = ("same",) if target == "x86-64-avx2" else (*BYTES, "depthwise")
+    models = [model_of_bytes(name, batch) for name in names for batch in (1, 2)]
+    rng = np.random.default_rng(3)
+    inputs = []
+    for made in models:
+        shapes = [[d.dim_value for d in i.type.tensor_type.shape.dim] for i in made.graph.input]
+        inputs.append([rng.integers(0, 256, shapes[0]).astype(np.uint8),
+                       rng.standard_normal(shapes[1]).astype(np.float32)])  # fmt: skip
+    for made, given, found in zip(models, inputs, run_models(models, inputs, target), strict=True):
+        assert not isinstance(found, Exception), found
+        want = ReferenceEvaluator(made).run(None, dict(zip(("x", "r"), given, strict=True)))
+        assert_close(found, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_convolutions_of_bytes_become_blocked_ones_of_planes(name: str) -> None:
+    graph = run_passes(compile_graph(model_of_bytes(name)), width=8)
+    (conv,) = (n for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked"))
+    assert conv.op.kind == "ConvBlocked"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
 def test_results_are_those_of_the_definition(target: str) -> None:

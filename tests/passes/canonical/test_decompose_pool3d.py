@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ort_cases import Case, compiled, noise
+from ort_cases import Case, compiled, integers, noise
 
 from atc.ir.ops import Pool
 from atc.passes import run_passes
@@ -28,6 +28,8 @@ CASES = {
     name: Case(op, [noise(2, 3, *size)], (), attributes, 18)
     for name, (op, size, attributes) in POOLS.items()
 }
+CASES["bytes"] = Case("MaxPool", [integers("uint8", 2, 3, 7, 9, 6)], (), POOLS["padded"][2], 18,
+                      outputs=(np.uint8,))  # fmt: skip
 COMPILED = compiled(CASES, TARGET)
 
 
