@@ -59,6 +59,15 @@ _KERAS = Foreign(
     "--framework=tflite",
 )  # fmt: skip
 
+_ORT = Foreign(
+    "a model in onnxruntime's own format", "",
+    "compile the ONNX file that it was made from, or write one in Python: "
+    "o = onnxruntime.SessionOptions(); o.optimized_model_filepath = 'net.onnx'; "
+    "o.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL; "
+    "o.add_session_config_entry('session.save_model_format', 'ONNX'); "
+    "onnxruntime.InferenceSession(FILE, o)",
+)  # fmt: skip
+
 
 def foreign_format(path: Path) -> Foreign | None:
     """Return what a file or folder of another package is; None for any other or a missing one."""
@@ -71,6 +80,8 @@ def foreign_format(path: Path) -> Foreign | None:
         return None
     if head[4:8] == b"TFL3":
         return _TFLITE
+    if head[4:8] == b"ORTM":
+        return _ORT
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return _KERAS
     if head.startswith(b"PK\x03\x04"):

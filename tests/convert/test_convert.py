@@ -64,6 +64,8 @@ KINDS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "hdf5": (lambda d: written(d / "m", b"\x89HDF\r\n\x1a\n" + bytes(20)), "Keras", ".export("),
     "tflite": (lambda d: written(d / "m", b"\x1c\0\0\0TFL3" + bytes(20)),
                "TensorFlow Lite", "--framework=tflite"),
+    "ORT format": (lambda d: written(d / "m.ort", b"\x14\0\0\0ORTM" + bytes(20)),
+                   "onnxruntime's own format", "session.save_model_format"),
     "SavedModel": (lambda d: written(d / "m/saved_model.pb", b"\x08\x01").parent,
                    "SavedModel", "--framework=tflite"),
     "scikit-learn": (lambda d: pickled(d / "m", "sklearn.linear_model._base"),

@@ -32,6 +32,8 @@ class Case:
     residual: bool = False
     bias: str = "integer"
     dilation: int = 1
+    bounds: tuple[int, int] | None = None
+    """What y is clipped to, as those do that quantize to fewer bits."""
     extreme: bool = field(default=False, repr=False)
     """Whether x and the weights are the greatest and the least numbers alone."""
     narrow: bool = field(default=False, repr=False)
@@ -55,6 +57,8 @@ CASES = {
     "ties": Case(16, 32, scale=0.5, per=False),
     "residual": Case(16, 16, 3, pad=1, residual=True, zero=3),
     "float bias": Case(16, 32, bias="float"),
+    "fewer bits": Case(16, 32, bounds=(0, 115)),
+    "fewer bits, signed": Case(16, 32, 3, pad=1, y=np.int8, bounds=(-32, 7)),
 }
 
 
@@ -124,6 +128,10 @@ def model(case: Case) -> onnx.ModelProto:
         constants["bf"] = p["bias"].astype(np.float32)
         nodes.pop(2)
     result = "q"
+    if case.bounds:
+        constants |= dict(zip(("low", "high"), np.array(case.bounds, case.y), strict=True))
+        nodes.append(helper.make_node("Clip", ["q", "low", "high"], ["narrow"]))
+        result = "narrow"
     if case.residual:
         constants["ss"] = np.float32(0.75) * p["y_scale"]
         nodes += [
@@ -162,8 +170,8 @@ def sums(case: Case) -> Array:
 def expected(case: Case) -> Array:
     """The definition: exact sums, each float operation rounded once, half to even, saturated."""
     p, f32 = parts(case), np.float32
-    low, high = np.iinfo(case.y).min, np.iinfo(case.y).max
-    zero = low + 100
+    zero = np.iinfo(case.y).min + 100
+    low, high = case.bounds or (np.iinfo(case.y).min, np.iinfo(case.y).max)
     total = sums(case)
     factor = p["x_scale"].astype(np.float64) * p["w_scale"].astype(np.float64)
     channel = (1, -1, 1, 1)

@@ -69,10 +69,12 @@ def _is_vector_form(expr: Expr) -> bool:
 
 
 def _is_rounded(x: Expr) -> bool:
-    """Return whether a value is a rounded one, or the sum of that and an integer."""
+    """Return whether a value is a rounded one, the sum of that and an integer, or such a bound."""
     match x:
         case Call(fn="Add", args=(y, Const() as point)) if float(point.value).is_integer():
             return isinstance(y, Call) and y.fn == "Round"
+        case Call(fn="Max" | "Min", args=(y, Const() as bound)) if float(bound.value).is_integer():
+            return _is_rounded(y)
         case _:
             return isinstance(x, Call) and x.fn == "Round"
 

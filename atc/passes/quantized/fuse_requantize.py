@@ -1,7 +1,8 @@
 """Rewrite expressions over integers into the form that vector kernels compute.
 
-Values that are quantized and then dequantized stay in float, between the same bounds; a division by
-a scale is folded into the dividend's scales, in float64 and rounded once.
+Values that are quantized and then dequantized stay in float, between the same bounds; those that
+are quantized to fewer bits meet their bounds before they become bytes; a division by a scale is
+folded into the dividend's scales, in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -102,12 +103,23 @@ def _in_float(expr: Expr) -> Expr:
                     return e
                 low, high = (const(b, DType.FLOAT) for b in _BOUNDS[q.dtype])
                 return call("Min", call("Max", kept(x), low), high)
+            case Call(
+                fn="Max" | "Min", args=(Call(fn="CastSaturate", args=(x,)), Const() as bound)
+            ) if x.dtype is DType.FLOAT and _holds_zero(e.fn, bound):
+                within = call(e.fn, x, const(float(bound.value), DType.FLOAT))
+                return kept(cast(within, e.dtype, saturate=True))
             case Call(args=args):
-                return replace(e, args=tuple(map(kept, args)))
+                new = replace(e, args=tuple(map(kept, args)))
+                return kept(new) if new != e else e
             case _:
                 return e
 
     return kept(expr)
+
+
+def _holds_zero(fn: str, bound: Const) -> bool:
+    """Return whether 0, which NaN is quantized to, lies within a bound."""
+    return bound.value <= 0 if fn == "Max" else bound.value >= 0
 
 
 def _folded(expr: Expr, operands: _Operands) -> Expr:
