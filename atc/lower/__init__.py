@@ -25,6 +25,7 @@ from atc.lower import (
     matmul,
     ml,
     normalize,
+    qonnx,
     quantize,
     random,
     reduce,
@@ -45,7 +46,7 @@ from atc.lower.registry import LOWERINGS
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "control", "conv", "data_dependent",
     "deform", "einsum", "elementwise", "external", "gather", "generate", "gradient", "image",
-    "linalg", "loop", "matmul", "ml", "normalize", "quantize", "random", "reduce", "resize", "rnn",
-    "sampling", "scatter", "sequence", "shape", "signal", "sort", "text", "training",
-    "lower_model",
+    "linalg", "loop", "matmul", "ml", "normalize", "qonnx", "quantize", "random", "reduce",
+    "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort", "text",
+    "training", "lower_model",
 ]

@@ -1,0 +1,129 @@
+"""Lowerings of QONNX, whose operators quantize to any number of bits and back at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from atc.ir.expr import Expr, call, const
+from atc.ir.graph import Array, Dequantization, DType
+from atc.lower.context import LoweringContext
+from atc.lower.quantize import dequantized, quantized
+from atc.lower.registry import lowers
+
+QONNX, BREVITAS = "qonnx.custom_op.general", "onnx.brevitas"
+"""The domain, and the one that Brevitas gave the same operators before."""
+
+
+def _even(x: Expr) -> Expr:
+    return call("Round", x)
+
+
+def _of_magnitude(fn: str, shift: float = 0.0) -> Callable[[Expr], Expr]:
+    """Return a rounding that is the same on both sides of 0."""
+
+    def rounded(x: Expr) -> Expr:
+        size = call("Add", call("Abs", x), const(shift, DType.FLOAT))
+        return call("Mul", call("Sign", x), call(fn, size))
+
+    return rounded
+
+
+ROUNDINGS: dict[str, Callable[[Expr], Expr]] = {
+    "ROUND": _even, "HALF_EVEN": _even, "CEIL": lambda x: call("Ceil", x),
+    "FLOOR": lambda x: call("Floor", x), "DOWN": lambda x: call("Trunc", x),
+    "UP": _of_magnitude("Ceil"), "HALF_UP": _of_magnitude("Floor", 0.5),
+    "HALF_DOWN": _of_magnitude("Ceil", -0.5),
+}  # fmt: skip
+"""Values of `rounding_mode`."""
+
+
+@lowers("Quant", "IntQuant", domain=QONNX)
+@lowers("Quant", domain=BREVITAS)
+def quant(ctx: LoweringContext) -> str:
+    """QONNX Quant: (round(clip(x / scale + zero)) - zero) * scale, in numbers of `bitwidth` bits.
+
+    With up to 16 bits, rounded to even, the numbers are integers, with which layers compute.
+    """
+    b, (x, scale, zero) = ctx.b, (ctx.input(i) for i in range(3))
+    _require_float(ctx)
+    mode = ctx.str("rounding_mode", "ROUND").upper()
+    ctx.require(mode in ROUNDINGS, f"rounding_mode '{mode}'")
+    low, high = _bounds(ctx)
+    dtype = _holding(low, high)
+    point = b.value(zero)
+    if dtype is None or point is None or ROUNDINGS[mode] is not _even or not _fits(point, dtype):
+        def real(v: Expr, s: Expr, z: Expr) -> Expr:
+            y = call("Add", call("Div", v, s), z)
+            y = call("Max", y, const(low, DType.FLOAT))
+            y = ROUNDINGS[mode](call("Min", y, const(high, DType.FLOAT)))
+            return call("Mul", call("Sub", y, z), s)
+
+        return b.map(real, x, scale, zero)
+    values, steps = b.value(x), b.value(scale)
+    if values is not None and steps is not None:
+        integers = np.clip(np.rint(values / steps) + point, low, high) - point
+        return _dequantized(ctx, integers, steps)
+    stored = b.constant(point.astype(dtype.numpy), zero)
+    q = b.map(lambda v, s, z: quantized(v, s, z, dtype), x, scale, stored)
+    info = np.iinfo(dtype.numpy)
+    if (low, high) != (info.min, info.max):
+        least, most = const(int(low), dtype), const(int(high), dtype)
+        q = b.map(lambda v: call("Min", call("Max", v, least), most), q)
+    return b.map(dequantized, q, scale, stored)
+
+
+@lowers("BipolarQuant", domain=QONNX)
+@lowers("BipolarQuant", domain=BREVITAS)
+def bipolar_quant(ctx: LoweringContext) -> str:
+    """QONNX BipolarQuant: the scale, with the sign of x; that of 0 is plus."""
+    b, x, scale = ctx.b, ctx.input(0), ctx.input(1)
+    _require_float(ctx)
+    values, steps = b.value(x), b.value(scale)
+    if values is not None and steps is not None:
+        return _dequantized(ctx, np.where(values >= 0, 1.0, -1.0), steps)
+
+    def signed(v: Expr, s: Expr) -> Expr:
+        zero, one, minus = (const(c, DType.FLOAT) for c in (0.0, 1.0, -1.0))
+        return call("Mul", call("Where", call("GreaterOrEqual", v, zero), one, minus), s)
+
+    return b.map(signed, x, scale)
+
+
+def _require_float(ctx: LoweringContext) -> None:
+    dtype = ctx.type(0).dtype
+    ctx.require(dtype is DType.FLOAT, f"x is {dtype.label}, not f32")
+
+
+def _bounds(ctx: LoweringContext) -> tuple[float, float]:
+    """Return the least and the greatest number of `bitwidth` bits."""
+    width = np.asarray(ctx.required_const(3, "the bit width"), np.float64)
+    ctx.require(width.size == 1 and width.min() >= 1, f"the bit width is {width.tolist()}")
+    bits, narrow = float(width.reshape(())), bool(ctx.int("narrow"))
+    if ctx.int("signed", 1):
+        most = 2.0 ** (bits - 1) - 1
+        return -most - (not narrow), most
+    return 0.0, 2.0**bits - 1 - narrow
+
+
+def _holding(low: float, high: float) -> DType | None:
+    """Return the narrowest type of integers that holds all between whole bounds."""
+    whole = float(low).is_integer() and float(high).is_integer()
+    types = (DType.INT8, DType.INT16) if low < 0 else (DType.UINT8, DType.UINT16)
+    infos = [(t, np.iinfo(t.numpy)) for t in types if whole]
+    return next((t for t, i in infos if i.min <= low and high <= i.max), None)
+
+
+def _fits(point: Array, dtype: DType) -> bool:
+    """Return whether zero points are numbers of a type that change no rounding: even ones."""
+    info = np.iinfo(dtype.numpy)
+    return bool(((point % 2 == 0) & (point >= info.min) & (point <= info.max)).all())
+
+
+def _dequantized(ctx: LoweringContext, integers: Array, scale: Array) -> str:
+    """Add the constant integers * scale, and note what it was made of."""
+    whole, steps = integers.astype(np.int32), scale.astype(np.float32)
+    name = ctx.b.constant(whole.astype(np.float32) * steps, ctx.input(0))
+    ctx.b.remember(name, Dequantization(whole, steps.reshape(()) if steps.size == 1 else steps))
+    return name
