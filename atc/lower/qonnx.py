@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atc.ir.expr import Expr, call, const
-from atc.ir.graph import Array, Dequantization, DType
+from atc.ir.graph import Dequantization, DType
 from atc.lower.context import LoweringContext
 from atc.lower.quantize import dequantized, quantized
 from atc.lower.registry import lowers
 
+Floats = NDArray[np.floating[Any]]
+
 QONNX, BREVITAS = "qonnx.custom_op.general", "onnx.brevitas"
 """The domain, and the one that Brevitas gave the same operators before."""
+
+LIMITS = {
+    DType.UINT8: (0, 255), DType.INT8: (-128, 127),
+    DType.UINT16: (0, 65535), DType.INT16: (-32768, 32767),
+}  # fmt: skip
+"""The least and the greatest number of each type that holds quantized ones."""
 
 
 def _even(x: Expr) -> Expr:
@@ -52,8 +62,9 @@ def quant(ctx: LoweringContext) -> str:
     ctx.require(mode in ROUNDINGS, f"rounding_mode '{mode}'")
     low, high = _bounds(ctx)
     dtype = _holding(low, high)
-    point = b.value(zero)
+    point = _floats(ctx, zero)
     if dtype is None or point is None or ROUNDINGS[mode] is not _even or not _fits(point, dtype):
+
         def real(v: Expr, s: Expr, z: Expr) -> Expr:
             y = call("Add", call("Div", v, s), z)
             y = call("Max", y, const(low, DType.FLOAT))
@@ -61,14 +72,13 @@ def quant(ctx: LoweringContext) -> str:
             return call("Mul", call("Sub", y, z), s)
 
         return b.map(real, x, scale, zero)
-    values, steps = b.value(x), b.value(scale)
+    values, steps = _floats(ctx, x), _floats(ctx, scale)
     if values is not None and steps is not None:
         integers = np.clip(np.rint(values / steps) + point, low, high) - point
         return _dequantized(ctx, integers, steps)
     stored = b.constant(point.astype(dtype.numpy), zero)
     q = b.map(lambda v, s, z: quantized(v, s, z, dtype), x, scale, stored)
-    info = np.iinfo(dtype.numpy)
-    if (low, high) != (info.min, info.max):
+    if (low, high) != LIMITS[dtype]:
         least, most = const(int(low), dtype), const(int(high), dtype)
         q = b.map(lambda v: call("Min", call("Max", v, least), most), q)
     return b.map(dequantized, q, scale, stored)
@@ -80,15 +90,21 @@ def bipolar_quant(ctx: LoweringContext) -> str:
     """QONNX BipolarQuant: the scale, with the sign of x; that of 0 is plus."""
     b, x, scale = ctx.b, ctx.input(0), ctx.input(1)
     _require_float(ctx)
-    values, steps = b.value(x), b.value(scale)
+    values, steps = _floats(ctx, x), _floats(ctx, scale)
     if values is not None and steps is not None:
-        return _dequantized(ctx, np.where(values >= 0, 1.0, -1.0), steps)
+        return _dequantized(ctx, np.where(values >= 0, np.float32(1), np.float32(-1)), steps)
 
     def signed(v: Expr, s: Expr) -> Expr:
         zero, one, minus = (const(c, DType.FLOAT) for c in (0.0, 1.0, -1.0))
         return call("Mul", call("Where", call("GreaterOrEqual", v, zero), one, minus), s)
 
     return b.map(signed, x, scale)
+
+
+def _floats(ctx: LoweringContext, name: str) -> Floats | None:
+    """Return a constant's array; None where it is computed."""
+    array = ctx.b.value(name)
+    return None if array is None else np.asarray(array, np.float32)
 
 
 def _require_float(ctx: LoweringContext) -> None:
@@ -111,19 +127,19 @@ def _holding(low: float, high: float) -> DType | None:
     """Return the narrowest type of integers that holds all between whole bounds."""
     whole = float(low).is_integer() and float(high).is_integer()
     types = (DType.INT8, DType.INT16) if low < 0 else (DType.UINT8, DType.UINT16)
-    infos = [(t, np.iinfo(t.numpy)) for t in types if whole]
-    return next((t for t, i in infos if i.min <= low and high <= i.max), None)
+    fitting = (t for t in types if whole and LIMITS[t][0] <= low and high <= LIMITS[t][1])
+    return next(fitting, None)
 
 
-def _fits(point: Array, dtype: DType) -> bool:
+def _fits(point: Floats, dtype: DType) -> bool:
     """Return whether zero points are numbers of a type that change no rounding: even ones."""
-    info = np.iinfo(dtype.numpy)
-    return bool(((point % 2 == 0) & (point >= info.min) & (point <= info.max)).all())
+    least, most = LIMITS[dtype]
+    return bool(((point % 2 == 0) & (point >= least) & (point <= most)).all())
 
 
-def _dequantized(ctx: LoweringContext, integers: Array, scale: Array) -> str:
+def _dequantized(ctx: LoweringContext, integers: Floats, steps: Floats) -> str:
     """Add the constant integers * scale, and note what it was made of."""
-    whole, steps = integers.astype(np.int32), scale.astype(np.float32)
+    whole = integers.astype(np.int32)
     name = ctx.b.constant(whole.astype(np.float32) * steps, ctx.input(0))
     ctx.b.remember(name, Dequantization(whole, steps.reshape(()) if steps.size == 1 else steps))
     return name
