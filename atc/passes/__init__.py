@@ -44,6 +44,7 @@ from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.layout.store_exact import store_exact
 from atc.passes.layout.store_halves import store_halves
 from atc.passes.layout.widen_halves import widen_halves
+from atc.passes.quantized.fill_dilation import fill_dilation
 from atc.passes.quantized.fuse_requantize import fuse_requantize
 from atc.passes.quantized.lower_qdq import lower_qdq
 from atc.passes.quantized.merge_padding import merge_padding
@@ -126,6 +127,7 @@ def layout_passes(
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
         _rule("decompose_conv3d", decompose_conv3d),  # and only over two axes
         _rule("decompose_pool3d", decompose_pool3d),
+        _rule("fill_dilation", fill_dilation),  # as windows without gaps have vector kernels
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         _again("merge_padding", merge_padding),  # of first layers

@@ -59,7 +59,9 @@ def _sums_of_bytes(state: Rewriting, node: Node, op: Conv, weights: Array) -> No
     y, window = state.types[node.outputs[0]], op.window
     batch, filters, depth, *image = y.shape
     zero = state.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
-    if op.group > 1 or zero is None or zero.size != 1 or op.zero_points and node.inputs[3]:
+    if zero is None or zero.size != 1 or op.zero_points and node.inputs[3]:
+        return node
+    if op.group > 1 and weights.shape[1] == 1:  # depthwise: windows of few numbers stay that
         return node
     views = []
     for view in op.epilogue.views:
@@ -68,7 +70,7 @@ def _sums_of_bytes(state: Rewriting, node: Node, op: Conv, weights: Array) -> No
             return node
         views.append(View((d, m, *rest), view.offset))
     source = _padded(state, node, op, depth, zero)
-    x = _planes(state, node, source, depth, window, range(window.kernel[0]))
+    x = _planes(state, node, source, depth, window, range(window.kernel[0]), op.group)
     joined = weights.swapaxes(1, 2).reshape(filters, -1, *window.kernel[1:])
     w = state.add_constant(joined, f"{node.inputs[1]}.taps")
     planes = TensorType(y.dtype, (batch * depth, filters, *image))
@@ -112,14 +114,18 @@ def _padded(
 
 
 def _planes(
-    state: Rewriting, node: Node, source: str, depth: int, window: Window, taps: range
-) -> str:
-    """Return the planes that taps along the depth read, [N * depth, len(taps) * C, H, W]."""
+    state: Rewriting, node: Node, source: str, depth: int, window: Window, taps: range,
+    group: int = 1,
+) -> str:  # fmt: skip
+    """Return the planes that taps along the depth read, [N * depth, len(taps) * C, H, W].
+
+    Channels are those of a group for each tap, group by group.
+    """
     x = state.types[source]
     batch, channels, _, *image = x.shape
     n, c, d, *rest = x.strides
-    step = window.dilations[0] * d
-    view = View((n, d * window.strides[0], step, c, *rest), taps.start * step)
-    op = Map((batch, depth, len(taps), channels, *image), Input(x.dtype, 0), (view,))
+    step, each = window.dilations[0] * d, channels // group
+    view = View((n, d * window.strides[0], c * each, step, c, *rest), taps.start * step)
+    op = Map((batch, depth, group, len(taps), each, *image), Input(x.dtype, 0), (view,))
     type_ = TensorType(x.dtype, (batch * depth, len(taps) * channels, *image))
     return state.emit(op, (source,), type_, node, "map")

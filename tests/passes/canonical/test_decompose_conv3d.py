@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, object]] = {
     "dilated": {"dilations": [2, 1, 1], "pads": [2, 0, 1, 1, 2, 0]},
     "one-sided": {"pads": [2, 0, 0, 0, 0, 0]},
     "depthwise": {"pads": [1] * 6, "group": 20},
+    "grouped": {"pads": [1] * 6, "group": 2},
     "far apart": {"pads": [1] * 6, "strides": [3, 1, 1]},
 }
 
@@ -72,7 +73,7 @@ def model_of_bytes(name: str, batch: int = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-BYTES = ("same", "strided", "dilated", "one-sided")
+BYTES = ("same", "strided", "dilated", "one-sided", "grouped")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ BYTES = ("same", "strided", "dilated", "one-sided")
 def test_sums_of_bytes_are_exact(target: str) -> None:
     if not runnable(target):
         pytest.skip(f"{target} doesn't run here")
-    names = ("same",) if target == "x86-64-avx2" else (*BYTES, "depthwise")
+    names = ("same", "grouped") if target == "x86-64-avx2" else (*BYTES, "depthwise")
     models = [model_of_bytes(name, batch) for name in names for batch in (1, 2)]
     rng = np.random.default_rng(3)
     inputs = []
