@@ -57,6 +57,7 @@ CASES = {
     "ties": Case(16, 32, scale=0.5, per=False),
     "residual": Case(16, 16, 3, pad=1, residual=True, zero=3),
     "float bias": Case(16, 32, bias="float"),
+    "depthwise, large": Case(32, 32, 9, pad=4, group=32, zero=5, size=11, extreme=True),
     "depthwise, dilated": Case(32, 32, 3, pad=2, group=32, zero=5, dilation=2),
     "fewer bits": Case(16, 32, bounds=(0, 115)),
     "fewer bits, signed": Case(16, 32, 3, pad=1, y=np.int8, bounds=(-32, 7)),

@@ -11,7 +11,7 @@ from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Conv
 from atc.ir.ops.blocked import BYTES
 
-MAX_TAPS = 49
+MAX_TAPS = 121
 """The most taps of a window of a depthwise convolution of bytes."""
 VECTOR_STEPS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Max", "Min", "Round", "Floor", "Ceil", "Trunc", "Abs", "Neg"]

@@ -33,8 +33,10 @@ def test_every_convolution_sums_integers(name: str) -> None:
     assert [op.accumulator for op in ops] == [DType.INT32]
 
 
-@pytest.mark.parametrize("name", ["fewer bits", "fewer bits, signed", "depthwise, dilated"])
-def test_bounds_and_dilations_have_kernels_of_vectors(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["fewer bits", "fewer bits, signed", "depthwise, dilated", "depthwise, large"]
+)
+def test_bounds_gaps_and_large_windows_have_kernels_of_vectors(name: str) -> None:
     graph = run_passes(compile_graph(model(CASES[name])), width=16)
     (conv,) = (n for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked"))
     assert conv.op.kind == "ConvBlocked"
