@@ -188,10 +188,19 @@ def fused_conv(ctx: LoweringContext) -> str:
 
 @lowers("NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def nhwc_conv(ctx: LoweringContext) -> str:
-    """com.microsoft NhwcConv, NhwcFusedConv: channels last, weights as Conv has them."""
+    """com.microsoft NhwcConv, NhwcFusedConv: channels last.
+
+    Weights are as Conv has them, or have their channels last, too, as onnxruntime's optimizer of
+    transformers writes those of NhwcConv; what fits both ways is taken for that.
+    """
     b, rank = ctx.b, len(ctx.shape(0))
     inward, outward = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
-    y = standard(ctx, "Conv", b.transpose(ctx.input(0), inward), *ctx.inputs[1:3])
+    w, shape = ctx.input(1), ctx.shape(1)
+    kernel = tuple(ctx.ints("kernel_shape") or shape[1:-1])
+    last = shape[-1] * ctx.int("group", 1) == ctx.shape(0)[-1] and kernel == tuple(shape[1:-1])
+    if ctx.node.op_type == "NhwcConv" and last:
+        w = b.transpose(w, inward)
+    y = standard(ctx, "Conv", b.transpose(ctx.input(0), inward), w, *ctx.inputs[2:3])
     y = b.transpose(y, outward)
     return activated(ctx, _sum(ctx, [y, ctx.input(3)]) if ctx.has(3) else y)
 

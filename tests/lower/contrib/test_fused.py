@@ -165,6 +165,19 @@ def test_nhwc_convolution_is_conv_between_transposes() -> None:
     assert_close(run_model(model, [x, w, bias]), [expected], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"kernel_shape": [3, 2]}])
+def test_nhwc_convolution_takes_weights_with_channels_last(attributes: dict[str, Any]) -> None:
+    """As onnxruntime's optimizer of transformers writes them; 3 channels may be rows as well."""
+    for channels, size in ((4, (3, 2)), (3, (3, 2)), (2, (3, 2))):
+        x, w = noise(2, 7, 8, channels), noise(6, channels, *size, seed=1)
+        turned = w.transpose(0, 2, 3, 1).copy()
+        model = node_model("NhwcConv", [x, turned], domain=MICROSOFT, strides=[2, 1], **attributes)
+        first = x.transpose(0, 3, 1, 2).copy()
+        plain = node_model("Conv", [first, w], strides=[2, 1])
+        expected = run_model(plain, [first, w])[0].transpose(0, 2, 3, 1)
+        assert_close(run_model(model, [x, turned]), [expected], rtol=1e-5, atol=1e-6)
+
+
 def test_inverse_needs_an_exchange_of_rows() -> None:
     x = np.array([[[0, 2], [4, 1]], [[1e-8, 1], [1, 1]]], np.float32)
     (y,) = run_model(node_model("Inverse", [x], domain=MICROSOFT), [x])
