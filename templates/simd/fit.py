@@ -176,7 +176,7 @@ def log2_normal(a: float) -> float:
 
 
 def normal_product(a: float) -> float:
-    """-a Phi(-a)."""
+    """GELU at -a: -a Phi(-a)."""
     return -a * 0.5 * math.erfc(a / math.sqrt(2))
 
 
@@ -245,10 +245,10 @@ def of_math() -> dict[str, Array]:
     fits["normal tail p"], fits["normal tail q"] = fit_quotient(
         normal_tail, lambda a: a / (1 + a * normal_tail(a)), 14.5, (4, 5), 1.375
     )
-    roots = [np.array([np.float32(2.0 ** (k / 16)) for k in range(16)])]
-    pieces = {
-        "roots": roots, "tanh": fit_pieces(math.tanh, 0.59375),
-        "erf pieces": fit_pieces(math.erf, 0.2578125), "gelu": fit_pieces(normal_product, 0.4375),
+    pieces: dict[str, Array] = {
+        "roots": np.array([[np.float32(2.0 ** (k / 16)) for k in range(16)]]),
+        "tanh": fit_pieces(math.tanh, 0.59375), "erf pieces": fit_pieces(math.erf, 0.2578125),
+        "gelu": fit_pieces(normal_product, 0.4375),
     }  # fmt: skip
     rows = {f"{name} {k}": row for name, table in pieces.items() for k, row in enumerate(table)}
     return {**fits, **rows}

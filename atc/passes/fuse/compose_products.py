@@ -25,7 +25,7 @@ FLOAT = DType.FLOAT
 
 @dataclass(frozen=True)
 class _Layer:
-    """What computes a convolution's operand [N, C, *spatial]: `matrix` [C, K] times `source`.
+    """A convolution's operand [N, C, *spatial] is `matrix` [C, K] times `source`.
 
     The source is read as [N, K, spatial] through `view`; a bias is the operand `bias`, read
     through `bias_view` over [C], or ''.

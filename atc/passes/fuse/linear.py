@@ -1,4 +1,4 @@
-"""What passes on linear layers share: their matrices and biases."""
+"""Matrices and biases of linear layers, for passes that combine such layers."""
 
 from __future__ import annotations
 

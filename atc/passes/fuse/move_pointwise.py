@@ -101,7 +101,7 @@ def _before_upsampling(
 def _parts(movable: frozenset[str], state: Rewriting, name: str) -> list[_Part]:
     """Return the parts of a convolution's operand along its channels."""
     shape, join = state.types[name].shape, state.producers.get(name)
-    parts = (name,)
+    parts: tuple[str, ...] = (name,)
     if join is not None and isinstance(join.op, Concat) and name in movable:
         shapes = [state.types[part].shape for part in join.inputs]
         if all(s[:1] == shape[:1] and s[2:] == shape[2:] for s in shapes):
