@@ -177,6 +177,18 @@ MANY = 12
 """Kernels that are compiled as one file rather than each by itself."""
 
 
+def joined_sources(folder: Path) -> list[str]:
+    """Return a project's sources, its kernels joined in one file: headers of vectors are long.
+
+    The compiler needs `-Isrc/kernels`, too.
+    """
+    found = sources(folder)
+    kernels = [path for path in found if path.startswith("src/kernels/")]
+    joined = folder / "joined_kernels.c"
+    joined.write_text(joined_text({k: (folder / k).read_text("utf-8") for k in kernels}))
+    return [joined.name, *(path for path in found if path not in kernels)]
+
+
 def compile_c(folder: Path, *arguments: str, cc: str = "") -> None:
     """Run the compiler in a project with strict flags; its words are the test's failure.
 

@@ -157,12 +157,11 @@ def test_tiles_against_numpy(name: str) -> None:
 def test_every_parameter_set_against_numpy(name: str) -> None:
     """One of three with each case, others from case to case, but for the widest vectors.
 
-    One of nine where an emulator repeats NEON's, of 27 where that takes a minute.
+    One of nine where an emulator repeats NEON's.
     """
     target = vector_target(name)
     block = target.vector_bytes // 4
     share = 9 if name in EMULATED else 3 if block < 16 else 1
-    share *= 3 if name == "riscv64-rvv" else 1
     compare(
         [call(case, target, params, block)
          for number, case in enumerate((CASES | DEPTHWISE).values())
