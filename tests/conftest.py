@@ -49,13 +49,13 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
 QUICK = (
-    "tests/lower/", "tests/memory/", "tests/passes/", "tests/program/", "tests/pytorch/",
-    "tests/quantize/", "tests/tracing/",
+    "tests/load_and_run/", "tests/lower/", "tests/memory/", "tests/options/", "tests/passes/",
+    "tests/program/", "tests/pytorch/", "tests/quantize/", "tests/tracing/",
     *(f"tests/whole/test_{name}.py" for name in (
-        "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states", "names", "ranges",
-        "states")),
+        "compare_models", "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states",
+        "names", "ranges", "states")),
 )  # fmt: skip
-"""Slow tests of what networks compute, not of what compilers make of them."""
+"""Slow tests of what networks compute, or options do, not of what compilers make of it."""
 PLAIN = ("tests/pytorch/", "tests/tracing/")
 """Tests whose default ones, in any run, compile for plain C, and slow ones for this machine."""
 

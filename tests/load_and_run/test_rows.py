@@ -237,6 +237,7 @@ def test_l08_reproducible(run: Any, library: Path, picture: Path, tmp_path: Path
 
 @pytest.mark.slow
 @needs_vectors
+@pytest.mark.usefixtures("unconfigured")
 def test_l09_fast_run_shared_batch_size(run: Any, small: Path) -> None:
     found = run(small, "--fast-run-shared-batch-size=4", status=1)
     assert "add --fast_run" in found.err
@@ -487,6 +488,7 @@ def quantized_conv() -> onnx.ModelProto:
 
 @pytest.mark.slow
 @needs_vectors
+@pytest.mark.usefixtures("unconfigured")
 def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     kept = tmp_path / "net"
     words = ("--layout-transform=cpu", "--iter=1", "--json", f"--model-dump={kept}")
