@@ -27,6 +27,7 @@ NOT_FOLDED = frozenset(
         "Bernoulli",
         "Dropout",
         "ConstantOfShape",
+        "Identity",
         "Expand",
         "Tile",
         "Range",
@@ -41,7 +42,8 @@ NOT_FOLDED = frozenset(
     ]
 )
 """Random operators, those whose small inputs can make a huge output, and those on strings that the
-reference computes otherwise than the standard says. Some of their lowerings fold."""
+reference computes otherwise than the standard says. Some of their lowerings fold. Identity's gives
+the very constant, where the reference copies it: layers that share weights have one for each."""
 
 
 def can_fold(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> bool:

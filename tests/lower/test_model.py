@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from projects import F32, make_model
 
 from atc.errors import ModelError
+from atc.lower import lower_model
 from support import compile_graph
 
 I64 = TensorProto.INT64
@@ -27,6 +29,20 @@ def test_values_have_the_models_names() -> None:
     assert made[-1] == "y"
     assert "a#b" not in made  # the mark of the compiler's own names
     assert len(set(made)) == len(made)
+
+
+def test_layers_that_share_a_weight_by_identities_have_one_constant() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Identity", ["w"], ["w1"]),
+        helper.make_node("MatMul", ["a", "w1"], ["b"]),
+        helper.make_node("Identity", ["w1"], ["w2"]),
+        helper.make_node("MatMul", ["b", "w2"], ["y"]),
+    ]
+    weights = {"w": np.eye(3, dtype=np.float32)}
+    model = make_model(nodes, [("x", F32, (2, 3))], [("y", F32, (2, 3))], weights)
+    graph = lower_model(onnx_ir.from_proto(model), "test.onnx")
+    assert sum(array.shape == (3, 3) for array in graph.constants.values()) == 1
 
 
 @pytest.mark.parametrize(
