@@ -3,9 +3,9 @@
 Kernels of Recurrent. May import `render` and `matmul`.
 """
 
-from atc.backends.cpu.rnn import batch, portable, vectors
+from atc.backends.cpu.rnn import batch, batch_bytes, portable, vectors
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *vectors.KERNELS, *batch.KERNELS,
+    *portable.KERNELS, *vectors.KERNELS, *batch.KERNELS, *batch_bytes.KERNELS,
 )  # fmt: skip

@@ -97,13 +97,15 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
     dynamic = True
     fewest = 2
     """Rows from which on it pays."""
+    integers = False
+    """Whether weights are bytes, and h becomes such."""
 
     def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
-        """Floats, constant weights, rows enough, cells in vectors."""
+        """Floats, constant weights of the kernel's kind, rows enough, cells in vectors."""
         op = w.op
-        if max_value(op.batch) < self.fewest or op.scales:
+        if max_value(op.batch) < self.fewest or bool(op.scales) is not self.integers:
             return False
-        operands = (*w.inputs[:2], *w.outputs)
+        operands = (w.inputs[0], *w.outputs)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in operands)
         cells = (e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None)
         wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
@@ -157,6 +159,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         reverse = [c.reverse for c in op.cells]
         return {
             "op": op, "lanes": lane, "units": units, "phases": phases, "panels": panels,
+            "weight": "int8_t" if self.integers else "float",
             "own": padded(self.taken(w, params, target), CACHE_LINE // 4), "size": size_of(op),
             "begins": [groups * sum(panels[:k]) for k in range(len(panels))],
             "weights": groups * sum(panels), "sides": cut.sides, "parts": cut.units,
@@ -221,9 +224,17 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
         rows = part_rows(op, self.cut(w, params, target))[0]
         return max_value(rows) * self.stride(op, lanes(target))
 
+    def column(self, op: Recurrent) -> int:
+        """Return the elements of a packed column of weights."""
+        return self.depth(op)
+
     def panel(self, op: Recurrent, phase: Phase, lane: int) -> int:
-        """Return the floats of a group's weights."""
-        return self.depth(op) * phase.vectors * lane
+        """Return the elements of a group's weights."""
+        return self.column(op) * phase.vectors * lane
+
+    def deep(self, op: Recurrent, own: Array) -> Array:
+        """Return weights [.., groups, H, vectors, lanes] as the steps of a sum read them."""
+        return _as_bf16x2(own) if self.bf16 else own
 
     def packs(
         self, w: Workload[Recurrent], params: BatchParams, target: Target
@@ -238,8 +249,8 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
         phases = self.phases(w, params, target)
         by_phase = grouped(op, r, cut, params.u * lane, lane)
         for phase, own in zip(phases, by_phase, strict=True):
-            deep = _as_bf16x2(own) if self.bf16 else own
-            split = deep.reshape(*deep.shape[:3], phase.passes, phase.width * lane)
+            deep = self.deep(op, own)
+            split = deep.reshape(*deep.shape[:3], phase.passes, -1)
             parts.append(np.moveaxis(split, 3, 2).reshape(len(own), -1))
         return np.concatenate(parts, 1)
 
@@ -254,7 +265,8 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
         heights = sorted({t.rows for each in tiles for t in each})
         shapes = {(p.width, p.vectors) for p in self.phases(w, params, target)}
         return {
-            **found, "tiles": tiles, "depth": self.depth(op), "stride": self.stride(op, lane),
+            **found, "tiles": tiles, "depth": self.depth(op), "column": self.column(op),
+            "stride": self.stride(op, lane),
             "sums_at": self._rows(w, params, target),
             "multiplies": [(h, *shape) for shape in sorted(shapes) for h in heights],
             "hidden_whole": op.hidden // (2 * lane) * 2 * lane, "bf16": self.bf16,
@@ -274,7 +286,7 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
                 for t in row_tiles(op.batch, mr)
             )
             cycles += groups * phase.passes * tiles
-            nbytes += groups * self.panel(op, phase, lane) * 4
+            nbytes += groups * self.panel(op, phase, lane) * (1 if self.integers else 4)
         copied = op.batch * op.hidden / lane * 2
         each = max(cycles, streaming_cycles(machine, nbytes, len(op.cells))) + copied
         return op.steps * len(op.cells) * each

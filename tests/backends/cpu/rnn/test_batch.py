@@ -20,11 +20,14 @@ from simd_program import find
 import atc
 from atc.backends.cpu.amx.rnn import RecurrentAmx, RecurrentAmxSplit
 from atc.backends.cpu.rnn.batch import BatchedRecurrent, GroupParams, RecurrentBatch, RecurrentBf16
+from atc.backends.cpu.rnn.batch_bytes import RecurrentBytes
 from atc.backends.cpu.rnn.portable import CutParams, RecurrentRows
+from atc.backends.cpu.rnn.vectors import RecurrentVectors
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.dims import Symbol, dim
+from atc.ir.graph import type_of
 from atc.ir.ops import Recurrent
 from atc.passes import run_passes
 from atc.select.select import Limits, choose
@@ -276,6 +279,38 @@ def test_partitions_for_threads_give_the_same_bits() -> None:
 @EVERY
 def test_all_partitions_give_the_same_bits(target: str, kernel: BatchedRecurrent) -> None:
     check_partitions(target, kernel, ["peepholes", "reset", "after, rows", "rows"])
+
+
+def in_bytes(layer: Layer) -> tuple[Workload, tuple[Any, ...]]:
+    """Return a layer that rounds its states, of drawn weights, and its operands."""
+    w, (given, floats, *others) = workload(layer)
+    r = np.random.default_rng(1).integers(-128, 128, floats.shape).astype(np.int8)
+    op = replace(w.op, scales=(0.004, 0.003)[: len(w.op.cells)])
+    types = (w.inputs[0], type_of(r), *w.inputs[2:])
+    return replace(w, op=op, inputs=types), (given, r, *others)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["x86-64-avx512-vnni", *(pytest.param(t, marks=pytest.mark.slow)
+                             for t in ("x86-64-sse2", "x86-64-avx2", "aarch64-neon"))],
+)  # fmt: skip
+def test_rows_of_bytes_have_the_bits_that_each_has_alone(target: str) -> None:
+    record = vector_target(target)
+    each, every = RecurrentVectors(), RecurrentBytes()
+    alone, together = [], []
+    for name in FEW:
+        w, operands = in_bytes(LAYERS[name])
+        assert every.accepts(w, record)
+        sets = every.parameters(w, record)
+        cuts = every.shared_params(w, sets[0], record, 4)
+        for params in (*sets[:2], *cuts):
+            together.append(Call(every, params, w, operands))
+            alone.append(Call(each, each.parameters(w, record)[0], w, operands))
+    pairs = zip(run_calls(alone, record), run_calls(together, record), strict=True)
+    for call_, (wanted, got) in zip(together, pairs, strict=True):
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(a, b, str(call_))
 
 
 def check_specials(target: str, kernel: BatchedRecurrent) -> None:
