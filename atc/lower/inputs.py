@@ -48,20 +48,21 @@ def axis_name(value: onnx_ir.Value, axis: int, dim: object) -> str:
 def check_extents(value: onnx_ir.Value, file: str) -> None:
     """Raise UnsupportedError, which names the file, for an input of an extent that nobody gave."""
     name, shape = value.name or "", value.shape or ()
-    dims = ", ".join(str(d) for d in shape)
-    for dim, given in zip(shape, open_axes(value), strict=True):
+    shown = [str(d if isinstance(d, int) else d.value or "?") for d in shape]
+    for dim, text, given in zip(shape, shown, open_axes(value), strict=True):
         if not _is_fixed(dim) and given is None:
-            fixed, ranges = (_proposed(value, open_) for open_ in ("1", "1~8"))
+            fixed, ranges = _proposed(value, "1", "224"), _proposed(value, "1~8", "64~224")
             raise UnsupportedError(
-                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]", where=file,
+                f"input '{name}' has the dynamic dimension '{text}' in [{', '.join(shown)}]",
+                where=file,
                 hint=f'pin it: --input_shape="{fixed}", or give a range: "{ranges}"',
             )  # fmt: skip
 
 
-def _proposed(value: onnx_ir.Value, open_: str) -> str:
+def _proposed(value: onnx_ir.Value, open_: str, side: str) -> str:
     """Return shapes for an input and for the others whose axes have names that no one before has.
 
-    What came before may be nothing.
+    What came before may be nothing. Open axes are `open_`, those of an image's sides are `side`.
     """
     others = value.graph.inputs if value.graph is not None else ()
     named: set[str] = set()
@@ -76,10 +77,23 @@ def _proposed(value: onnx_ir.Value, open_: str) -> str:
         names = {n for text in missing for n in re.findall(r"\w*[^\W\d]\w*", text)}
         followed = all(n in named or n.startswith("total_") for n in names)
         if each is value or (missing and not followed):
-            extents = ",".join(str(d) if _is_fixed(d) else _of_axis(d, open_) for d in dims)
+            sides = _sides(dims)
+            extents = ",".join(
+                str(d) if _is_fixed(d) else _of_axis(d, side if axis in sides else open_)
+                for axis, d in enumerate(dims)
+            )
             shapes.append(f"{each.name}:{extents}")
             named |= names
     return ";".join(shapes)
+
+
+def _sides(dims: Sequence[object]) -> list[int]:
+    """Return the axes of any height and width, if an input looks like images, else none."""
+    gray_or_rgb = (1, 3)
+    if len(dims) != 4 or any(str(d).startswith("past") for d in dims):
+        return []
+    axes = (2, 3) if dims[1] in gray_or_rgb else (1, 2) if dims[3] in gray_or_rgb else ()
+    return [axis for axis in axes if read_multiple(str(dims[axis])) is None]
 
 
 def _of_axis(dim: object, open_: str) -> str:

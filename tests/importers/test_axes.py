@@ -155,6 +155,35 @@ def test_an_input_is_named_by_what_does_not_follow() -> None:
         lowered("ids:2,1~4", ids=["b", "s"], mask=["b", "t"])
 
 
+@pytest.mark.parametrize(
+    ("x", "fixed", "ranges"),
+    [
+        (["b", 3, "h", "w"], "1,3,224,224", "1~8,3,64~224,64~224"),
+        ([1, "h", "w", 3], "1,224,224,3", "1,64~224,64~224,3"),
+        ([1, 1, 64, "w"], "1,1,64,224", "1,1,64,64~224"),
+        ([1, 3, "32*h", "w"], "1,3,32,224", "1,3,32~256,64~224"),
+        (["b", 3, "past", 8], "1,3,0,8", "1~8,3,0~8,8"),
+        (["b", 80, "t"], "1,80,1", "1~8,80,1~8"),
+    ],
+)
+def test_images_are_proposed_at_sizes_that_they_have(
+    x: list[str | int], fixed: str, ranges: str
+) -> None:
+    """Networks halve images several times: one of a pixel fits none."""
+    with pytest.raises(AtcError) as caught:
+        lowered("", x=x)
+    assert f'pin it: --input_shape="x:{fixed}"' in str(caught.value)
+    assert f'or give a range: "x:{ranges}"' in str(caught.value)
+    lowered(f"x:{ranges}", x=x)
+
+
+def test_an_axis_without_a_name_is_shown_as_open() -> None:
+    net = model(x=["n", 2])
+    net.graph.inputs[0].shape = onnx_ir.Shape([None, 2])
+    with pytest.raises(AtcError, match=r"dynamic dimension '\?' in \[\?, 2\]"):
+        lower_model(pin_inputs(net, {}, "net.onnx"), "net.onnx")
+
+
 def test_a_name_of_two_ranges_says_nothing() -> None:
     own: dict[str, list[str | int]] = {"a": ["n"], "b": ["n"], "c": ["n + 1"]}
     graph = lowered("a:1~4;b:1~8;c:1~9", **own)

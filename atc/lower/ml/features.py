@@ -266,7 +266,8 @@ def linear_scores(ctx: LoweringContext, rows: int) -> str:
         x = b.reshape(x, (1, features))
     weights = np.asarray(ctx.floats("coefficients") or [], np.float32)
     ctx.require(
-        weights.size == rows * features, f"{weights.size} coefficients for {rows} x {features}"
+        weights.size == rows * features,
+        f"has {weights.size} coefficients, not {rows} (scores) x {features} (features)",
     )
     y = product(ctx, x, b.constant(np.ascontiguousarray(weights.reshape(rows, features).T)))
     intercepts = ctx.floats("intercepts")

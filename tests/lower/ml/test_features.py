@@ -276,7 +276,10 @@ def test_probit_of_a_single_score_is_of_both_classes() -> None:
             case("LabelEncoder", np.array([1]), keys_int64s=[1, 2], values_strings=["a"]),
             "2 keys, 1 values",
         ),
-        (case("LinearRegressor", noise(2, 3), coefficients=[1.0, 2.0]), "2 coefficients for 1 x 3"),
+        (
+            case("LinearRegressor", noise(2, 3), coefficients=[1.0, 2.0]),
+            r"has 2 coefficients, not 1 \(scores\) x 3 \(features\)",
+        ),
         (
             case("TreeEnsembleRegressor", noise(2, 3), **forest("target", 1, ("BRANCH_LEQ",))),
             "not below 3",
