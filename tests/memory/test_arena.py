@@ -29,8 +29,11 @@ TARGET = get_target("c99")
 
 
 def chain(length: int, size: int = 256) -> onnx.ModelProto:
-    """Return Conv after Conv: nothing fuses, two buffers suffice."""
-    nodes = [helper.make_node("Conv", [f"t{k}", "w"], [f"t{k + 1}"]) for k in range(length)]
+    """Return Conv after Conv, each with a Relu: two buffers suffice."""
+    nodes = []
+    for k in range(length):
+        nodes.append(helper.make_node("Conv", [f"t{k}", "w"], [f"c{k}"]))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"t{k + 1}"]))
     return _model(nodes, f"t{length}", size, w=np.ones((4, 4, 1, 1)))
 
 

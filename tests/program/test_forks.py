@@ -240,7 +240,7 @@ def test_a_branch_reuses_its_own_memory() -> None:
         for _ in range(2):
             x = "x"
             for _ in range(length):
-                x = s.conv(x)
+                x = s.relu(s.conv(x))
             ends.append(x)
         program = program_of(s.model(s.add(*ends)))
         assert forks_of(program)
