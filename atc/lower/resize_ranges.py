@@ -15,10 +15,12 @@ from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
 from atc.lower.indexed_access import IndexedAccess, clamped, gather, not_of_nothing, times, total
-from atc.lower.resample import TIE, Sampling
+from atc.lower.resample import TIE, Axis, Sampling, nearest_table
 
 _FINEST = 64  # denominators of scales up to this give extents that float32 rounding can't move
 _EXTENTS = 1 << 16  # so many are tried one by one
+_MOST = 16  # repetitions of an element that are looked for
+_OF_ANY_SIZE = ("half_pixel", "pytorch_half_pixel", "asymmetric")  # places don't depend on sizes
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,10 @@ def _taken(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampl
     b = ctx.b
     shape = b.shape(x)
     outer, inner = prod(shape[:d]), prod(shape[d + 1 :])
+    resized = (*shape[:d], axis.out, *shape[d + 1 :])
+    if count := _repeats(axis, sampling):
+        view = View((axis.size * inner, inner, 0, 1))
+        return b.reshape(b.view(x, (outer, axis.size, count, inner), view), resized)
 
     def nearest(q: Expr) -> Expr:
         near = _nearest(ctx, axis, sampling, _place(ctx, cast(q, DType.FLOAT), axis, sampling))
@@ -130,7 +136,20 @@ def _taken(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampl
         (outer, axis.out), (table,), (View((0, 1)),), (View((axis.size * inner, 0)),),
         lambda at, base: total(base, times(at, inner)), True,
     )  # fmt: skip
-    return gather(b, x, place, inner, (*shape[:d], axis.out, *shape[d + 1 :]))
+    return gather(b, x, place, inner, resized)
+
+
+def _repeats(axis: OpenAxis, sampling: Sampling) -> int:
+    """Return how often each element is repeated, if that is so for all sizes; else 0.
+
+    The places of the largest size begin with those of all others.
+    """
+    count = next((k for k in range(2, _MOST + 1) if axis.out == axis.size * k), 0)
+    largest = upper_bound(axis.size)
+    if not count or sampling.coordinates not in _OF_ANY_SIZE or largest > _EXTENTS:
+        return 0
+    table = nearest_table(Axis(largest, largest * count, axis.scale or float(count)), sampling)
+    return count if np.array_equal(table, np.repeat(np.arange(largest), count)) else 0
 
 
 def _real(value: float | int) -> Expr:

@@ -281,3 +281,36 @@ def test_scales_of_run_time_are_refused() -> None:
     x, scales = np.zeros((1, 1, 2, 2), np.float32), np.ones(4, np.float32)
     with pytest.raises(UnsupportedError, match="run time"):
         run_model(node_model("Resize", [x, None, scales], constant=[]), [x, scales])
+
+
+@pytest.mark.parametrize(
+    ("scale", "coordinates", "rounding", "views"),
+    [
+        (2.0, "half_pixel", "round_prefer_floor", True),
+        (3.0, "asymmetric", "floor", True),
+        (2.0, "asymmetric", "ceil", False),
+        (2.0, "align_corners", "floor", False),
+        (1.5, "half_pixel", "round_prefer_floor", False),
+    ],
+)
+def test_so_it_is_over_a_range(
+    scale: float, coordinates: str, rounding: str, views: bool, tmp_path: Path
+) -> None:
+    x = random_array(DType.FLOAT, (1, 2, 6, 9))
+    model = node_model(
+        "Resize", [x, None, np.array([1, 1, scale, scale], np.float32)], opset=18, mode="nearest",
+        coordinate_transformation_mode=coordinates, nearest_mode=rounding,
+    )  # fmt: skip
+    for axis, name in ((2, "h"), (3, "w")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.save(model, tmp_path / "m.onnx")
+    atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", target="c99", input_shape="x0:1,2,2~9,2~9",
+        dump=tmp_path / "dump",
+    )  # fmt: skip
+    assert ("Gather" not in (tmp_path / "dump" / "00-lowering.txt").read_text()) == views
+    net = atc.load(tmp_path / "net")
+    for h, w in ((6, 9), (2, 3), (9, 7)):
+        given = random_array(DType.FLOAT, (1, 2, h, w))
+        want = ReferenceEvaluator(model).run(None, {"x0": given})
+        np.testing.assert_array_equal(net(given), want[0])

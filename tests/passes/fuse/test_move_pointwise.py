@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import atc
 from atc.ir.graph import Graph
 from atc.ir.ops import Conv, Pool
 from atc.passes import run_passes
@@ -155,3 +157,38 @@ def test_what_is_averaged_is_convolved_behind(case: str) -> None:
 @pytest.mark.parametrize("case", UNPOOLED)
 def test_what_is_more_than_averaged_is_not(case: str) -> None:
     assert operand_of_pool(UNPOOLED[case]) == 64
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_images_of_any_size_of_a_range(mode: str, tmp_path: Path) -> None:
+    resize = RESIZE.format(mode=mode)
+    made = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[n, 64, h, w] a, float[n, 8, h2, w2] b) => (float[n, 64, h2, w2] y) {{
+          u = Resize{resize}(a, none, twice)  j = Concat<axis=1>(u, b)  c = Conv(j, w, bias)
+          y = Sigmoid(c)
+        }}
+    """)
+    rng = np.random.default_rng(0)
+    arrays = {
+        "none": np.zeros(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32),
+        "w": rng.uniform(-0.2, 0.2, (64, 72, 1, 1)).astype(np.float32),
+        "bias": rng.uniform(-1, 1, 64).astype(np.float32),
+    }  # fmt: skip
+    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
+    onnx.save(made, tmp_path / "m.onnx")
+    shapes = "a:1~2,64,2~9,2~9;b:1~2,8,h*2,w*2"
+    atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", input_shape=shapes, target="c99",
+        dump=tmp_path / "dump",
+    )  # fmt: skip
+    (text,) = (tmp_path / "dump").glob("*-move_pointwise.txt")
+    assert ".small: f32[d[0],64,d[1],d[2]] = Conv" in text.read_text()
+    net = atc.load(tmp_path / "net")
+    for n, h, w in ((1, 2, 9), (2, 7, 5)):
+        given = {
+            "a": rng.uniform(-1, 1, (n, 64, h, w)).astype(np.float32),
+            "b": rng.uniform(-1, 1, (n, 8, 2 * h, 2 * w)).astype(np.float32),
+        }  # fmt: skip
+        (want,) = ReferenceEvaluator(made).run(None, given)
+        np.testing.assert_allclose(net.run(given)["y"], want, atol=1e-5)

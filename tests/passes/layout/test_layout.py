@@ -241,7 +241,19 @@ def padded_pixels(net: Net) -> str:
     return net.op("Transpose", y, perm=[0, 2, 3, 1])
 
 
+def mixed_tokens(net: Net) -> str:
+    """SegFormer's feed-forward layer: a depthwise convolution of tokens' channels, a function."""
+    x = net.op("MatMul", net.op("Reshape", "x", net.constant(np.array([1, 80, 32]))),
+               net.weights(32, 64))  # fmt: skip
+    image = net.constant(np.array([1, 64, 8, 10]))
+    y = net.conv(net.op("Reshape", net.op("Transpose", x, perm=[0, 2, 1]), image), 64, 64, 3, 64)
+    y = net.op("Reshape", y, net.constant(np.array([1, 64, 80])))
+    y = net.op("HardSwish", net.op("Transpose", y, perm=[0, 2, 1]))
+    return net.op("MatMul", y, net.weights(64, 32))
+
+
 NETS["channels last"] = (channels_last, (1, 18, 20, 3))
+NETS["mixed tokens"] = (mixed_tokens, (1, 80, 32))
 NETS["padded pixels"] = (padded_pixels, (1, 64, 8, 8))
 
 
@@ -313,6 +325,11 @@ def test_transposes_between_convolutions_are_gone() -> None:
     found = kinds(blocked("channels last"))
     assert found["Map"] == 0
     assert (found["Block"], found["Unblock"]) == (0, 1)  # only that of the input
+
+
+def test_a_function_behind_a_transpose_joins_the_convolution() -> None:
+    """The products on both sides read and write what has its channels last."""
+    assert kinds(blocked("mixed tokens")) == {"MatMul": 2, "ConvBlocked": 1, "Reshape": 1}
 
 
 def test_a_forced_layout_is_taken_where_it_can_be() -> None:
