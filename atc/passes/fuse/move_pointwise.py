@@ -22,7 +22,7 @@ from atc.ir.ops.data import Concat
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import View, compose_refining, dense
 from atc.passes.canonical.fold_views import tidy
-from atc.passes.fuse.linear import only_adds_bias, pointwise_filters
+from atc.passes.fuse.linear import is_pointwise, only_adds_bias, pointwise_filters
 from atc.passes.rewriting import Rewriting, distinct_operands, rewrite
 
 FLOAT = DType.FLOAT
@@ -54,7 +54,7 @@ def _only_convolved(graph: Graph) -> frozenset[str]:
     found: set[str] = set()
 
     def convolved(name: str, reader: Node) -> bool:
-        if isinstance(reader.op, Conv):
+        if is_pointwise(reader.op):
             return reader.inputs[0] == name and name not in reader.inputs[1:]
         return isinstance(reader.op, Concat | Resample | Map) and reader.outputs[0] in found
 
