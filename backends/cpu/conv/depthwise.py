@@ -136,6 +136,20 @@ def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Col
     return down, across, tiles
 
 
+def tile_values(g: Geometry, params: WindowParams, apart: int = 0) -> dict[str, object]:
+    """Return the tiles, and the elements from image to image and from block to block.
+
+    Blocks lie `apart` in every pixel, where they aren't planes: 0.
+    """
+    down, across, tiles = tiles_of(g, params.r, params.c)
+    blocks = 1 if apart else g.supers
+    return {
+        "g": g, "down": down, "across": across, "tiles": tiles,
+        "x_block": apart or g.in_plane, "y_block": apart or g.out_plane,
+        "x_image": blocks * g.in_plane, "y_image": blocks * g.out_plane,
+    }  # fmt: skip
+
+
 def shapes(g: Geometry, target: Target) -> list[WindowParams]:
     """Return the tiles worth trying, by rows and columns."""
     wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
@@ -266,14 +280,17 @@ class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
         """Return the tiles; each tap is a multiplication."""
         op = w.op
         g = channelwise(w, params)
-        down, across, tiles = tiles_of(g, params.r, params.c)
         return {
-            "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
-            "averaged": False, "start": "v_zero()" if is_bytes(w) else None,
+            **self.tiles(g, params), "weighted": True, "averaged": False,
+            "start": "v_zero()" if is_bytes(w) else None,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             **element_values(w, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
             **step_values(w, op.zero, "v_fmadd_acc({0}, s, w{1})", g),
         }  # fmt: skip
+
+    def tiles(self, g: Geometry, params: WindowParams) -> dict[str, object]:
+        """Return the tiles, and how far they lie apart."""
+        return tile_values(g, params)
 
     def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
         """Estimated cycles; bytes and 16 bits are converted as they are read."""
@@ -387,7 +404,6 @@ class PoolTiles(WindowTiles, Pooling[WindowParams]):
         """Return the tiles; each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
         g, y = channelwise(w, params), w.outputs[0]
-        down, across, tiles = tiles_of(g, params.r, params.c)
         largest = op.how == "Max"
 
         def scale(inside: int) -> str:
@@ -395,7 +411,7 @@ class PoolTiles(WindowTiles, Pooling[WindowParams]):
             return literal(1 / count, DType.FLOAT)
 
         return {
-            "g": g, "down": down, "across": across, "tiles": tiles, "weighted": False,
+            **tile_values(g, params), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
             "scale": scale,
             "epilogue": TileEpilogue(as_stored(y.dtype), w, g, target),

@@ -22,7 +22,7 @@ from atc.backends.cpu.conv.depthwise import (
     input_place,
     is_bytes,
     pack_lanes,
-    tiles_of,
+    tile_values,
 )
 from atc.backends.cpu.conv.dot_product import WORD
 from atc.backends.cpu.conv.word_reads import WordReads
@@ -67,7 +67,6 @@ class DepthwiseBytes(WindowTiles, Depthwise[WindowParams]):
         """Return the tiles; each tap is a multiplication."""
         op = w.op
         g = channelwise(w, params)
-        down, across, tiles = tiles_of(g, params.r, params.c)
         kind = w.input(0).dtype.label
         zero = f"v_i32_set1((int32_t)0x{op.zero % 256 * 0x01010101:08x}u)"
 
@@ -91,7 +90,7 @@ class DepthwiseBytes(WindowTiles, Depthwise[WindowParams]):
             return found
 
         return {
-            "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
+            **tile_values(g, params), "weighted": True,
             "steps": steps, "variables": f"const vi32 zero = {zero};\n  vi32 q;\n  int16x8_t s;",
             "averaged": False, "sums": "vi32", "start": None,
             "epilogue": TileEpilogue(op.epilogue, w, g, target, DType.INT32),

@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from atc.backends.cpu.conv.depthwise import WindowedT, channelwise, is_bytes
+from atc.backends.cpu.conv.depthwise import (
+    DepthwiseTiles,
+    Windowed,
+    WindowedT,
+    WindowParams,
+    channelwise,
+    is_bytes,
+    tile_values,
+)
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
-from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.kernel import Kernel, Pack, ParamsT, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
+from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import TensorType
@@ -46,7 +55,7 @@ def _in_blocks(type_: TensorType, wide: int) -> TensorType:
     return TensorType(type_.dtype, (batch, channels // wide, *spatial, wide))
 
 
-class _ChannelsLast(Kernel[WindowedT, LoopParams]):
+class _ChannelsLast(Kernel[WindowedT, ParamsT]):
     """A kernel of channel blocks whose blocks lie beside each other in every pixel."""
 
     bitwise_reproducible = True
@@ -61,16 +70,15 @@ class _ChannelsLast(Kernel[WindowedT, LoopParams]):
         return last and super().accepts(in_blocks(w, target), target)
 
     def packs(
-        self, w: Workload[WindowedT], params: LoopParams, target: Target
+        self, w: Workload[WindowedT], params: ParamsT, target: Target
     ) -> Mapping[int, Pack]:
         """Weights as [block][tap][lane]."""
         return super().packs(in_blocks(w, target), params, target)
 
     def values(
-        self, w: Workload[WindowedT], params: LoopParams, target: Target
+        self, w: Workload[WindowedT], params: ParamsT, target: Target
     ) -> dict[str, object]:
-        """Return the values for channel blocks, with other steps."""
-        channels = w.outputs[0].shape[-1]
+        """Return the values for channel blocks, with the epilogue of this layout."""
         inner = in_blocks(w, target)
         values = super().values(inner, params, target)
         epilogue = cast(TileEpilogue, values["epilogue"])
@@ -78,26 +86,60 @@ class _ChannelsLast(Kernel[WindowedT, LoopParams]):
             epilogue = TileEpilogue(identity_epilogue(w.outputs[0].dtype), inner,
                                     channelwise(inner), target)  # fmt: skip
             epilogue.deferred = deferred_epilogue(w.op.epilogue, w)
-        wide = lanes(target)
-        return {
-            **values, "epilogue": epilogue, "pixel": channels, "x_block": wide, "y_block": wide,
-        }  # fmt: skip
+        return {**values, "epilogue": epilogue}
 
-    def cost(self, w: Workload[WindowedT], params: LoopParams, target: Target) -> float:
+    def cost(self, w: Workload[WindowedT], params: ParamsT, target: Target) -> float:
         """Estimated cycles."""
         return super().cost(in_blocks(w, target), params, target)
 
 
-class DepthwiseLast(_ChannelsLast[ConvBlocked], DepthwiseLoops):
+class _LoopsLast(_ChannelsLast[WindowedT, LoopParams]):
+    """A kernel of loops over windows."""
+
+    def values(
+        self, w: Workload[WindowedT], params: LoopParams, target: Target
+    ) -> dict[str, object]:
+        """Return the values for channel blocks, with other steps."""
+        values, wide = super().values(w, params, target), lanes(target)
+        channels = w.outputs[0].shape[-1]
+        return {**values, "pixel": channels, "x_block": wide, "y_block": wide}
+
+
+class DepthwiseLast(_LoopsLast[ConvBlocked], DepthwiseLoops):
     """Depthwise convolution, c outputs of a row at a time."""
 
     name = "conv_depthwise_last"
 
 
-class PoolLast(_ChannelsLast[Pool], PoolLoops):
+class DepthwiseTilesLast(_ChannelsLast[ConvBlocked, WindowParams], DepthwiseTiles):
+    """Depthwise convolution, r x c outputs at a time."""
+
+    name = "conv_depthwise_tiles_last"
+
+    def sets(self, w: Workload[Windowed], target: Target) -> list[WindowParams]:
+        """Return all parameter sets."""
+        return super().sets(in_blocks(w, target), target)
+
+    def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
+        """Estimated cycles."""
+        return DepthwiseTiles.cost(self, in_blocks(w, target), params, target)
+
+    def tiles(self, g: Geometry, params: WindowParams) -> dict[str, object]:
+        """Return the tiles of pixels that hold all blocks."""
+        return tile_values(replace(g, block=g.block * g.supers), params, apart=g.block)
+
+    def striped_params(
+        self, w: Workload[Windowed], params: WindowParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> WindowParams | None:  # fmt: skip
+        """Return None: rows of this layout aren't held in stripes."""
+        return None
+
+
+class PoolLast(_LoopsLast[Pool], PoolLoops):
     """Pooling, c outputs of a row at a time."""
 
     name = "pool_last"
 
 
-KERNELS = (DepthwiseLast(), PoolLast())
+KERNELS = (DepthwiseLast(), DepthwiseTilesLast(), PoolLast())

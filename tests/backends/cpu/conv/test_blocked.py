@@ -26,6 +26,7 @@ from kernel_program import Call, run_calls, vector_target
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles, WindowParams
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
+from atc.backends.cpu.conv.depthwise_nhwc import DepthwiseLast, DepthwiseTilesLast
 from atc.backends.cpu.conv.small_group import ConvSmallGroup
 from atc.backends.cpu.conv.small_oc import ConvSmallOc
 from atc.backends.cpu.conv.winograd import ConvWinograd
@@ -39,7 +40,7 @@ from atc.ir.ops.blocked import blocked_shape
 from support import Runner, compile_candidates, runnable
 
 F = DType.FLOAT
-Blocked = ConvDirect | ConvWinograd | DepthwiseTiles
+Blocked = ConvDirect | ConvWinograd | DepthwiseTiles | DepthwiseLast
 TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 
 
@@ -48,9 +49,11 @@ TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 
 def check(
     kernel: Blocked, cases: Mapping[int, Case], target: str, tolerance: float, share: int,
-    computed: bool = False,
+    computed: bool = False, last: bool = False,
 ) -> None:  # fmt: skip
     """Compile cases, known by their turns, with their parameter sets; run and compare them.
+
+    With `last` channels lie last, all in one block.
 
     With a `share` of n, one of n sets beside that of the lowest cost, others from turn to turn.
     With `computed`, filters are known only at run time.
@@ -59,7 +62,7 @@ def check(
     block = record.vector_bytes // 4
     jobs, wanted = [], []
     for turn, case in cases.items():
-        graph, feeds, expected = build(case, block, computed=computed)
+        graph, feeds, expected = build(case, case.filters if last else block, computed=computed)
         w = workload_of(graph, graph.nodes[0], graph.constants)
         assert kernel.accepts(w, record), case
         assert kernel.parameters(w, record)[0] in kernel.sets(w, record)
@@ -86,6 +89,19 @@ KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
     "depthwise": (DepthwiseTiles(), DEPTHWISE, 2e-6),
     "depthwise loops": (DepthwiseLoops(), DEPTHWISE | LARGE, 2e-6),
 }
+
+
+LAST = {n: replace(c, channels=32, filters=32, group=32) for n, c in DEPTHWISE.items()}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", [DepthwiseTilesLast(), DepthwiseLast()], ids=lambda k: k.name)
+def test_depthwise_convolutions_with_channels_last(
+    kernel: DepthwiseTilesLast | DepthwiseLast, target: str
+) -> None:
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    check(kernel, dict(enumerate(LAST.values())), target, 2e-6, 3, last=True)
 
 
 @pytest.mark.parametrize("target", TARGETS)
