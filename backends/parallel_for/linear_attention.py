@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from atc.backends.kernel import KernelParams, Workload, WorkSplit
 from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.render.expr import literal
-from atc.backends.render.tile_geometry import unroll
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -44,7 +44,7 @@ class LinearAttentionSteps(ParallelFor[LinearAttention, PartitionedParams]):
 
     def columns(self, w: Workload[LinearAttention]) -> int:
         """Return the columns of a state that an iteration computes."""
-        return unroll(w.op.v_size, LARGEST)
+        return largest_divisor(w.op.v_size, LARGEST)
 
     def iterations(self, w: Workload[LinearAttention]) -> int:
         """Return the number of columns of all states, in blocks."""

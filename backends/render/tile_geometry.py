@@ -217,9 +217,9 @@ def tile_rows(g: Geometry, pixels: int) -> int:
     return int(max(1, min(pixels // g.cols.out, high - low)))
 
 
-def unroll(steps: int, wanted: int) -> int:
-    """Return the largest divisor of `steps` up to `wanted`."""
-    return max(u for u in range(1, wanted + 1) if steps % u == 0)
+def largest_divisor(n: int, most: float) -> int:
+    """Return the largest divisor of n up to `most`, at least 1."""
+    return next((d for d in range(int(min(n, most)), 0, -1) if n % d == 0), 1)
 
 
 def panels(mb: int, nv: int) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Const, Expr, Input, call, inputs_of, walk
+from atc.ir.expr import Call, Const, Expr, Input, call, inputs_of, rewritten, walk
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, MatMul
 from atc.ir.view import View
@@ -153,8 +153,7 @@ def _replaced(
     shift = state.add_constant(chain.shift.astype(dtype.numpy), f"{node.outputs[0]}.shift")
     position = 1 + len(epilogue.views)
     new = call("Add", Input(dtype, 0), Input(dtype, position))
-    memo: dict[Expr, Expr] = {chain.top: new}
-    expr = _swap(epilogue.expr, memo)
+    expr = rewritten(epilogue.expr, known={chain.top: new})
     view = View(tuple(1 if d == channel else 0 for d in range(len(space))))
     names = (*node.inputs[first:], shift)
     expr, extra, views = distinct_operands(expr, names, (*epilogue.views, view), 1)
@@ -164,11 +163,3 @@ def _replaced(
     assert all(k <= len(extra) for k in inputs_of(expr))
     op = replace(node.op, epilogue=Epilogue(expr, views))  # type: ignore[type-var]
     return replace(node, op=op, inputs=(*heavy, *extra))
-
-
-def _swap(e: Expr, memo: dict[Expr, Expr]) -> Expr:
-    if e not in memo:
-        memo[e] = (
-            Call(e.dtype, e.fn, tuple(_swap(a, memo) for a in e.args)) if isinstance(e, Call) else e
-        )
-    return memo[e]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.dims import concrete, is_dynamic
-from atc.ir.expr import Call, Expr, Input, call, substitute, walk
+from atc.ir.expr import Call, Expr, Input, call, rewritten, substitute, walk
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Conv, Epilogue, Map, Window
 from atc.ir.view import View, gather_view
@@ -89,7 +89,7 @@ def _merged(
     added = left[0]
     for term in (*left[1:], *(_shifted(e, position) for e in rest)):
         added = call("Add", added, term)
-    expr = _swap(op.epilogue.expr, {top: added})
+    expr = rewritten(op.epilogue.expr, known={top: added})
     operands = (*node.inputs[2:], *names)
     expr, kept, views = distinct_operands(expr, operands, (*op.epilogue.views, *views), 1)
     summed = state.add_constant(filters.astype(np.float32), f"{node.inputs[1]}.sum")
@@ -203,11 +203,3 @@ def _uses(expr: Expr, k: int) -> int:
 def _shifted(e: Expr, position: int) -> Expr:
     """Return a branch's term with its operands numbered from `position`."""
     return substitute(e, lambda k: Input(FLOAT, position + k - 1))
-
-
-def _swap(e: Expr, memo: dict[Expr, Expr]) -> Expr:
-    """Return an expression with those in `memo` replaced."""
-    if e not in memo:
-        args = tuple(_swap(a, memo) for a in e.args) if isinstance(e, Call) else ()
-        memo[e] = Call(e.dtype, e.fn, args) if isinstance(e, Call) else e
-    return memo[e]

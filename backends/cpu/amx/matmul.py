@@ -31,7 +31,7 @@ from atc.backends.cpu.amx.cost import (
 )
 from atc.backends.cpu.amx.products import PRODUCTS
 from atc.backends.cpu.amx.step_orders import step_orders
-from atc.backends.cpu.matmul.cost import STREAM_AHEAD, largest_divisor, row_blocks
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD, row_blocks
 from atc.backends.cpu.matmul.operands import (
     batch_base,
     gathered_b,
@@ -43,6 +43,7 @@ from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value

@@ -20,9 +20,9 @@ from atc.backends.machine import CACHE_LINE, Machine
 from atc.backends.render.tile_geometry import (
     Geometry,
     geometry,
+    largest_divisor,
     panels,
     tile_count,
-    unroll,
 )  # fmt: skip
 from atc.backends.target import Target
 from atc.ir.graph import Array
@@ -127,7 +127,10 @@ class Words:
             cuts = [(0, whole, self.g.block, 1), (whole, 1, rest, 1)]
         most = max(UNROLLED, self.joined)
         return [
-            {"first": first, "count": count, "steps": n, "u": unroll(n, most), "blocks": blocks}
+            {
+                "first": first, "count": count, "steps": n, "u": largest_divisor(n, most),
+                "blocks": blocks,
+            }  # fmt: skip
             for first, count, channels, blocks in cuts
             if count and (n := -(-channels // self.per))
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atc.backends.machine import Machine
-from atc.backends.render.tile_geometry import Columns, Geometry, tile_count, unroll
+from atc.backends.render.tile_geometry import Columns, Geometry, largest_divisor, tile_count
 
 
 def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
@@ -15,9 +15,10 @@ def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
     whole, rest = g.ic // g.block, int(g.ic) % g.block
     bodies: list[dict[str, int | bool]] = []
     if whole:
-        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": unroll(g.block, u)})
+        most = largest_divisor(g.block, u)
+        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": most})
     if rest:
-        bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
+        bodies.append({"first": whole, "count": 1, "steps": rest, "u": largest_divisor(rest, u)})
     return bodies
 
 

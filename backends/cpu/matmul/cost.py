@@ -148,11 +148,6 @@ def blocks_of(m: int, rows: int) -> list[tuple[int, int, int]]:
     return [block for block in cut if block[1] and block[2]]
 
 
-def largest_divisor(n: int, most: float) -> int:
-    """Return the largest divisor of n up to `most`, at least 1."""
-    return next((d for d in range(int(min(n, most)), 0, -1) if n % d == 0), 1)
-
-
 def streamed(machine: Machine) -> int:
     """Return the bytes of B above which what comes next is prefetched: it leaves the L2 cache."""
     return machine.l2.size // 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atc.backends.cpu.matmul.cost import STREAM_AHEAD, asks_ahead, largest_divisor, streamed
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD, asks_ahead, streamed
 from atc.backends.kernel import Workload
 from atc.backends.render.stored_weights import Weights, stored_weights
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import max_value

@@ -21,7 +21,6 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     column_panels,
     crowding,
-    largest_divisor,
     row_tiles,
     scattered_wait,
     step_wait,
@@ -40,6 +39,7 @@ from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target

@@ -15,13 +15,14 @@ from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from matmul_workloads import TRUTH, operands, workload
 
 import atc
-from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
+from atc.backends.cpu.matmul.cost import column_panels, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.portable import MatMulRows
 from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams, read_mode
 from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machine import Cache, machine_json
 from atc.backends.machines import MACHINES
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
