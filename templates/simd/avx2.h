@@ -28,7 +28,7 @@
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 #define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
-#define V_TABLES 0 /* whether it looks numbers up in tables of 16 at once */
+#define V_TABLES 8 /* the numbers of tables that it looks up at once */
 #define V_EXP_LEAST -111.0f /* where exponentials are held, see math.h */
 #define V_READS_FACTORS 0 /* whether a multiply-add reads such a number from memory */
 
@@ -162,6 +162,7 @@ static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
 }
 /* p[i] of each lane's i. */
 static inline vf32 v_gather(const float *p, vi32 i) { return _mm256_i32gather_ps(p, i, 4); }
+#define v_entry(table, i) _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i)
 static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
   return _mm256_i32gather_epi32(p, i, 4);
 }

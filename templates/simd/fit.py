@@ -53,14 +53,14 @@ def fit(f: Function, weight: Function, low: float, high: float, degree: int) -> 
     return fit_rounded(x, np.array([f(t) for t in x]), weights, degree)
 
 
-def fit_pieces(f: Function, width: float) -> Array:
-    """Return coefficients [7, 16] of polynomials near an f with f(0) = 0 around multiples of a
-    width, in relative terms."""
+def fit_pieces(f: Function, width: float, count: int = 16, degree: int = 6) -> Array:
+    """Return coefficients [degree + 1, count] of polynomials near an f with f(0) = 0 around
+    multiples of a width, in relative terms."""
     nodes = width / 2 * np.cos(np.pi * (np.arange(FEW) + 0.5) / FEW)
     first = (nodes + width / 2) / 2  # without a constant term, as f / x
-    rows = [np.r_[-0.0, fit_rounded(first, *_relative(f, first, first), 5)]]
-    for k in range(1, 16):
-        rows.append(fit_rounded(nodes, *_relative(f, k * width + nodes, np.ones(FEW)), 6))
+    rows = [np.r_[-0.0, fit_rounded(first, *_relative(f, first, first), degree - 1)]]
+    for k in range(1, count):
+        rows.append(fit_rounded(nodes, *_relative(f, k * width + nodes, np.ones(FEW)), degree))
     return np.array(rows).T
 
 
@@ -245,13 +245,19 @@ def of_math() -> dict[str, Array]:
     fits["normal tail p"], fits["normal tail q"] = fit_quotient(
         normal_tail, lambda a: a / (1 + a * normal_tail(a)), 14.5, (4, 5), 1.375
     )
-    pieces: dict[str, Array] = {
-        "roots": np.array([[np.float32(2.0 ** (k / 16)) for k in range(16)]]),
-        "tanh": fit_pieces(math.tanh, 0.59375), "erf pieces": fit_pieces(math.erf, 0.2578125),
-        "gelu": fit_pieces(normal_product, 0.4375),
+    return fits
+
+
+def of_pieces() -> dict[str, Array]:
+    """Return every table of math.h whose numbers are looked up, row by row."""
+    tables: dict[str, Array] = {
+        "roots of 2": np.array([[np.float32(2.0 ** (k / 16)) for k in range(16)]]),
+        "tanh": fit_pieces(math.tanh, 0.59375), "erf of 16": fit_pieces(math.erf, 0.2578125),
+        "gelu of 16": fit_pieces(normal_product, 0.4375),
+        "erf of 8": fit_pieces(math.erf, 0.53125, 8, 9),
+        "gelu of 8": fit_pieces(normal_product, 0.90625, 8, 9),
     }  # fmt: skip
-    rows = {f"{name} {k}": row for name, table in pieces.items() for k, row in enumerate(table)}
-    return {**fits, **rows}
+    return {f"pieces, {name}, {k}": row for name, t in tables.items() for k, row in enumerate(t)}
 
 
 def of_exact() -> dict[str, Array]:
@@ -270,7 +276,7 @@ def of_exact() -> dict[str, Array]:
 
 def main() -> None:
     """Print all coefficients."""
-    for name, c in {**of_math(), **of_scalar_math()}.items():
+    for name, c in {**of_math(), **of_scalar_math(), **of_pieces()}.items():
         print(f"{name}:", ", ".join(f"{v:.9g}f" for v in c))
     for name, c in of_exact().items():
         print(f"{name}:", ", ".join(f"{v:.13g}" for v in c))

@@ -50,17 +50,25 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
 #define v_cvt_nibble(w, k) v_cvt_f32(v_i32_shr(v_i32_shl(w, 28 - 4 * (k)), 28))
 #endif
 #ifndef v_entry
-/* The numbers of a table of 16 that the low four bits of lanes tell. */
+/* The numbers of a table that the low bits of lanes tell: of 16, or of V_TABLES. */
 #define v_entry(table, i) v_gather(table, v_i32_and(i, v_i32_set1(15)))
 #endif
 
-/* A function of a in [0, 15.5 width): a polynomial of r, the distance from the nearest multiple of the
- * width, for each of 16 multiples; c[k] are the coefficients of r^k. */
-static inline vf32 v_pieces(const float (*c)[16], float width, vf32 a) {
+#if V_TABLES
+/* A function of a in [0, V_TABLES - 1/2) widths: a polynomial of r, the distance from the nearest
+ * multiple of the width, for each of these; c[k] are the coefficients of r^k. */
+static inline vf32 v_pieces(const float (*c)[V_TABLES], float width, vf32 a) {
   const vf32 whole = v_set1(12582912.0f), sum = v_fma(a, v_set1(1.0f / width), whole); /* 1.5 * 2^23 */
   const vf32 r = v_fnma(v_sub(sum, whole), v_set1(width), a);
   const vi32 piece = v_cast_i32(sum);
+#if V_TABLES == 16
   vf32 p = v_entry(c[6], piece);
+#else
+  vf32 p = v_entry(c[9], piece);
+  p = v_fma(p, r, v_entry(c[8], piece));
+  p = v_fma(p, r, v_entry(c[7], piece));
+  p = v_fma(p, r, v_entry(c[6], piece));
+#endif
   p = v_fma(p, r, v_entry(c[5], piece));
   p = v_fma(p, r, v_entry(c[4], piece));
   p = v_fma(p, r, v_entry(c[3], piece));
@@ -68,6 +76,7 @@ static inline vf32 v_pieces(const float (*c)[16], float width, vf32 a) {
   p = v_fma(p, r, v_entry(c[1], piece));
   return v_fma(p, r, v_entry(c[0], piece));
 }
+#endif
 
 /* --- Exponentials --- */
 
@@ -126,10 +135,10 @@ static inline vf32 v_exp_parts(vf32 x, vf32 *n) {
 }
 
 /* m with e^x = m 2^n, and 2^n; for callers that multiply by m before they scale, so that nothing is
- * lost where e^x itself underflows. With tables n counts sixteenths, of which scaling takes whole ones,
+ * lost where e^x itself underflows. With tables of 16 n counts sixteenths, of which scaling takes whole ones,
  * m is 2^(i / 16) e^r, and e^r has degree 3. */
 static inline vf32 v_exp_scaled(vf32 x, vf32 *power) {
-#if V_TABLES
+#if V_TABLES == 16
   static const float roots[16] = {
       1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
       1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f};
@@ -291,7 +300,8 @@ static inline vf32 v_hardswish(vf32 x) {
 /* tanh(x) = t / (t + 2) for t = e^2x - 1 = 2^n (e^r - 1) + (2^n - 1), or by tables up to 9, from where
  * on it rounds to 1. Max 3.2 ulp. */
 static inline vf32 v_tanh(vf32 x) {
-#if V_TABLES
+#if V_TABLES == 16
+  static const float width = 0.59375f;
   static const float pieces[7][16] = {
     {-0.0f, 0.532587349f, 0.829801917f, 0.944829464f, 0.982845008f, 0.994736671f, 0.998391807f, 0.999509275f,
       0.999850333f, 0.999954343f, 0.999986053f, 0.999995768f, 0.999998689f, 0.999999583f, 0.999999881f, 0.99999994f},
@@ -314,7 +324,7 @@ static inline vf32 v_tanh(vf32 x) {
       0.000824378803f, -0.000681766483f, -0.0011696911f, 4.92247527e-05f, 0.00105275225f, -0.000681006466f,
       0.000739088515f, 0.00101944606f, -5.79456864e-05f, 0.00104889029f},
   };
-  return v_copysign(v_pieces(pieces, 0.59375f, v_min_const(v_set1(9.125f), v_abs(x))), x);
+  return v_copysign(v_pieces(pieces, width, v_min_const(v_set1(9.125f), v_abs(x))), x);
 #else
   vf32 n;
   const vf32 a = v_abs(x);
@@ -331,6 +341,8 @@ static inline vf32 v_tanh(vf32 x) {
  * log(1 - erf(x)) up to 4, beyond which erf rounds to 1. Or by tables. Max 2.0 ulp. */
 static inline vf32 v_erf(vf32 x) {
 #if V_TABLES
+#if V_TABLES == 16
+  static const float width = 0.2578125f;
   static const float pieces[7][16] = {
     {-0.0f, 0.284591436f, 0.534123063f, 0.725959837f, 0.855271816f, 0.931698084f, 0.971302092f, 0.9892959f,
       0.996463776f, 0.998967111f, 0.999733686f, 0.999939442f, 0.999987841f, 0.999997854f, 0.999999642f, 0.99999994f},
@@ -353,7 +365,31 @@ static inline vf32 v_erf(vf32 x) {
       0.0815723762f, -0.170212552f, 0.142076299f, -0.142083362f, -0.00719338888f, 0.194776833f, 0.0459942073f,
       0.176879466f, 0.0982833654f},
   };
-  return v_copysign(v_pieces(pieces, 0.2578125f, v_min_const(v_set1(3.984375f), v_abs(x))), x);
+#else
+  static const float width = 0.53125f;
+  static const float pieces[10][8] = {
+    {-0.0f, 0.547528446f, 0.867058277f, 0.975797713f, 0.997345984f, 0.999827683f, 0.999993443f, 0.999999881f},
+    {1.12837923f, 0.850913882f, 0.364902884f, 0.088987723f, 0.0123408204f, 0.000973238086f, 4.36470873e-05f,
+      1.11314716e-06f},
+    {-2.79907053e-05f, -0.452048182f, -0.387712777f, -0.141820699f, -0.0262302421f, -0.00257884804f,
+      -0.000136264498f, -1.56300339e-05f},
+    {-0.373931885f, -0.123534188f, 0.152993321f, 0.121026367f, 0.0330373868f, 0.00425348384f, 0.000281091838f,
+      9.89147975e-06f},
+    {-0.0656743422f, 0.183510974f, 0.0482021049f, -0.0494126827f, -0.0259384271f, -0.00523228291f,
+      -0.000603114604f, 0.000792379084f},
+    {1.079036f, -0.00207511568f, -0.0662478358f, -0.0050048288f, 0.0124985604f, 0.00381029653f, 0.000427724561f,
+      2.23396801e-05f},
+    {-7.72458982f, -0.0489207767f, 0.00518808654f, 0.0212767124f, -0.0113636423f, 0.00795382354f, 0.00420544203f,
+      -0.0183106754f},
+    {34.2038422f, 0.0100702783f, 0.0113468617f, -0.00514477864f, -0.00195898558f, 0.000692897418f,
+      0.000214729182f, 1.92428688e-05f},
+    {-79.0214767f, 0.0117225405f, 0.0333267786f, -0.0400416069f, 0.068815656f, -0.0710475892f, -0.0322781019f,
+      0.129249454f},
+    {74.1409912f, -0.0143379848f, 0.00912623666f, -0.00415255828f, 0.00044072009f, -0.000197903137f,
+      2.44864841e-05f, 7.3265669e-06f},
+  };
+#endif
+  return v_copysign(v_pieces(pieces, width, v_min_const(v_set1(3.96875f), v_abs(x))), x);
 #else
   vf32 power;
   const vf32 t = v_mul(x, x);
@@ -387,6 +423,8 @@ static inline vf32 v_erf(vf32 x) {
  * Max 3.86 ulp. With tables of -a Phi(-a) that is so down to -4; below, the error is 5e-11 at most. */
 static inline vf32 v_gelu(vf32 x) {
 #if V_TABLES
+#if V_TABLES == 16
+  static const float width = 0.4375f;
   static const float pieces[7][16] = {
     {-0.0f, -0.144757539f, -0.166938588f, -0.124261916f, -0.0701035261f, -0.0313972346f, -0.0113726771f,
       -0.00336103979f, -0.000814201776f, -0.000162096898f, -2.65633626e-05f, -3.58661237e-06f, -3.9926141e-07f,
@@ -410,7 +448,32 @@ static inline vf32 v_gelu(vf32 x) {
       0.00172340532f, 0.000604740577f, -5.59123473e-05f, -0.00015293363f, -7.92282372e-05f, -2.50072371e-05f,
       -5.58650709e-06f, -9.33106264e-07f, -1.19969187e-07f, -1.20674599e-08f},
   };
-  const vf32 tail = v_pieces(pieces, 0.4375f, v_min_const(v_set1(6.75f), v_abs(x)));
+#else
+  static const float width = 0.90625f;
+  static const float pieces[10][8] = {
+    {-0.0f, -0.165301606f, -0.0633550063f, -0.00890786387f, -0.000523742638f, -1.32846508e-05f, -1.46903133e-07f,
+      -7.11254222e-10f},
+    {-0.5f, 0.0573806986f, 0.104948007f, 0.0236521233f, 0.00188211736f, 5.99625855e-05f, 7.9720752e-07f,
+      4.50700899e-09f},
+    {0.398942292f, 0.155936182f, -0.049599275f, -0.0267013088f, -0.00311414641f, -0.000128614891f,
+      -2.08928464e-06f, -1.39236986e-08f},
+    {-6.11457892e-07f, -0.127033174f, -0.0166676659f, 0.0152219553f, 0.00308738952f, 0.000173296779f,
+      3.51216272e-06f, 2.7907312e-08f},
+    {-0.0664791539f, 0.0118441842f, 0.0263904091f, -0.002844495f, -0.00197284832f, -0.000163002245f,
+      -4.23929123e-06f, -4.0706297e-08f},
+    {-9.80266268e-05f, 0.0192630198f, -0.00857189577f, -0.00194870436f, 0.000779160473f, 0.000112025322f,
+      3.89218667e-06f, 4.58730369e-08f},
+    {0.0104312832f, -0.00499823224f, -0.00136705243f, 0.00152513769f, -0.00012286767f, -5.66998679e-05f,
+      -2.80792074e-06f, -4.16357508e-08f},
+    {-0.00116786466f, -0.00189477019f, 0.0016199674f, -0.000343389576f, -5.65521768e-05f, 2.01673283e-05f,
+      1.63209575e-06f, 3.21049107e-08f},
+    {0.000324301334f, 0.000757666421f, -8.27234107e-05f, -4.73899636e-05f, 4.30156433e-05f, -3.95403595e-06f,
+      -7.68704297e-07f, -2.10731788e-08f},
+    {-0.000711148139f, 0.000116809744f, -0.000292690063f, 9.64121227e-06f, -9.86650139e-06f, -9.86398092e-08f,
+      2.35336444e-07f, 8.47213943e-09f},
+  };
+#endif
+  const vf32 tail = v_pieces(pieces, width, v_min_const(v_set1(6.75f), v_abs(x)));
   return v_select(v_lt(x, v_set1(-6.75f)), v_neg(v_zero()), v_add(v_relu(x), tail));
 #else
   const vf32 a = v_min_const(v_set1(14.5f), v_abs(x)); /* -0 below -14.5 */

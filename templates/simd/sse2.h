@@ -24,7 +24,7 @@
 #define V_PARTS_16 0 /* and those of 8 and 16 bits */
 #define V_FACTORS 0 /* whether vectors are multiplied by numbers that are no vectors */
 #define V_SCALES 0 /* whether it multiplies by powers of two in its own way */
-#define V_TABLES 0 /* whether it looks numbers up in tables of 16 at once */
+#define V_TABLES 0 /* the numbers of tables that it looks up at once */
 #define V_EXP_LEAST -111.0f /* where exponentials are held, see math.h */
 #define V_READS_FACTORS 0 /* whether a multiply-add reads such a number from memory */
 
