@@ -135,7 +135,8 @@ def _source(movable: frozenset[str], state: Rewriting, name: str) -> tuple[str, 
 
 def _resamples(state: Rewriting, step: Node) -> bool:
     """Return whether a node computes pixels of each channel from those of the same channel."""
-    if not isinstance(step.op, Resample | Map) or len(step.outputs) != 1:
+    moves = isinstance(step.op, Map) and step.op.is_movement
+    if not (moves or isinstance(step.op, Resample)) or state.constant(step.inputs[0]) is not None:
         return False
     x, y = state.types[step.inputs[0]], state.types[step.outputs[0]]
     same = len(x.shape) == len(y.shape) > 2 and x.shape[:2] == y.shape[:2]
@@ -153,7 +154,7 @@ def _of_channels(state: Rewriting, step: Node, channels: int) -> Resample | Map 
             if axis is None or axis < 2:
                 return None
             return replace(op, outer=prod((x[0], channels, *x[2:axis])))
-        case Map() as op if op.is_movement:
+        case Map() as op:
             found = compose_refining(y, [dense(y)], 0, op.shape, op.views)
             if found is None or found[0][:2] != y[:2]:
                 return None

@@ -196,3 +196,28 @@ def test_images_of_any_size_of_a_range(mode: str, tmp_path: Path) -> None:
         }  # fmt: skip
         (want,) = ReferenceEvaluator(made).run(None, given)
         np.testing.assert_allclose(net.run(given)["y"], want, atol=1e-5)
+
+
+def test_coordinates_of_images_of_a_range(tmp_path: Path) -> None:
+    """A channel that is computed of nothing (CoordConv)."""
+    made = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[1, 32, h, w] a) => (float[1, 8, h, w] y) {
+          s = Shape(a)  n = Gather<axis=0>(s, two)  m = Gather<axis=0>(s, three)  p = Mul(n, m)
+          r = Range(zero, p, one)  f = Cast<to=1>(r)  image = Slice(s, twos, fours)
+          t = Concat<axis=0>(ones, image)  e = Reshape(f, t)  c = Neg(e)
+          j = Concat<axis=1>(a, c)  y = Conv(j, w)
+        }
+    """)
+    rng = np.random.default_rng(0)
+    arrays = {
+        "two": np.array(2), "three": np.array(3), "zero": np.array(0), "one": np.array(1),
+        "twos": np.array([2]), "fours": np.array([4]), "ones": np.array([1, 1]),
+        "w": rng.uniform(-1, 1, (8, 33, 1, 1)).astype(np.float32),
+    }  # fmt: skip
+    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
+    onnx.save(made, tmp_path / "m.onnx")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape="a:1,32,2~5,2~7", target="c99")
+    given = {"a": rng.uniform(-1, 1, (1, 32, 3, 7)).astype(np.float32)}
+    (want,) = ReferenceEvaluator(made).run(None, given)
+    np.testing.assert_allclose(atc.load(tmp_path / "net").run(given)["y"], want, atol=1e-5)
