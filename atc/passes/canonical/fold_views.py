@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from atc.dims import is_dynamic
@@ -135,6 +136,12 @@ def tidy(op: Map | Reduce) -> Map | Reduce:
     return replace(op, shape=shape, views=tuple(found[:own]), coordinates=tuple(found[own:]))
 
 
+def reordered(op: Map, order: Sequence[int]) -> Map:
+    """Return a Map over its loops in another order."""
+    views = tuple(View(tuple(v.strides[d] for d in order), v.offset) for v in op.views)
+    return replace(op, shape=tuple(op.shape[d] for d in order), views=views)
+
+
 def _as_it_lies(state: Rewriting, node: Node, op: MatMul, source: Node) -> Node | None:
     """Return a product whose B is computed elementwise in the order in which its operand lies: the
     product reads any order, vectors read only the dense one."""
@@ -146,18 +153,15 @@ def _as_it_lies(state: Rewriting, node: Node, op: MatMul, source: Node) -> Node 
     order = sorted(range(len(made.shape)), key=lambda d: -whole[0].strides[d])
     if order == sorted(order) or not state.only_reader(source.outputs[0]):
         return None
-    shape = tuple(made.shape[d] for d in order)
-    views = tuple(View(tuple(v.strides[d] for d in order), v.offset) for v in made.views)
-    steps = dense(shape).strides
+    before = reordered(made, order)
+    steps = dense(before.shape).strides
     view = View(tuple(steps[order.index(d)] for d in range(len(order))))
     found = compose((*op.batch, op.k, op.n), op.b_view, made.shape, (view,))
     if found is None or isinstance(found, Split):
         return None
     dtype = state.types[source.outputs[0]].dtype
-    name = state.emit(
-        replace(made, shape=shape, views=views), source.inputs, TensorType(dtype, shape), source,
-        "in_order",
-    )  # fmt: skip
+    type_ = TensorType(dtype, before.shape)
+    name = state.emit(before, source.inputs, type_, source, "in_order")
     return replace(_with_input(node, 1, name), op=replace(op, b_view=found[0]))
 
 

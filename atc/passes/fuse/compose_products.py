@@ -12,13 +12,19 @@ from math import prod
 
 import numpy as np
 
-from atc.ir.expr import Input, call, substitute
+from atc.ir.expr import Input
 from atc.ir.graph import Array, DType, Node, TensorType
-from atc.ir.ops import Conv, Epilogue, Map, MatMul
+from atc.ir.ops import Conv, Map, MatMul
 from atc.ir.view import View, compose_refining, dense, gather_view
 from atc.passes.canonical.fold_views import tidy
-from atc.passes.fuse.linear import only_adds_bias, pointwise_filters
-from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.passes.fuse.linear import (
+    Vector,
+    add_filters,
+    known_bias,
+    pointwise_filters,
+    with_terms,
+)
+from atc.passes.rewriting import Rewriting, merge_origin
 
 FLOAT = DType.FLOAT
 
@@ -27,16 +33,14 @@ FLOAT = DType.FLOAT
 class _Layer:
     """A convolution's operand [N, C, *spatial] is `matrix` [C, K] times `source`.
 
-    The source is read as [N, K, spatial] through `view`; a bias is the operand `bias`, read
-    through `bias_view` over [C], or ''.
+    The source is read as [N, K, spatial] through `view`; `bias` [C] is added.
     """
 
     nodes: tuple[Node, ...]
     matrix: Array
     source: str
     view: View
-    bias: str
-    bias_view: View
+    bias: Vector
 
 
 def compose_products(state: Rewriting, node: Node) -> Node:
@@ -55,28 +59,16 @@ def compose_products(state: Rewriting, node: Node) -> Node:
     batch, _, *pixels = state.types[node.inputs[0]].shape
     wide = filters.astype(np.float64)
     matrix = (wide @ layer.matrix.astype(np.float64)).astype(np.float32)
-    bias = np.zeros(inner)
-    if layer.bias:
-        known = state.constant(layer.bias)
-        if known is None or known.dtype != np.float32:
-            return node
-        bias = gather_view(known, (inner,), layer.bias_view).astype(np.float64)
     moved = Map((batch, k, prod(pixels)), Input(FLOAT, 0), (layer.view,))
     type_ = TensorType(FLOAT, (batch, k, *pixels))
     like = replace(node, origin=layer.nodes[0].origin)
     x = state.emit(tidy(moved), (layer.source,), type_, like, "operand")
-    rank = len(pixels)
-    hint = node.inputs[1]
-    weights = state.add_constant(matrix.reshape(out, k, *[1] * rank), f"{hint}.composed")
-    shift = state.add_constant((wide @ bias).astype(np.float32), f"{hint}.shift")
-    added = 1 + len(op.epilogue.views)
-    total = call("Add", Input(FLOAT, 0), Input(FLOAT, added))
-    expr = substitute(op.epilogue.expr, lambda i: Input(FLOAT, i) if i else total)
-    views = (*op.epilogue.views, View((0, 1, *[0] * rank)))
-    expr, names, views = distinct_operands(expr, (*node.inputs[2:], shift), views, 1)
-    new = replace(op, epilogue=Epilogue(expr, views))
+    weights = add_filters(state, node, matrix, "composed")
+    shift = (wide @ layer.bias).astype(np.float32)
+    term = state.add_constant(shift, f"{node.inputs[1]}.shift"), View((0, 1, *[0] * len(pixels)))
+    new, operands = with_terms(node, op, [term])
     origin = merge_origin(*layer.nodes, node)
-    return Node(new, (x, weights, *names), node.outputs, origin)
+    return Node(new, (x, weights, *operands), node.outputs, origin)
 
 
 def _of_convolution(state: Rewriting, name: str) -> _Layer | None:
@@ -85,17 +77,10 @@ def _of_convolution(state: Rewriting, name: str) -> _Layer | None:
     filters = None if node is None else pointwise_filters(state, node)
     if node is None or filters is None:
         return None
-    assert isinstance(node.op, Conv)
-    epilogue, shape = node.op.epilogue, state.types[name].shape
-    if not only_adds_bias(epilogue, shape):
-        return None
-    batch, _, *pixels = shape
+    batch, _, *pixels = shape = state.types[name].shape
+    bias = known_bias(state, node, shape)
     view = dense((batch, filters.shape[1], prod(pixels)))
-    bias, along = ("", View((0,)))
-    if epilogue.views:
-        own = epilogue.views[0]
-        bias, along = node.inputs[2], View(own.strides[1:2], own.offset)
-    return _Layer((node,), filters, node.inputs[0], view, bias, along)
+    return None if bias is None else _Layer((node,), filters, node.inputs[0], view, bias)
 
 
 def _of_product(state: Rewriting, name: str) -> _Layer | None:
@@ -124,12 +109,9 @@ def _of_product(state: Rewriting, name: str) -> _Layer | None:
     whole = (*op.batch, op.m, op.n)
     if op.a_view.offset or not op.a_view.is_dense(rows) or any(op.b_view.strides[:-2]):
         return None
-    if not only_adds_bias(op.epilogue, whole, len(whole) - 1):
+    bias = known_bias(state, node, whole, len(op.batch) + 1)
+    if bias is None:
         return None
     matrix = gather_view(weights, (op.k, op.n), View(op.b_view.strides[-2:], op.b_view.offset)).T
-    bias, along = ("", View((0,)))
-    if op.epilogue.views:
-        own = op.epilogue.views[0]
-        bias, along = node.inputs[2], View(own.strides[-1:], own.offset)
     view = View((pixels * op.k, 1, op.k))
-    return _Layer((node, moving), matrix, node.inputs[0], view, bias, along)
+    return _Layer((node, moving), matrix, node.inputs[0], view, bias)

@@ -11,6 +11,7 @@ from atc.ir.graph import DType, Node, Op, TensorType
 from atc.ir.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import Split, View, compose, compose_refining, dense
+from atc.passes.canonical.fold_views import reordered
 from atc.passes.canonical.lookup_tables import reads_lookup_table
 from atc.passes.canonical.simplify_matmul import split_rows
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
@@ -62,9 +63,7 @@ def _fuse_before_transposing(state: Rewriting, node: Node, op: Map, index: int) 
     order = sorted(range(len(op.shape)), key=lambda d: -view.strides[d])
     if order == sorted(order):
         return None
-    views = tuple(View(tuple(v.strides[d] for d in order), v.offset) for v in op.views)
-    before = replace(op, shape=tuple(op.shape[d] for d in order), views=views)
-    fused = _fuse(state, node, before, index, shape=result.shape)
+    fused = _fuse(state, node, reordered(op, order), index, shape=result.shape)
     if fused is None:
         return None
     name = state.emit(fused.op, fused.inputs, result, fused, "before")

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from atc.dims import max_value
-from atc.ir.expr import Expr, Input, call, substitute
+from atc.ir.expr import Input, substitute
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Conv, Epilogue, Map, Pool
 from atc.ir.ops.data import Concat
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import View, compose_refining, dense
 from atc.passes.canonical.fold_views import tidy
-from atc.passes.fuse.linear import is_pointwise, only_adds_bias, pointwise_filters
+from atc.passes.fuse.linear import (
+    add_filters,
+    added,
+    is_pointwise,
+    only_adds_bias,
+    pointwise_filters,
+    with_terms,
+)
 from atc.passes.rewriting import Rewriting, distinct_operands, rewrite
 
 FLOAT = DType.FLOAT
@@ -175,7 +182,7 @@ def _upsampled(
 ) -> str:
     """Convolve a part's source and resample the result."""
     batch, _, *pixels = state.types[part.source].shape
-    own = _filters(state, node, filters[:, part.begin : part.end], "part")
+    own = add_filters(state, node, filters[:, part.begin : part.end], "part")
     shape = (batch, len(filters), *pixels)
     current = state.emit(op, (part.source, own), TensorType(FLOAT, shape), node, "small")
     for step in part.steps:
@@ -186,12 +193,6 @@ def _upsampled(
         inputs = (current, *step.inputs[1:])
         current = state.emit(new, inputs, TensorType(FLOAT, shape), like, "resampled")
     return current
-
-
-def _filters(state: Rewriting, node: Node, matrix: Array, hint: str) -> str:
-    rank = len(state.types[node.inputs[1]].shape) - 2
-    shaped = matrix.reshape(*matrix.shape, *[1] * rank)
-    return state.add_constant(shaped, f"{node.inputs[1]}.{hint}")
 
 
 def _with_rest(
@@ -208,31 +209,22 @@ def _with_rest(
         type_ = TensorType(FLOAT, (batch, channels, *pixels))
         x = state.emit(concat, names, type_, node, "rest")
     own = np.concatenate([filters[:, p.begin : p.end] for p in rest], axis=1)
-    weights = _filters(state, node, own, "rest")
-    first = 1 + len(op.epilogue.views)
-    total = _total(range(first, first + len(upsampled)), Input(FLOAT, 0))
-    expr = substitute(op.epilogue.expr, lambda k: Input(FLOAT, k) if k else total)
-    y = state.types[node.outputs[0]].shape
-    views = (*op.epilogue.views, *(dense(y) for _ in upsampled))
-    expr, names_, views = distinct_operands(expr, (*node.inputs[2:], *upsampled), views, 1)
-    new = replace(op, epilogue=Epilogue(expr, views))
-    return replace(node, op=new, inputs=(x, weights, *names_))
+    weights = add_filters(state, node, own, "rest")
+    view = dense(state.types[node.outputs[0]].shape)
+    new, operands = with_terms(node, op, [(name, view) for name in upsampled])
+    return replace(node, op=new, inputs=(x, weights, *operands))
 
 
 def _sum(state: Rewriting, node: Node, op: Conv, upsampled: Sequence[str]) -> Node:
     """Return what the convolution's epilogue makes of the sum of upsampled parts."""
     y = state.types[node.outputs[0]].shape
     count = len(upsampled)
-    total = _total(range(1, count), Input(FLOAT, 0))
+    total = added(Input(FLOAT, 0), range(1, count))
     expr = substitute(op.epilogue.expr, lambda k: Input(FLOAT, k + count - 1) if k else total)
     names = (*upsampled, *node.inputs[2:])
     views = (*(dense(y) for _ in upsampled), *op.epilogue.views)
     expr, names, views = distinct_operands(expr, names, views)
     return replace(node, op=tidy(Map(y, expr, views)), inputs=names)
-
-
-def _total(numbers: Sequence[int], first: Expr) -> Expr:
-    return reduce(lambda total, k: call("Add", total, Input(FLOAT, k)), numbers, first)
 
 
 # ---- pooling -------------------------------------------------------------------------------------

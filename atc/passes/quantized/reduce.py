@@ -169,8 +169,8 @@ def _counts(
 def _known_counts(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> Vector:
     """Return how many elements each output's window has, at least 1."""
     total: Vector = np.ones((), np.float64)
-    w = window
-    axes = zip(size, out, w.kernel, w.strides, w.dilations, w.pads, strict=True)
+    extents = (window.kernel, window.strides, window.dilations, window.pads)
+    axes = zip(size, out, *extents, strict=True)
     for n, o, k, s, d, p in axes:
         places = np.arange(o)[:, None] * s + np.arange(k) * d - p
         inside = ((places >= 0) & (places < n)).sum(1)

@@ -42,7 +42,7 @@ class ResampleRows(Kernel[Resample]):
         """Return the cycles of rows, in vectors where a row has enough elements."""
         op, wide = w.op, lanes(target)
         rows = op.outer * op.out
-        vectors = op.inner // wide if op.inner >= wide else 0
+        vectors = op.inner // wide
         alone = op.inner - vectors * wide
         return rows * (ROW + (VECTOR * vectors + ELEMENT * alone) * (op.taps + 1))
 
