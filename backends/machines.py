@@ -23,12 +23,13 @@ GENERIC = "generic"
 
 
 def _zen(
-    name: str, datapath: int, l1: int, l2: Cache, l3: Cache, memory: float, latency: float = 4.0
-) -> Machine:
+    name: str, datapath: int, l1: int, l2: Cache, l3: Cache, memory: float, latency: float = 4.0,
+    near_lines: bool = False,
+) -> Machine:  # fmt: skip
     near = Cache(l1 * KIB, 2.0 * datapath, 7.0 if datapath < 64 else 8.0)
     return Machine(
         name, datapath, fmas=2.0, fma_latency=latency, loads=2.0, l1=near, l2=l2, l3=l3,
-        memory=memory, separate_adds=True,
+        memory=memory, separate_adds=True, near_lines=near_lines,
     )  # fmt: skip
 
 
@@ -74,7 +75,8 @@ _RECORDS = (
     _zen("zen2", 32, 32, Cache(512 * KIB, 16.0, 12.0), Cache(16 * MIB, 12.0, 39.0), 6.0, 5.0),
     _zen("zen3", 32, 32, Cache(512 * KIB, 20.0, 12.0), Cache(32 * MIB, 16.0, 46.0), 7.0),
     _zen("zen4", 32, 32, Cache(MIB, 20.0, 14.0), Cache(32 * MIB, 16.0, 50.0), 9.0),
-    _zen("zen5", 64, 48, Cache(MIB, 32.0, 14.0), Cache(32 * MIB, 24.0, 50.0), 10.0),
+    _zen("zen5", 64, 48, Cache(MIB, 32.0, 14.0), Cache(32 * MIB, 24.0, 50.0), 10.0,
+         near_lines=True),
     # Intel; Alder Lake's name is that of its P cores, its E cores are Gracemont
     _core("haswell", 32, 32, Cache(256 * KIB, 20.0, 12.0), Cache(2 * MIB, 10.0, 40.0), 6.0, 5.0),
     _core("skylake", 32, 32, Cache(256 * KIB, 24.0, 12.0), Cache(2 * MIB, 12.0, 42.0), 7.0),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import EVERY_LINE, Ahead, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import Ahead, asked_by_one_row, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed import UNPACKING
 from atc.backends.cpu.matmul.packed_tile import PackedTiles
@@ -247,7 +247,7 @@ class MatMulFixedPointTile(MatMulRoundingTile):
 
     def ahead(self, target: Target) -> Ahead:
         """Ask for more lines than kernels that wait for memory all the time."""
-        return EVERY_LINE
+        return asked_by_one_row(target.machine, computes=True)
 
     def exact(self, params: SharedParams) -> bool:
         """Numbers far below the largest one of their block lose digits."""

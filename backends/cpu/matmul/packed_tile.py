@@ -16,12 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
-    AHEAD,
-    EVERY_LINE,
     FMA_WAIT,
     Ahead,
     Panel,
     Tile,
+    asked_by_one_row,
     column_panels,
     row_tiles,
     vector_kinds,
@@ -110,7 +109,7 @@ class PackedTiles(Kernel[MatMulPacked, SharedParams], SharesPanels[MatMulPacked,
 
     def ahead(self, target: Target) -> Ahead:
         """Return what a tile of one row asks for."""
-        return EVERY_LINE if target.machine.every_line else AHEAD
+        return asked_by_one_row(target.machine)
 
     def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[SharedParams]:
         """Tiles that fill the registers."""
