@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from atc.backends.cpu.attention.requests import key_requests
 from atc.backends.cpu.matmul.cost import (
-    AHEAD,
-    Ahead,
     Panel,
     Tile,
     TileParams,
@@ -309,7 +308,9 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
         lines = key_range(w, outer, "(i + r)", "(i + r)").lines if seen is not w else ()
-        text = AttentionText(op, sizes, step, score, result, bool(lines), prefix)
+        asked = key_requests(op, outer, target.machine) if prefix else None
+        following = bool(asked and asked.next)
+        text = AttentionText(op, sizes, step, score, result, bool(lines), prefix, following)
         dots = [text.dots(t, part) for t in tiles for part in (False, True)] if prefix else []
         epilogues = [
             *score.functions(*((True, True) if prefix else vector_kinds(key_panels))),
@@ -323,7 +324,7 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
             "scored": score_product, "valued": value_product,
-            "ahead": _ahead(op) if prefix else None, "seen": lines,
+            "asked": asked, "seen": lines,
             "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
@@ -361,12 +362,6 @@ class Operand:
         return Operand(base, rows, columns, mode, rows if mode == "direct" else width)
 
 
-def _ahead(op: Attention) -> Ahead:
-    """Return what a decoder's word asks for, in keys."""
-    key = 4 * op.depth
-    return Ahead(distance=max(1, AHEAD.distance // key), step=max(1, AHEAD.step // key))
-
-
 def tile_arguments(finish: EpilogueFunctions) -> str:
     """Return what calls of a tile end in."""
     return "".join(f", {x}" for x in (*finish.places, *finish.extras))
@@ -384,6 +379,8 @@ class AttentionText:
     ranges: bool = False
     """Whether a tile is told how many keys it meets."""
     prefix: str = ""
+    following: bool = False
+    """Whether a tile of results asks for keys that follow."""
 
     def score(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return a tile of scores: lanes beyond the keys are minus infinity, which weighs 0."""
@@ -416,6 +413,7 @@ class AttentionText:
         finish = self.result_finish
         places, (y, *extras) = finish.parameters
         operands = ["const float *a", "const float *b", *["ptrdiff_t keys"] * self.ranges]
+        operands += ["const float *next"] * self.following
         parameters = [*operands, "const float *scale", y, *places, *extras]
         stores = []
         for r, v, part in accumulators(panel, tile):
