@@ -44,10 +44,10 @@ def check_target(target: str) -> None:
         )
 
 
-def open_base(root: Path, *, create: bool = False) -> Folder:
+def open_base(root: Path) -> Folder:
     """Open `<root>/kernel_cache`; raises OSError, also if it is a symbolic link."""
-    with open_folder(root, create=create) as folder:
-        return folder.child(BASE, create=create)
+    with open_folder(root) as folder:
+        return folder.child(BASE, create=False)
 
 
 def target_names(base: Folder) -> list[str]:

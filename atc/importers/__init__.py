@@ -37,7 +37,7 @@ def load_model(
     if FRAMEWORKS.get(framework, framework) in ("", "onnx"):
         refuse_foreign(path)
     head = _head(path)
-    kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
+    kind = FRAMEWORKS.get(framework) if framework else _detect(head)
     if weight is not None:
         _check_there(weight)
     model = _loaded(path, kind, framework, shapes, weight, mapped)
@@ -110,7 +110,7 @@ def _head(path: Path) -> bytes:
         ) from error
 
 
-def _detect(path: Path, head: bytes) -> str:
+def _detect(head: bytes) -> str:
     """Return the framework that a file's first bytes indicate; ONNX has no magic number."""
     if head.startswith(b"ATCGRAPH"):
         return "graph"

@@ -53,7 +53,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         model = onnx_ir.from_proto(proto)
         if file is not None:
             _replace_tensors(model, partial(mapped_tensor, file=file))
-        _check_model(proto, model, path)
+        _check_model(proto, path)
         for tensor in tensors_of(model):
             check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
@@ -167,7 +167,7 @@ def _check_calls(model: onnx_ir.Model) -> None:
         raise UnsupportedError(f"its functions expand to {count} nodes; {MOST_NODES} are possible")
 
 
-def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> None:
+def _check_model(proto: onnx.ModelProto, path: Path) -> None:
     if not proto.HasField("graph") or not proto.graph.output:
         raise ModelError("is not an ONNX model: it has no graph with outputs", where=str(path))
     _check_once("output", (v.name for v in proto.graph.output), str(path))

@@ -321,6 +321,16 @@ def operands_of(expr: Expr) -> tuple[Input, ...]:
             return ()
 
 
+def users_of(expr: Expr) -> dict[Expr, list[Call]]:
+    """Return the calls that take each subexpression, once for each argument that it is."""
+    users: dict[Expr, list[Call]] = {}
+    for e in walk(expr):
+        if isinstance(e, Call):
+            for a in e.args:
+                users.setdefault(a, []).append(e)
+    return users
+
+
 def expressions(value: object) -> Iterator[Expr]:
     """Yield the expressions in the fields of an op, those of its epilogue among them."""
     if isinstance(value, Expr):

@@ -111,7 +111,7 @@ def _contract(
     used = {k for t in terms for k in t.labels}
     summed = [k for k in extents if k in used and k not in output]
     if len(terms) == 2:
-        terms = [_presummed(b, terms[k], terms[1 - k], output, extents) for k in (0, 1)]
+        terms = [_presummed(b, terms[k], terms[1 - k], output) for k in (0, 1)]
         summed = [k for k in summed if all(k in t.labels for t in terms)]
         if summed and all(extents[k] for k in (*output, *summed)):
             groups = _grouped(b, terms, output, summed, extents)
@@ -120,9 +120,7 @@ def _contract(
     return _reduce(b, terms, output, summed, extents)
 
 
-def _presummed(
-    b: Builder, term: Term, other: Term, output: Sequence[str], extents: Mapping[str, int]
-) -> Term:
+def _presummed(b: Builder, term: Term, other: Term, output: Sequence[str]) -> Term:
     """Sum first over what neither the other operand nor the output has."""
     own = [k for k in dict.fromkeys(term.labels) if k not in other.labels and k not in output]
     if not own:

@@ -51,7 +51,7 @@ def evaluate_extents(
     ):
         return None
     try:
-        result = _computed(node, [v for v in values if v is not None], opset)
+        result = _computed(node, [v for v in values if v is not None])
     except (Undecided, ValueError):
         return None
     if result is None:
@@ -104,7 +104,7 @@ def _moved(
 # ---- arithmetic ---------------------------------------------------------------------------------
 
 
-def _computed(node: onnx_ir.Node, values: Sequence[Extents], opset: int) -> object | None:
+def _computed(node: onnx_ir.Node, values: Sequence[Extents]) -> object | None:
     op = node.op_type
     if op == "Cast":
         return _cast(node, values[0])
@@ -117,7 +117,7 @@ def _computed(node: onnx_ir.Node, values: Sequence[Extents], opset: int) -> obje
             result = np.asarray(function(result, other), object)
         return result
     if op in _REDUCTIONS:
-        return _reduced(node, values, opset)
+        return _reduced(node, values)
     return None
 
 
@@ -131,7 +131,7 @@ def _cast(node: onnx_ir.Node, values: Extents) -> Extents | None:
     return values if dtype in (DType.INT64, DType.INT32) else None
 
 
-def _reduced(node: onnx_ir.Node, values: Sequence[Extents], opset: int) -> object | None:
+def _reduced(node: onnx_ir.Node, values: Sequence[Extents]) -> object | None:
     function = np.frompyfunc(_REDUCTIONS[node.op_type], 2, 1)
     axes = node.attributes["axes"].value if "axes" in node.attributes else None
     if len(values) > 1:

@@ -15,37 +15,38 @@ from typing import Any
 from atc.errors import OptionError, one_line, way_out
 from atc.files.regular import regular
 
+NO_JSON = "E10032"
+"""ATC's code of a file that is none."""
 MAX_BYTES = 1 << 20
 _CHUNK = 1 << 24
 """Bytes that are digested at a time: other threads may run between, and be waited for."""
 
 
-def read_text(path: Path, option: str, code: str = "E10001") -> str:
+def read_text(path: Path, option: str) -> str:
     """Return the text of an option's file."""
     try:
         with regular(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise wrong(f"the file is larger than {MAX_BYTES} bytes", path, option, code)
+            raise wrong(f"the file is larger than {MAX_BYTES} bytes", path, option)
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise wrong(
-            f"can't be read: {error.strerror}", path, option, code, hint=way_out(error)
-        ) from None
+        problem = f"can't be read: {error.strerror}"
+        raise wrong(problem, path, option, hint=way_out(error)) from None
     except UnicodeDecodeError as error:
-        raise wrong(f"byte {error.start} is not UTF-8", path, option, code) from None
+        raise wrong(f"byte {error.start} is not UTF-8", path, option) from None
 
 
-def read_json(path: Path, option: str, code: str = "E10032") -> Any:
-    """Return the content of a JSON file; E10032 is ATC's code of one that is none."""
+def read_json(path: Path, option: str) -> Any:
+    """Return the content of an option's JSON file."""
     text = read_text(path, option)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         problem = f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        raise wrong(problem, path, option, code) from None
+        raise wrong(problem, path, option, NO_JSON) from None
     except RecursionError:
-        raise wrong("is not JSON: nested too deeply", path, option, code) from None
+        raise wrong("is not JSON: nested too deeply", path, option, NO_JSON) from None
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:

@@ -137,7 +137,7 @@ class Rematerializer:
         if goal >= self.peak:
             return self.graph
         steps = _Simulation(self, goal, rule).steps()
-        return None if steps is None else _written(self.graph, self.lives, steps)
+        return None if steps is None else _written(self.graph, steps)
 
     def _needed(self, step: int) -> int:
         made = sum(self.sizes.get(o, 0) for o in self.graph.nodes[step].outputs)
@@ -327,7 +327,7 @@ class _Simulation:
         return sum(of.cost[each] for each in chain)
 
 
-def _written(graph: Graph, lives: Lifetimes, steps: Iterable[tuple[int, bool]]) -> Graph:
+def _written(graph: Graph, steps: Iterable[tuple[int, bool]]) -> Graph:
     """Return the graph that runs these nodes, with new names for recomputed values."""
     now: dict[str, str] = {}
     """The name of a value's latest instance, if it isn't the first one."""

@@ -40,8 +40,7 @@ def epilogue_types(epilogue: Epilogue) -> list[DType]:
 
 
 def vector_epilogue_lines(
-    epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = "",
-    prefix: str = "e",
+    epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = ""
 ) -> tuple[list[str], str]:  # fmt: skip
     """Return the lines and the vector to be stored of an epilogue applied to the vector `result`.
 
@@ -49,4 +48,4 @@ def vector_epilogue_lines(
     where the vector begins.
     """
     read = vector_reader(epilogue.views, indices, first, count, epilogue_types(epilogue))
-    return render_vector(epilogue.expr, lambda k: result if k == 0 else read(k - 1), prefix)
+    return render_vector(epilogue.expr, lambda k: result if k == 0 else read(k - 1), "e")

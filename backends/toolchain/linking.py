@@ -82,15 +82,15 @@ def _link(
     run_tool(compiler, command(output, objects), cwd, output, log)
 
 
-def link_inputs(compiler: Compiler, *, log: Log = no_log) -> Mapping[str, bytes]:
+def link_inputs(compiler: Compiler) -> Mapping[str, bytes]:
     """Return the digests of all that goes into a library beside objects, and of the tools, by path.
 
     These are what a C library brings for each link, and the libraries that are looked into. There
     are none where GCC doesn't say what it links.
     """
     question = (*compiler.argv, "-###", "-shared", "-pthread", "-o", _LINKED, _OBJECT, "-lm", LOADS)
-    command = own_command(compiler, "ld", question, linker_words, log)
-    others = [companion(compiler, name, log) for name in ("as", "objcopy", "ar")]
+    command = own_command(compiler, "ld", question, linker_words, no_log)
+    others = [companion(compiler, name, no_log) for name in ("as", "objcopy", "ar")]
     if not command or None in others:
         return {}
     folders = [word[2:] for word in command if word.startswith("-L")]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target
-from atc.backends.toolchain.compiler import PATIENCE, Compiler, compile_flags, machine_flags
+from atc.backends.toolchain.compiler import Compiler, compile_flags, machine_flags
 from atc.backends.toolchain.compiling import compile_object
 from atc.backends.toolchain.find_compiler import compiler_advice, find_compiler
 from atc.backends.toolchain.linking import link_program, link_wasm
@@ -71,16 +71,16 @@ class Tools:
     no_runner: str = ""
 
 
-def probe(target: Target, environ: Mapping[str, str], log: Log = no_log) -> Tools:
+def probe(target: Target, environ: Mapping[str, str]) -> Tools:
     """Look for a target's tools, and build a few lines with its flags and its C library."""
     runner, no_runner = find_runner(target, environ)
     found: Compiler | None = None
     trouble, advice = "", ""
     try:
-        found = find_compiler(target, environ, log=log, timeout=_PATIENCE)
-        _build_lines(found, target, log)
+        found = find_compiler(target, environ, timeout=_PATIENCE)
+        _build_lines(found, target)
         if target.device not in ("", EMULATED):  # whose host's part is C
-            found = target_compiler(target, environ, log=log)
+            found = target_compiler(target, environ)
     except AtcError as error:
         trouble, advice = error.message, error.hint
         if found is not None and not error.hint:  # it is there, but doesn't compile or link
@@ -89,12 +89,10 @@ def probe(target: Target, environ: Mapping[str, str], log: Log = no_log) -> Tool
     return Tools(target, found, trouble, advice, runner, no_runner)
 
 
-def probe_all(
-    targets: Sequence[Target], environ: Mapping[str, str], log: Log = no_log
-) -> tuple[Tools, ...]:
+def probe_all(targets: Sequence[Target], environ: Mapping[str, str]) -> tuple[Tools, ...]:
     """Look for the tools of several targets, some at a time."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return tuple(pool.map(lambda target: probe(target, environ, log), targets))
+        return tuple(pool.map(lambda target: probe(target, environ), targets))
 
 
 def find_runner(target: Target, environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -114,28 +112,28 @@ def install_runner(program: str) -> str:
 
 
 def target_compiler(
-    target: Target, environ: Mapping[str, str], *, log: Log = no_log, timeout: float = PATIENCE
+    target: Target, environ: Mapping[str, str], *, log: Log = no_log
 ) -> Compiler:
     """Return what compiles a target's kernels: nvcc for GPUs, else a C compiler."""
     if target.device not in ("", EMULATED):
         return find_nvcc(target.device, environ, log=log)
-    return find_compiler(target, environ, log=log, timeout=timeout)
+    return find_compiler(target, environ, log=log)
 
 
-def _build_lines(compiler: Compiler, target: Target, log: Log) -> None:
+def _build_lines(compiler: Compiler, target: Target) -> None:
     with tempfile.TemporaryDirectory(prefix="atc-probe-") as name:
         cwd, flags = Path(name), compile_flags(compiler, target)
         Path(cwd, "probe.c").write_text(_PROBE)
-        compile_object(compiler, flags, "probe.c", cwd, log=log)
+        compile_object(compiler, flags, "probe.c", cwd)
         objects = ["probe.c.o", "-lm"]
         if compiler.kind == "zig":
             return  # it builds a C library first, which takes a minute
         if target.arch == "wasm32":
-            link_wasm(compiler, ["atc_probe"], "probe.c.o", "probe", cwd, log=log)
+            link_wasm(compiler, ["atc_probe"], "probe.c.o", "probe", cwd)
         elif target.bare:
             Path(cwd, "probe.ld").write_text(_SCRIPT)
             bare = [*machine_flags(compiler, target), *target.link_flags, "-T", "probe.ld"]
-            link_program(compiler, (), [*bare, *objects, *target.libraries], "probe", cwd, log=log)
+            link_program(compiler, (), [*bare, *objects, *target.libraries], "probe", cwd)
         else:
-            link_program(compiler, flags, objects, "probe", cwd, log=log)
+            link_program(compiler, flags, objects, "probe", cwd)
 

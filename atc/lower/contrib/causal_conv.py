@@ -12,6 +12,7 @@ from atc.lower.builder import Builder
 from atc.lower.concat_pad import join
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
+from atc.lower.contrib.state_window import last_state, state_window
 from atc.lower.conv import widen, with_bias
 from atc.lower.elementwise import like
 from atc.lower.indexed_access import index
@@ -31,8 +32,7 @@ def causal_conv_with_state(ctx: LoweringContext) -> tuple[str, str]:
         raise ctx.unsupported("CausalConvWithState along more than one axis")
     if ctx.int("state_update_capacity"):
         raise ctx.unsupported("CausalConvWithState with compact updates of the state")
-    window = ctx.int("state_window")
-    ctx.require(0 <= window <= 8, f"state_window is {window}")
+    window = state_window(ctx)
     own_layout = ctx.int("state_channels_last", -1) not in (-1, int(channels_last))
     for name in ("state_length", "input_channel_offset", "input_channels", "state_channels_last"):
         if own_layout if name == "state_channels_last" else ctx.int(name):
@@ -51,22 +51,17 @@ def causal_conv_with_state(ctx: LoweringContext) -> tuple[str, str]:
         f"weights {ctx.type(1)} for {channels} channels",
     )
     held = (width - 1) * dilation
-    state = laid(ctx.input(3)) if ctx.has(3) else ""
-    if not state:
-        state = b.constant(np.zeros((), dtype.numpy))
-        state = b.expand(state, (batch, channels, held))
-    elif window:  # the last one is read
-        one = (batch, channels, held)
-        ctx.require(b.shape(state) == (window, *one), f"a state {list(b.shape(state))}")
-        state = b.view(state, one, View(row_major(one), (window - 1) * batch * channels * held))
-    fits = b.shape(state) == (batch, channels, held)
-    ctx.require(fits, f"a state {list(b.shape(state))} for {held} steps")
+    one = (batch, channels, held)
+    if ctx.has(3):
+        state = last_state(ctx, laid(ctx.input(3)), one, window)
+    else:
+        state = b.expand(b.constant(np.zeros((), dtype.numpy)), one)
     whole = join(b, [state, x], 2)
     if window:
         present = _states(b, whole, window, steps, held)
     else:
         rows = row_major(b.shape(whole))
-        present = b.view(whole, (batch, channels, held), View(rows, steps))
+        present = b.view(whole, one, View(rows, steps))
     y = _activated(ctx, _convolved(ctx, whole, (batch, channels, steps), width, dilation))
     return laid(b.cast(y, dtype)), laid(present)
 

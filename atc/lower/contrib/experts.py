@@ -15,7 +15,7 @@ import numpy as np
 from atc.ir.expr import Expr, call
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul, identity_epilogue
-from atc.ir.ops.data import Concat, TopK
+from atc.ir.ops.data import Concat, TopK, ascending
 from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View
@@ -164,7 +164,7 @@ def _mixture(ctx: LoweringContext, first: Sequence[Layer], second: Layer) -> str
 def _sorted(b: Builder, numbers: str) -> tuple[str, str]:
     """Return numbers in their order, and where they were."""
     type_ = b.type(numbers)
-    values, order = b.emit(TopK(1, type_.size, 1, type_.size, False), [numbers], type_, type_)
+    values, order = b.emit(ascending(type_.size), [numbers], type_, type_)
     return values, order
 
 

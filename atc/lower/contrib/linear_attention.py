@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from atc.ir.expr import Expr, call
-from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.graph import DType, TensorType
 from atc.ir.ops.linear_attention import LinearAttention
 from atc.ir.view import View
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
+from atc.lower.contrib.state_window import last_state, state_window
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 
@@ -33,15 +34,12 @@ def linear_attention(ctx: LoweringContext) -> tuple[str, str]:
     ctx.require(fits, f"query {ctx.type(0)} of {q_heads} heads, value {ctx.type(2)} of {heads}")
     k_size, v_size = width // q_heads, ctx.shape(2)[2] // heads
     dtype = ctx.type(3).dtype if ctx.has(3) else ctx.type(0).dtype
-    window = ctx.int("state_window")
-    ctx.require(0 <= window <= 8, f"state_window is {window}")
+    window = state_window(ctx)
     one = (batch, heads, k_size, v_size)
-    state = _real(b, ctx.optional(3))
-    if not state:
+    if ctx.has(3):
+        state = last_state(ctx, _real(b, ctx.input(3)), one, window)
+    else:
         state = b.expand(b.scalar(0.0, DType.FLOAT), one)
-    elif window:  # the last one is read
-        begin = View(row_major(one), (window - 1) * batch * heads * k_size * v_size)
-        state = b.view(state, one, begin)
     decay = rate = ""
     if "gated" in rule:
         ctx.require(ctx.has(4), f"the rule {rule} needs factors of decay")

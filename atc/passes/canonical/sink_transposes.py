@@ -86,7 +86,7 @@ def _sink(wanted: frozenset[str], state: Rewriting, node: Node) -> Node:
         case Map():
             new = _map(state, node, op, sources, order)
         case Concat():
-            new = _concat(state, node, op, sources, order)
+            new = _concat(state, node, sources, order)
         case Pad():
             new = _pad(op, state.types[node.inputs[0]].shape, order)
     if new is None:
@@ -141,7 +141,7 @@ def _map(
 
 
 def _concat(
-    state: Rewriting, node: Node, op: Concat, sources: Mapping[str, str], order: Sequence[int]
+    state: Rewriting, node: Node, sources: Mapping[str, str], order: Sequence[int]
 ) -> Concat | None:
     if len(sources) != len({*node.inputs}):
         return None

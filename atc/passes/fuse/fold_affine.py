@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Const, Expr, Input, call, inputs_of, rewritten, walk
+from atc.ir.expr import Const, Expr, Input, call, inputs_of, operands_of, rewritten, users_of
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, MatMul
 from atc.ir.view import View
@@ -65,11 +65,7 @@ def _leading_chain(
     """Follow Add, Sub, Mul and Div by per-channel constants upwards from Input(0)."""
     n = space[channel]
     scale, shift = np.ones(n), np.zeros(n)
-    users: dict[Expr, list[Call]] = {}
-    for e in walk(epilogue.expr):
-        if isinstance(e, Call):
-            for a in e.args:
-                users.setdefault(a, []).append(e)
+    users = users_of(epilogue.expr)
     top: Expr = Input(_result_dtype(epilogue), 0)
     length = 0
     while len(users.get(top, ())) == 1:
@@ -97,8 +93,8 @@ def _leading_chain(
 
 
 def _result_dtype(epilogue: Epilogue) -> DType:
-    found = [e.dtype for e in walk(epilogue.expr) if isinstance(e, Input) and e.index == 0]
-    return found[0] if found else epilogue.expr.dtype
+    found = (i.dtype for i in operands_of(epilogue.expr) if i.index == 0)
+    return next(found, epilogue.expr.dtype)
 
 
 def _channel_constant(

@@ -15,7 +15,7 @@ from atc.dims import max_value
 from atc.ir.expr import Call, Const, Expr, Input, call, const
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, row_major
 from atc.ir.ops import Map, MatMul, Reshape
-from atc.ir.ops.data import Gather, TopK
+from atc.ir.ops.data import Gather, ascending
 from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.view import View, dense
 from atc.passes.rewriting import Rewriting, merge_origin, rewrite
@@ -159,7 +159,7 @@ def _dense_rows(state: Rewriting, found: _Gathered, op: MatMul) -> str:
 
 def _order(state: Rewriting, node: Node, index: str, rows: int) -> tuple[str, str, str]:
     """Return sorted indices, the rows that they are of, and where each row's result is then."""
-    type_, sorting = TensorType(DType.INT64, (rows,)), TopK(1, rows, 1, rows, False)
+    type_, sorting = TensorType(DType.INT64, (rows,)), ascending(rows)
     values, order = state.emit_all(sorting, (index,), {"matrices": type_, "order": type_}, node)
     _, back = state.emit_all(sorting, (order,), {"places": type_, "back": type_}, node)
     return values, order, back

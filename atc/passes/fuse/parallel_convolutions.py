@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.dims import concrete, is_dynamic
-from atc.ir.expr import Call, Expr, Input, call, rewritten, substitute, walk
+from atc.ir.expr import Call, Expr, Input, call, operands_of, rewritten, substitute, users_of
 from atc.ir.graph import DType, Node
 from atc.ir.ops import Conv, Epilogue, Map, Window
 from atc.ir.view import View, gather_view
@@ -42,12 +42,8 @@ def merge_parallel_convolutions(state: Rewriting, node: Node) -> Node:
 
 def _sum_of(expr: Expr) -> tuple[Expr, tuple[Expr, ...]]:
     """Return the largest sum that Input(0) is a term of, and its terms."""
-    users: dict[Expr, list[Call]] = {}
-    for e in walk(expr):
-        if isinstance(e, Call):
-            for a in e.args:
-                users.setdefault(a, []).append(e)
-    top = next((e for e in walk(expr) if isinstance(e, Input) and e.index == 0), expr)
+    users = users_of(expr)
+    top = next((e for e in operands_of(expr) if e.index == 0), expr)
     while len(users.get(top, ())) == 1 and users[top][0].fn == "Add":
         if users[top][0].args[0] == users[top][0].args[1]:
             break
@@ -196,8 +192,7 @@ def _affine(e: Expr, values: Mapping[int, Filters]) -> Filters | None:
 
 def _uses(expr: Expr, k: int) -> int:
     """Return how many times an expression uses Input(k) as an operand."""
-    calls = (e for e in walk(expr) if isinstance(e, Call))
-    return sum(a == Input(FLOAT, k) for e in calls for a in e.args)
+    return len(users_of(expr).get(Input(FLOAT, k), ()))
 
 
 def _shifted(e: Expr, position: int) -> Expr:

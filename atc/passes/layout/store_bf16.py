@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Expr, Input, cast, substitute, walk
+from atc.ir.expr import Call, Expr, Input, cast, operands_of, substitute
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, reads
 from atc.ir.ops import ConvBlocked, Map, MatMul, Pool, Reduce, Reshape, SubView
 from atc.ir.ops.data import Concat
@@ -268,7 +268,7 @@ def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorTyp
 
 def reading(expr: Expr, places: Mapping[int, DType]) -> Expr:
     """Return an expression of which these operands are in 16 bits."""
-    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(expr)}
     return substitute(
         expr,
         lambda k: cast(Input(places[k], k), FLOAT) if k in places else Input(types[k], k),

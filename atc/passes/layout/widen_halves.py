@@ -7,12 +7,12 @@ are stored as floats: an epilogue of floats takes them then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
 from atc.dims import is_dynamic, max_value
-from atc.ir.expr import Call, Expr, Input, cast, walk
+from atc.ir.expr import Call, Expr, Input, cast, rewritten
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reduce
 from atc.ir.ops.sampling import Resample
@@ -115,25 +115,8 @@ def _widened(node: Node, wide: set[str], half: DType) -> Node:
     if isinstance(op, Map) and op.is_movement:
         expr: Expr = Input(FLOAT, 0) if places else cast(op.expr, FLOAT)
         return replace(node, op=replace(op, expr=expr if stored else cast(expr, half)))
-    expr = _reading(op.expr, places, half)
+    floats = {Input(half, k): Input(FLOAT, k) for k in places}
+    known: dict[Expr, Expr] = {old: cast(new, half) for old, new in floats.items()}
+    known |= {cast(old, FLOAT): new for old, new in floats.items()}
+    expr = rewritten(op.expr, known=known)
     return replace(node, op=replace(op, expr=cast(expr, FLOAT) if stored else expr))
-
-
-def _reading(expr: Expr, places: set[int], half: DType) -> Expr:
-    """Return an expression of which these operands are floats that 16 bits hold."""
-    done: dict[Expr, Expr] = {}
-    for e in walk(expr):
-        done[e] = _step(e, places, half, lambda a: done[a])
-    return done[expr]
-
-
-def _step(e: Expr, places: set[int], half: DType, done: Callable[[Expr], Expr]) -> Expr:
-    match e:
-        case Input() if e.index in places:
-            return cast(Input(FLOAT, e.index), half)
-        case Call(fn="Cast", args=(Input() as x,)) if e.dtype is FLOAT and x.index in places:
-            return Input(FLOAT, x.index)
-        case Call():
-            return Call(e.dtype, e.fn, tuple(done(a) for a in e.args))
-        case _:
-            return e

@@ -158,8 +158,8 @@ def size_bars(page: Page) -> tuple[Bar, ...]:
     )
 
 
-def code_bars(page: Page, most: int = 12) -> tuple[Bar, ...]:
-    """Return the largest kernels of the library."""
+def code_bars(page: Page) -> tuple[Bar, ...]:
+    """Return the twelve largest kernels of the library."""
     if page.sizes is None:
         return ()
     labels: dict[str, str] = {}
@@ -168,7 +168,7 @@ def code_bars(page: Page, most: int = 12) -> tuple[Bar, ...]:
         symbol = step.record["symbol"]
         labels[symbol] = step.record["kernel"]
         uses[symbol] = uses.get(symbol, 0) + 1
-    sizes = sorted(((n, s) for s in labels if (n := page.sizes.of(s))), reverse=True)[:most]
+    sizes = sorted(((n, s) for s in labels if (n := page.sizes.of(s))), reverse=True)[:12]
     largest = max((n for n, _ in sizes), default=1)
     return tuple(
         Bar(f"{short(labels[s], 64)} × {uses[s]}" if uses[s] > 1 else short(labels[s], 64),

@@ -136,17 +136,27 @@ def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Col
     return down, across, tiles
 
 
-def tile_values(g: Geometry, params: WindowParams, apart: int = 0) -> dict[str, object]:
-    """Return the tiles, and the elements from image to image and from block to block.
-
-    Blocks lie `apart` in every pixel, where they aren't planes: 0.
-    """
-    down, across, tiles = tiles_of(g, params.r, params.c)
-    blocks = 1 if apart else g.supers
+def tile_values(
+    g: Geometry, params: WindowParams, channels_last: bool = False
+) -> dict[str, object]:
+    """Return the tiles, and how far elements lie apart; `g` has vectors of channels as blocks."""
+    cut = replace(g, block=g.block * g.supers) if channels_last else g
+    down, across, tiles = tiles_of(cut, params.r, params.c)
     return {
-        "g": g, "down": down, "across": across, "tiles": tiles,
-        "x_block": apart or g.in_plane, "y_block": apart or g.out_plane,
-        "x_image": blocks * g.in_plane, "y_image": blocks * g.out_plane,
+        "g": cut, "down": down, "across": across, "tiles": tiles, **distances(g, channels_last)
+    }  # fmt: skip
+
+
+def distances(g: Geometry, channels_last: bool) -> dict[str, object]:
+    """Return the elements from pixel to pixel, from block to block and from image to image.
+
+    Each block is a plane, or with channels last all of them lie side by side in every pixel.
+    """
+    x_block, y_block = (g.block, g.block) if channels_last else (g.in_plane, g.out_plane)
+    return {
+        "pixel": g.block * g.supers if channels_last else g.block,
+        "x_block": x_block, "y_block": y_block,
+        "x_image": g.supers * g.in_plane, "y_image": g.supers * g.out_plane,
     }  # fmt: skip
 
 
@@ -239,6 +249,7 @@ class Depthwise(Kernel[ConvBlocked, ParamsT]):
     op = ConvBlocked
     portable = False
     batches = True
+    channels_last = False
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """One filter per channel, known weights, blocks as wide as vectors."""
@@ -281,16 +292,12 @@ class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
         op = w.op
         g = channelwise(w, params)
         return {
-            **self.tiles(g, params), "weighted": True, "averaged": False,
+            **tile_values(g, params, self.channels_last), "weighted": True, "averaged": False,
             "start": "v_zero()" if is_bytes(w) else None,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             **element_values(w, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
             **step_values(w, op.zero, "v_fmadd_acc({0}, s, w{1})", g),
         }  # fmt: skip
-
-    def tiles(self, g: Geometry, params: WindowParams) -> dict[str, object]:
-        """Return the tiles, and how far they lie apart."""
-        return tile_values(g, params)
 
     def cost(self, w: Workload[Windowed], params: WindowParams, target: Target) -> float:
         """Estimated cycles; bytes and 16 bits are converted as they are read."""
@@ -373,6 +380,7 @@ class Pooling(Kernel[Pool, ParamsT]):
     op = Pool
     portable = False
     batches = True
+    channels_last = False
 
     def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Floats with lanes along the last axis, one or two axes to pool over, no indices."""

@@ -11,6 +11,7 @@ from atc.backends.cpu.conv.depthwise import (
     WindowedT,
     as_stored,
     channelwise,
+    distances,
     float_weights,
     is_bytes,
     vector_load,
@@ -39,8 +40,7 @@ def loop_values(g: Geometry, c: int) -> dict[str, object]:
     covered = isinstance(high - low, Dim) or high - low >= c
     return {
         "g": g, "c": c, "low": low, "high": low + (high - low) // c * c, "covered": covered,
-        "widths": (c, 1) if covered else (1,), "open": is_dynamic(g.cols.size), "pixel": g.block,
-        "x_block": g.in_plane, "y_block": g.out_plane,
+        "widths": (c, 1) if covered else (1,), "open": is_dynamic(g.cols.size),
     }  # fmt: skip
 
 
@@ -84,7 +84,8 @@ class DepthwiseLoops(WindowLoops[ConvBlocked], Depthwise[LoopParams]):
         """Each tap is a multiplication."""
         op, g, whole = w.op, channelwise(w), is_bytes(w)
         return {
-            **loop_values(g, params.c), "weighted": True, "start": "v_zero()" if whole else None,
+            **loop_values(g, params.c), **distances(g, self.channels_last), "weighted": True,
+            "start": "v_zero()" if whole else None,
             "average": "", "value": "v_cvt_i32({0})" if whole else "{0}",
             "weights": float_weights(w), "element": c_type(w),
             "combine": f"v_fmadd_acc({{0}}, {vector_load(w, op.zero, '{1}')}, tap)",
@@ -111,7 +112,7 @@ class PoolLoops(WindowLoops[Pool], Pooling[LoopParams]):
         g, largest = channelwise(w), op.how == "Max"
         every = str(g.taps) if op.count_include_pad else "(kh1 - kh0) * (kw1 - kw0)"
         return {
-            **loop_values(g, params.c), "weighted": False,
+            **loop_values(g, params.c), **distances(g, self.channels_last), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()",
             "average": "" if largest else every, "value": "{0}" if largest else "v_div({0}, count)",
             "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w, 0, '{1}')})",

@@ -17,12 +17,10 @@ from atc.backends.cpu.conv.depthwise import (
     WindowParams,
     channelwise,
     is_bytes,
-    tile_values,
 )
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
 from atc.backends.kernel import Kernel, Pack, ParamsT, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
-from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import TensorType
@@ -59,6 +57,7 @@ class _ChannelsLast(Kernel[WindowedT, ParamsT]):
     """A kernel of channel blocks whose blocks lie beside each other in every pixel."""
 
     bitwise_reproducible = True
+    channels_last = True
 
     def accepts(self, w: Workload[WindowedT], target: Target) -> bool:
         """Whole vectors of channels of floats, and what the kernel of channel blocks accepts."""
@@ -93,19 +92,7 @@ class _ChannelsLast(Kernel[WindowedT, ParamsT]):
         return super().cost(in_blocks(w, target), params, target)
 
 
-class _LoopsLast(_ChannelsLast[WindowedT, LoopParams]):
-    """A kernel of loops over windows."""
-
-    def values(
-        self, w: Workload[WindowedT], params: LoopParams, target: Target
-    ) -> dict[str, object]:
-        """Return the values for channel blocks, with other steps."""
-        values, wide = super().values(w, params, target), lanes(target)
-        channels = w.outputs[0].shape[-1]
-        return {**values, "pixel": channels, "x_block": wide, "y_block": wide}
-
-
-class DepthwiseLast(_LoopsLast[ConvBlocked], DepthwiseLoops):
+class DepthwiseLast(_ChannelsLast[ConvBlocked, LoopParams], DepthwiseLoops):
     """Depthwise convolution, c outputs of a row at a time."""
 
     name = "conv_depthwise_last"
@@ -124,10 +111,6 @@ class DepthwiseTilesLast(_ChannelsLast[ConvBlocked, WindowParams], DepthwiseTile
         """Estimated cycles."""
         return DepthwiseTiles.cost(self, in_blocks(w, target), params, target)
 
-    def tiles(self, g: Geometry, params: WindowParams) -> dict[str, object]:
-        """Return the tiles of pixels that hold all blocks."""
-        return tile_values(replace(g, block=g.block * g.supers), params, apart=g.block)
-
     def striped_params(
         self, w: Workload[Windowed], params: WindowParams, target: Target,
         x_rows: int, y_rows: int,
@@ -136,7 +119,7 @@ class DepthwiseTilesLast(_ChannelsLast[ConvBlocked, WindowParams], DepthwiseTile
         return None
 
 
-class PoolLast(_LoopsLast[Pool], PoolLoops):
+class PoolLast(_ChannelsLast[Pool, LoopParams], PoolLoops):
     """Pooling, c outputs of a row at a time."""
 
     name = "pool_last"

@@ -14,7 +14,6 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
-    STREAM_AHEAD,
     Panel,
     PhasedParams,
     Tile,
@@ -33,13 +32,14 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
+from atc.backends.cpu.matmul.prefetch import Prefetch, spread
 from atc.backends.cpu.matmul.row_blocks import RowBlocks, in_tiles
 from atc.backends.cpu.matmul.text import EpilogueFunctions, tile_ends, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import rounded_bits
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import FLOATS
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -114,7 +114,7 @@ class MatMulBf16(Kernel[MatMul, PhasedParams]):
         panels = column_panels(op.n, params.nv, lanes(target))
         finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, rounded=True)
         pairs, width = shape.pairs, shape.width
-        prefetch = _prefetch(w, shape, target.machine)
+        prefetch = _prefetch(w, shape, target)
         text = _TileText(finish, op.n, lanes(target), shape.stride, prefetch)
         tiles = {t.rows: t for b in shape.blocks for t in b.tiles}.values()
         bk, bn = op.b_view.strides[-2:]
@@ -183,27 +183,14 @@ def _shape(w: Workload[MatMul], params: PhasedParams, target: Target) -> _Shape:
     return _Shape(pairs, width, stride, blocks[0].rows, blocks, room)
 
 
-@dataclass(frozen=True)
-class _Prefetch:
-    """`lines` cache lines every `every` steps, `ahead` pairs further on in the tile's own panel, or
-    where that is 0 of the next panel, of which each tile asks for a `share` of pairs."""
+def _prefetch(w: Workload[MatMul], shape: _Shape, target: Target) -> Prefetch | None:
+    """Return what each tile asks for of packed B that leaves the L2 cache.
 
-    every: int
-    lines: int
-    ahead: int
-    share: int
-
-
-def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch | None:
-    if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(machine):
+    A pair is as large as a float.
+    """
+    if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(target.machine):
         return None
-    tiles = tile_count(shape.blocks[0].tiles)
-    lines = shape.width // 16
-    if tiles == 1:
-        return _Prefetch(1, lines, max(1, STREAM_AHEAD // (4 * shape.width)) * shape.width, 0)
-    every = max(1, min(16, tiles // lines))
-    count = -(-every * lines // tiles)
-    return _Prefetch(every, count, 0, shape.pairs // every * count * 16)
+    return spread(tile_count(shape.blocks[0].tiles), shape.width, FLOATS)
 
 
 @dataclass(frozen=True)
@@ -214,12 +201,12 @@ class _TileText:
     n: int
     lanes: int
     stride: int
-    prefetch: _Prefetch | None
+    prefetch: Prefetch | None
 
     @property
     def shared(self) -> bool:
         """Whether each tile asks for a share of the next panel."""
-        return self.prefetch is not None and not self.prefetch.ahead
+        return self.prefetch is not None and self.prefetch.next
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD, asks_ahead, streamed
 from atc.backends.kernel import Workload
@@ -36,16 +38,26 @@ class Prefetch:
 def prefetch(
     w: Workload[MatMul], target: Target, tiles: int, width: int, depth: int, weights: Weights
 ) -> Prefetch | None:
-    """Return what each of so many row tiles asks for of packed B in panels of `width` columns."""
-    line, size = weights.line, weights.dtype.itemsize
+    """Return what each row tile asks for; None where nothing is, as B is near."""
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
-    if count == 1:
-        ahead = max(1, STREAM_AHEAD // (size * width)) * width
+    return spread(count, width, weights, partial(largest_divisor, depth))
+
+
+def spread(
+    tiles: int, width: int, weights: Weights, whole: Callable[[float], int] = int
+) -> Prefetch:
+    """Return what each of so many row tiles asks for of packed B in panels of `width` columns.
+
+    `whole` makes the number of steps between requests of the largest that it may be.
+    """
+    line = weights.line
+    if tiles == 1:
+        ahead = max(1, STREAM_AHEAD // (weights.dtype.itemsize * width)) * width
         return Prefetch(False, 1, -(-width // line), ahead, line)
     lines = max(1.0, width / line)  # of a step
-    every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
-    return Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
+    every = whole(max(1.0, min(16.0, tiles / lines)))
+    return Prefetch(True, every, max(1, -(-int(lines * every) // tiles)), 0, line)
 
 
 def asks_for_weights(w: Workload[MatMul], target: Target, tiles: int) -> bool:

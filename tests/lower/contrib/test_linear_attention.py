@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,4 +192,15 @@ def test_a_rule_that_is_unknown_is_named() -> None:
     bad = Case(case.op, case.inputs, (), {**case.attributes, "update_rule": "hebb"},
                domain="com.microsoft", outputs=case.outputs)  # fmt: skip
     with pytest.raises(AtcError, match="update_rule is 'hebb'"):
+        run_model(bad.model, bad.feeds)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_states_of_another_shape_are_named(window: int) -> None:
+    """Keys and values exchanged are as many numbers."""
+    case, _ = made("linear", window=window)
+    inputs = [*case.inputs]
+    inputs[3] = np.ascontiguousarray(np.swapaxes(inputs[3], -1, -2))
+    bad = replace(case, inputs=inputs)
+    with pytest.raises(AtcError, match=r"a state \[.*\], not \["):
         run_model(bad.model, bad.feeds)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
-import onnx.parser
-import onnx.shape_inference
 import pytest
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
+from written_models import check_written, drawn, written
 
 from atc.ir.graph import Graph
 from atc.ir.ops import Conv, MatMul
 from atc.passes import run_passes
-from support import assert_close, compile_graph, run_models
+from support import compile_graph
 
 SHAPES = {"a": (2, 6, 5, 7), "t": (2, 35, 6)}
 WEIGHTS = {
@@ -42,17 +37,8 @@ APART = {
 
 def model(body: str) -> onnx.ModelProto:
     """Return a network of an image a and tokens t."""
-    made = onnx.parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[2, 6, 5, 7] a, float[2, 35, 6] t) => (y) {{ {body} }}
-    """)
-    rng = np.random.default_rng(0)
-    arrays: dict[str, Any] = {
-        k: (rng.uniform(-1, 1, s) / 2).astype(np.float32) for k, s in WEIGHTS.items()
-    }
-    arrays["image"] = np.array([2, 32, 5, 7])
-    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
-    return onnx.shape_inference.infer_shapes(made)
+    constants = {**drawn(WEIGHTS, 0.5), "image": np.array([2, 32, 5, 7])}
+    return written("(float[2, 6, 5, 7] a, float[2, 35, 6] t) => (y)", body, constants)
 
 
 def layers(body: str) -> int:
@@ -63,12 +49,7 @@ def layers(body: str) -> int:
 
 def test_results_are_those_of_both() -> None:
     models = [model(body) for body in (*COMPOSED.values(), *APART.values())]
-    rng = np.random.default_rng(1)
-    given = {k: rng.uniform(-1, 1, s).astype(np.float32) for k, s in SHAPES.items()}
-    found = run_models(models, [[*given.values()]] * len(models))
-    for made, outputs in zip(models, found, strict=True):
-        assert not isinstance(outputs, Exception), outputs
-        assert_close(outputs, ReferenceEvaluator(made).run(None, given), atol=2e-5)
+    check_written(models, drawn(SHAPES, 1.0, seed=1), atol=2e-5)
 
 
 @pytest.mark.parametrize("case", COMPOSED)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
-import onnx.shape_inference
 import pytest
-from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from written_models import check_written, drawn, written
 
 import atc
 from atc.ir.graph import Graph
 from atc.ir.ops import Conv, Pool
 from atc.passes import run_passes
-from support import assert_close, compile_graph, run_models
+from support import compile_graph
 
 RESIZE = '<mode="{mode}", coordinate_transformation_mode="half_pixel">'
 LINEAR, NEAREST = RESIZE.format(mode="linear"), RESIZE.format(mode="nearest")
@@ -97,19 +94,13 @@ SHAPES = {"a": (2, 64, 5, 7), "b": (2, 8, 10, 14), "d": (2, 64, 10, 14)}
 
 def model(body: str) -> onnx.ModelProto:
     """Return a network of images a, of few pixels, b and d."""
-    made = onnx.parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["" : 18]>
-        g (float[2, 64, 5, 7] a, float[2, 8, 10, 14] b, float[2, 64, 10, 14] d) => (y) {{ {body} }}
-    """)
-    rng = np.random.default_rng(0)
-    arrays: dict[str, Any] = {
-        k: (rng.uniform(-1, 1, s) / 4).astype(np.float32) for k, s in WEIGHTS.items()
-    }
-    arrays.update(ones=np.ones(64, np.float32), none=np.zeros(0, np.float32))
-    arrays.update(sizes=np.array([2, 64, 10, 14]), one=np.array([1]), eight=np.array([8]))
-    arrays.update(zero=np.array([0]))
-    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
-    return onnx.shape_inference.infer_shapes(made)
+    constants = {
+        **drawn(WEIGHTS, 0.25), "ones": np.ones(64, np.float32), "none": np.zeros(0, np.float32),
+        "sizes": np.array([2, 64, 10, 14]), "zero": np.array([0]), "one": np.array([1]),
+        "eight": np.array([8]),
+    }  # fmt: skip
+    inputs = "float[2, 64, 5, 7] a, float[2, 8, 10, 14] b, float[2, 64, 10, 14] d"
+    return written(f"({inputs}) => (y)", body, constants)
 
 
 def optimised(body: str) -> Graph:
@@ -124,13 +115,7 @@ def pixels(graph: Graph) -> set[tuple[int, ...]]:
 
 def test_results_are_those_of_the_network() -> None:
     bodies = [*MOVED.values(), *STAYS.values(), *POOLED.values(), *UNPOOLED.values()]
-    models = [model(body) for body in bodies]
-    rng = np.random.default_rng(1)
-    given = {k: rng.uniform(-1, 1, s).astype(np.float32) for k, s in SHAPES.items()}
-    found = run_models(models, [[*given.values()]] * len(models))
-    for body, made, outputs in zip(bodies, models, found, strict=True):
-        assert not isinstance(outputs, Exception), (body, outputs)
-        assert_close(outputs, ReferenceEvaluator(made).run(None, given), atol=2e-5)
+    check_written([model(body) for body in bodies], drawn(SHAPES, 1.0, seed=1), atol=2e-5)
 
 
 @pytest.mark.parametrize("case", MOVED)
@@ -166,20 +151,18 @@ def test_what_is_more_than_averaged_is_not(case: str) -> None:
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 def test_images_of_any_size_of_a_range(mode: str, tmp_path: Path) -> None:
     resize = RESIZE.format(mode=mode)
-    made = onnx.parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["" : 18]>
-        g (float[n, 64, h, w] a, float[n, 8, h2, w2] b) => (float[n, 64, h2, w2] y) {{
+    constants = {
+        **drawn({"w": (64, 72, 1, 1)}, 0.2), **drawn({"bias": (64,)}, 1.0),
+        "none": np.zeros(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32),
+    }  # fmt: skip
+    made = written(
+        "(float[n, 64, h, w] a, float[n, 8, h2, w2] b) => (float[n, 64, h2, w2] y)",
+        f"""
           u = Resize{resize}(a, none, twice)  j = Concat<axis=1>(u, b)  c = Conv(j, w, bias)
           y = Sigmoid(c)
-        }}
-    """)
-    rng = np.random.default_rng(0)
-    arrays = {
-        "none": np.zeros(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32),
-        "w": rng.uniform(-0.2, 0.2, (64, 72, 1, 1)).astype(np.float32),
-        "bias": rng.uniform(-1, 1, 64).astype(np.float32),
-    }  # fmt: skip
-    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
+        """,
+        constants,
+    )
     onnx.save(made, tmp_path / "m.onnx")
     shapes = "a:1~2,64,2~9,2~9;b:1~2,8,h*2,w*2"
     atc.compile(
@@ -190,34 +173,30 @@ def test_images_of_any_size_of_a_range(mode: str, tmp_path: Path) -> None:
     assert ".small: f32[d[0],64,d[1],d[2]] = Conv" in text.read_text()
     net = atc.load(tmp_path / "net")
     for n, h, w in ((1, 2, 9), (2, 7, 5)):
-        given = {
-            "a": rng.uniform(-1, 1, (n, 64, h, w)).astype(np.float32),
-            "b": rng.uniform(-1, 1, (n, 8, 2 * h, 2 * w)).astype(np.float32),
-        }  # fmt: skip
+        given = drawn({"a": (n, 64, h, w), "b": (n, 8, 2 * h, 2 * w)}, 1.0)
         (want,) = ReferenceEvaluator(made).run(None, given)
         np.testing.assert_allclose(net.run(given)["y"], want, atol=1e-5)
 
 
 def test_coordinates_of_images_of_a_range(tmp_path: Path) -> None:
     """A channel that is computed of nothing (CoordConv)."""
-    made = onnx.parser.parse_model("""
-        <ir_version: 9, opset_import: ["" : 18]>
-        g (float[1, 32, h, w] a) => (float[1, 8, h, w] y) {
+    constants = {
+        "two": np.array(2), "three": np.array(3), "zero": np.array(0), "one": np.array(1),
+        "twos": np.array([2]), "fours": np.array([4]), "ones": np.array([1, 1]),
+        **drawn({"w": (8, 33, 1, 1)}, 1.0),
+    }  # fmt: skip
+    made = written(
+        "(float[1, 32, h, w] a) => (float[1, 8, h, w] y)",
+        """
           s = Shape(a)  n = Gather<axis=0>(s, two)  m = Gather<axis=0>(s, three)  p = Mul(n, m)
           r = Range(zero, p, one)  f = Cast<to=1>(r)  image = Slice(s, twos, fours)
           t = Concat<axis=0>(ones, image)  e = Reshape(f, t)  c = Neg(e)
           j = Concat<axis=1>(a, c)  y = Conv(j, w)
-        }
-    """)
-    rng = np.random.default_rng(0)
-    arrays = {
-        "two": np.array(2), "three": np.array(3), "zero": np.array(0), "one": np.array(1),
-        "twos": np.array([2]), "fours": np.array([4]), "ones": np.array([1, 1]),
-        "w": rng.uniform(-1, 1, (8, 33, 1, 1)).astype(np.float32),
-    }  # fmt: skip
-    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in arrays.items())
+        """,
+        constants,
+    )
     onnx.save(made, tmp_path / "m.onnx")
     atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape="a:1,32,2~5,2~7", target="c99")
-    given = {"a": rng.uniform(-1, 1, (1, 32, 3, 7)).astype(np.float32)}
+    given = drawn({"a": (1, 32, 3, 7)}, 1.0)
     (want,) = ReferenceEvaluator(made).run(None, given)
     np.testing.assert_allclose(atc.load(tmp_path / "net").run(given)["y"], want, atol=1e-5)
