@@ -337,7 +337,8 @@ class _Writer:
         with self._on_host():
             then = self.scope(op.then_branch, node.outputs)
             otherwise = self.scope(op.else_branch, node.outputs)
-        return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents)
+        guards = (op.then_branch.guards, op.else_branch.guards)
+        return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents, guards)
 
     def _loop(self, node: Node) -> Iterator[Step]:
         """Yield the copies of the initial states and the loop.
@@ -365,7 +366,7 @@ class _Writer:
                 body.append(replace(self._copy(value, whole, slot.size), slot=slot))
         yield Repeat(
             node, op.trips, count, start, iteration, going, tuple(body), collected, op.trip_count,
-            op.carried_extents, op.strict,
+            op.carried_extents, op.strict, op.body.guards,
         )  # fmt: skip
 
     def _bind_outputs(
