@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.dims import Dim, lower_bound, maximum, minimum, not_equal, upper_bound
+from atc.dims import (
+    Dim,
+    Symbol,
+    lower_bound,
+    maximum,
+    minimum,
+    not_equal,
+    symbols_of,
+    upper_bound,
+)
 from atc.ir.graph import row_major
 from atc.ir.view import View
 from atc.lower.builder import Builder
@@ -26,10 +35,17 @@ def fitted(ctx: LoweringContext, x: str, shape: Sequence[int], message: str) -> 
 
 
 def require_equal(ctx: LoweringContext, a: int, b: int, message: str) -> None:
-    """Require two extents to be the same; where only the run knows, it ends if they aren't."""
-    differ = not_equal(a, b)
-    ctx.require(differ != 1, message)
+    """Require two extents to be the same; where only the run knows, it ends if they aren't.
+
+    Two ranges that must agree are a relation, which the user can say: then kernels know it, too.
+    """
+    differ, (ours, theirs) = not_equal(a, b), map(_given, (a, b))
+    ctx.require(differ != 1 and not (ours - theirs and theirs - ours), message)
     ctx.b.must_be_zero(differ)
+
+
+def _given(extent: int) -> frozenset[Symbol]:
+    return frozenset(s for s in symbols_of(extent) if s.given)
 
 
 def require_at_least(ctx: LoweringContext, extent: int, least: int, message: str) -> None:

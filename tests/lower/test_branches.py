@@ -187,22 +187,8 @@ def channels() -> Case:
     return Case(model, "x:1,1~3,4~9,6", [{"x": floats(1, c, 5, 6)} for c in (1, 2, 3)])
 
 
-def batches() -> Case:
-    """Return an LSTM over rows whose states have a batch of their own."""
-    n = Net()
-    weights = [n.weight(1, 20, 3), n.weight(1, 20, 5)]
-    y = n("LSTM", "x", *weights, "", "", "h", "c", hidden_size=5)
-    state = ("f", [1, "b", 5])
-    model = n.model({"x": ("f", ["t", "n", 3]), "h": state, "c": state}, {y: "f"})
-    runs = [
-        {"x": floats(2, b, 3), "h": floats(1, k, 5), "c": floats(1, b, 5)}
-        for b, k in ((1, 1), (4, 4), (2, 3))
-    ]
-    return Case(model, "x:1~3,1~4,3;h:1,1~4,5;c:1,1~4,5", runs)
-
-
 CASES = (two_sizes, nested, ranks, reshaped, parts, in_loop, in_scan, never_begun, windows, pools,
-         channels, batches)  # fmt: skip
+         channels)  # fmt: skip
 
 
 @pytest.mark.few(4)
