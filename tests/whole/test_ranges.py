@@ -12,6 +12,7 @@ import onnx
 import onnx_ir
 import onnxruntime
 import pytest
+from dynamic_models import attention_of_bytes
 from onnx import helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
 from whole.test_dynamic import Interface
@@ -70,23 +71,6 @@ def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProt
     return net.model({"x": ("f", ["s", 72])}, {x: "f"})
 
 
-def attention_of_bytes(
-    points: tuple[int, int] = (121, 30), dtype: type = np.uint8
-) -> onnx.ModelProto:
-    """Scores of tokens, and sums of these, between bytes whose scales make all sums exact."""
-    net = drawn.Drawn()
-
-    def quantized(x: str, scale: float, point: int) -> str:
-        args = (net.constant(scale, np.float32), net.constant(point, dtype))
-        return net("DequantizeLinear", net("QuantizeLinear", x, *args), *args)
-
-    x = quantized("x", 2**-5, points[0])
-    q, k, v = (net.heads(x, 2, 22, perm) for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
-    scores = quantized(net("MatMul", q, k), 2**-4, points[1])
-    y = net("Transpose", net("MatMul", scores, v), perm=[0, 2, 1, 3])
-    return net.model({"x": ("f", ["n", "t", 22])}, {y: "f"})
-
-
 TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
@@ -138,10 +122,10 @@ CASES = {
         lambda: products_of_bytes(0, np.int8), "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6
     ),
     "attention_of_bytes": Case(
-        attention_of_bytes, "x:1~3,1~50,22", TOKENS, (AVX512, AVX2), 1e-6
+        lambda: attention_of_bytes().model, "x:1~3,1~50,22", TOKENS, (AVX512, AVX2), 1e-6
     ),
     "attention_of_signed_bytes": Case(
-        lambda: attention_of_bytes((0, 9), np.int8), "x:2,1~50,22", [(2, 4, 22), (2, 50, 22)],
+        lambda: attention_of_bytes((0, 9), np.int8).model, "x:2,1~50,22", [(2, 4, 22), (2, 50, 22)],
         (AVX512, AVX2), 1e-6,
     ),
     "rows": Case(drawn.rows, "x:1~50,256", [(1, 256), (15, 256), (33, 256), (50, 256)]),
@@ -243,7 +227,7 @@ def test_a_range_of_rows_takes_the_tiles_of_bytes(target: str) -> None:
 
 @pytest.mark.parametrize("target", [AVX512, AVX2, "aarch64-neon", "aarch64-neon-i8mm"])
 def test_attention_over_a_range_of_tokens_takes_the_tiles_of_bytes(target: str) -> None:
-    assert chosen(attention_of_bytes(), "x:1~2,1~50,22", target).count("matmul_bytes") == 2
+    assert chosen(attention_of_bytes().model, "x:1~2,1~50,22", target).count("matmul_bytes") == 2
 
 
 @pytest.mark.few(1)
