@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from atc.codegen.cascade import cascade_loop, rolls, row_arguments
@@ -60,6 +60,8 @@ class StepWriter:
     """Loops around what is being written."""
     known: set[Symbol] = field(default_factory=set)
     """Extents that kernels have written so far."""
+    guards: tuple[int, ...] = ()
+    """What must be 0 in the branches and bodies that are being written, and around them."""
     tasks: list[Task] = field(default_factory=list)
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
@@ -253,20 +255,31 @@ class StepWriter:
             for s in sorted(own, key=lambda s: s.index)
         ]
         self.known |= own
-        for guard in self.program.guards:
-            symbols = {s for s in symbols_of(guard) if not s.given}
-            if symbols & own and symbols <= self.known:
-                wrong.append(f"({self._extent(guard)}) != 0")
+        wrong += self._violated(own)
         yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
 
     def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
         """Yield the checks of what depends on extents that control flow has written."""
         own = {s for extent in extents for s in symbols_of(extent) if not s.given}
         self.known |= own
-        for guard in self.program.guards:
+        for wrong in self._violated(own):
+            yield f"if ({wrong}) return {self.upper}_ERROR_SHAPE;"
+
+    def _violated(self, own: Set[Symbol]) -> Iterator[str]:
+        """Yield the conditions of runs that end, now that these extents are known, too."""
+        for guard in (*self.program.guards, *self.guards):
             symbols = {s for s in symbols_of(guard) if not s.given}
             if symbols & own and symbols <= self.known:
+                yield f"({self._extent(guard)}) != 0"
+
+    def _guarded(self, steps: Sequence[Step], guards: Sequence[int]) -> Iterator[str]:
+        """Yield the C of steps that run only where extents are 0, each checked once it's known."""
+        around, self.guards = self.guards, (*self.guards, *guards)
+        for guard in guards:
+            if {s for s in symbols_of(guard) if not s.given} <= self.known:
                 yield f"if (({self._extent(guard)}) != 0) return {self.upper}_ERROR_SHAPE;"
+        yield from self.steps(steps)
+        self.guards = around
 
     def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
@@ -377,10 +390,10 @@ class StepWriter:
     def _branch(self, branch: Branch) -> Iterator[str]:
         yield f"/* {self._head(branch, 'If')} */"
         yield f"if (*{self._pointer(branch.condition)}) {{"
-        yield from (f"  {line}" for line in self.steps(branch.then))
+        yield from (f"  {line}" for line in self._guarded(branch.then, branch.guards[0]))
         yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, n, _ in branch.extents)
         yield "} else {"
-        yield from (f"  {line}" for line in self.steps(branch.otherwise))
+        yield from (f"  {line}" for line in self._guarded(branch.otherwise, branch.guards[1]))
         yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, _, n in branch.extents)
         yield "}"
         yield from self._consistent([own for own, _, _ in branch.extents])
@@ -407,7 +420,7 @@ class StepWriter:
         yield f"for ({begin}; {' && '.join(bounds)}; {counter}++) {{"
         yield from (f"  {line}" for line in self._consistent(carried))
         yield f"  *{self._pointer(loop.iteration)} = {counter};"
-        yield from (f"  {line}" for line in self.steps(loop.body))
+        yield from (f"  {line}" for line in self._guarded(loop.body, loop.guards))
         yield from (
             f"  {line}" for line in self._assigned([(own, n) for own, _, n in loop.carried_extents])
         )

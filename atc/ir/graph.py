@@ -257,7 +257,10 @@ class Graph:
     dims: tuple[Symbol, ...] = ()
     """The run-time extents that shapes, views and loops may depend on, by their index."""
     guards: tuple[int, ...] = ()
-    """Extents that are 0 wherever the model is right; where one isn't, the network isn't run."""
+    """Extents that are 0 wherever the graph is right; a run that comes to it ends where one isn't.
+
+    Those of a branch, or of a loop's body, don't count where that isn't run.
+    """
     quantization: Mapping[str, Dequantization] = field(default_factory=lambda: MappingProxyType({}))
     """The constants that were dequantized when compiling."""
     warnings: tuple[str, ...] = ()

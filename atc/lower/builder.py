@@ -105,25 +105,21 @@ class Builder:
         self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
         self.symbols: list[Symbol] = parent.symbols if parent else []
-        self._guards: dict[int, None] = parent._guards if parent else {}
+        self._guards: dict[int, None] = {}
+        """Extents that must be 0 where this graph runs."""
         self.warnings: list[str] = parent.warnings if parent else []
         self.caches: Caches = parent.caches if parent else Caches()
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
 
     @contextmanager
-    def tentative(self) -> Iterator[Callable[[], None]]:
-        """Yield a function that takes back the checks noted since, where a lowering is tried."""
+    def tentative(self) -> Iterator[None]:
+        """Take back the checks that a lowering has noted if it fails."""
         before = dict(self._guards)
-
-        def forget() -> None:
-            self._guards.clear()
-            self._guards.update(before)
-
         try:
-            yield forget
+            yield
         except Exception:
-            forget()
+            self._guards = before
             raise
 
     @contextmanager
@@ -169,11 +165,11 @@ class Builder:
         return self.parent.maker(name) if self.parent and name not in self._types else None
 
     def must_be_equal(self, a: int, b: int) -> None:
-        """Note that two extents are the same, or the run ends."""
+        """Note that two extents are the same where this graph runs, or the run ends."""
         self.must_be_zero(not_equal(a, b))
 
     def must_be_zero(self, guard: int) -> None:
-        """Note that an extent is 0, or the run ends."""
+        """Note that an extent is 0 where this graph runs, or the run ends."""
         if isinstance(guard, Dim):
             self._guards[guard] = None
 

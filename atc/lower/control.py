@@ -14,6 +14,10 @@ from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 
+class BranchesDiffer(UnsupportedError):
+    """The results of two branches have different ranks, which what follows them must know."""
+
+
 @lowers("If")
 def if_(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX If-21: a condition known when compiling leaves one branch."""
@@ -67,7 +71,7 @@ def _common(
 ) -> TensorType:
     """Return the type of a result; where extents differ it is one that the branch taken writes."""
     if a is None or b is None or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
-        raise UnsupportedError(
+        raise BranchesDiffer(
             f"the branches give different types, {a} and {b}", where=ctx.label,
             hint="make the condition a constant, or give both the same rank",
         )  # fmt: skip

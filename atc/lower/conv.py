@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.dims import lower_bound, maximum, minimum
+from atc.dims import maximum, minimum, upper_bound
 from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
+from atc.lower.fitting import fitted, require_at_least
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 
@@ -76,10 +77,8 @@ def output_extents(
     than the padded input still gives one result, as in onnxruntime (division towards zero).
     """
     out = []
-    for size, k, s, d, p, q in zip(
-        spatial, window.kernel, window.strides, window.dilations, window.pads, end, strict=True
-    ):
-        room = size + p + q - ((k - 1) * d + 1)
+    rooms = _rooms(spatial, window, end)
+    for size, room, s, p in zip(spatial, rooms, window.strides, window.pads, strict=True):
         extent = _steps(room, s, ceil) + 1
         if ceil:  # less a window that would start in the end padding
             extent = minimum(extent, (size + p - 1) // s + 1)
@@ -91,18 +90,23 @@ def convolved_extents(
     ctx: LoweringContext, x: TensorType, window: Window, end: Sequence[int]
 ) -> list[int]:
     """Return the spatial output sizes of a convolution, whose window must fit the padded input."""
-    sizes = zip(
-        window.kernel, window.dilations, x.shape[2:], window.pads, end, strict=True
-    )  # fmt: skip
-    fits = all((k - 1) * d < n + p + q for k, d, n, p, q in sizes)
-    ctx.require(fits, f"the kernel {[*window.kernel]} is larger than the padded input {x}")
-    return output_extents(x.shape[2:], window, end)
+    rooms = _rooms(x.shape[2:], window, end)
+    for room in rooms:
+        message = f"the kernel {[*window.kernel]} is larger than the padded input {x}"
+        require_at_least(ctx, room, 0, message)
+    return [maximum(room, 0) // s + 1 for room, s in zip(rooms, window.strides, strict=True)]
+
+
+def _rooms(spatial: Sequence[int], window: Window, end: Sequence[int]) -> list[int]:
+    """Return how far a window can slide on each axis of a padded input; below 0 it doesn't fit."""
+    sizes = zip(spatial, window.kernel, window.dilations, window.pads, end, strict=True)
+    return [n + p + q - (k - 1) * d - 1 for n, k, d, p, q in sizes]
 
 
 def _steps(room: int, stride: int, ceil: bool) -> int:
-    """Return room / stride, towards zero or with `ceil` up."""
-    if ceil or lower_bound(room) <= -stride:
-        return -(-room // stride) if ceil or room < 0 else room // stride
+    """Return room / stride, towards zero or with `ceil` up; 0 for one that is too small, if any."""
+    if ceil or upper_bound(room) < 0:
+        return -(-room // stride)
     return maximum(room // stride, 0)
 
 
@@ -115,13 +119,13 @@ def conv(ctx: LoweringContext) -> str:
     ctx.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
     window, end = window_of(ctx, x.shape[2:], kernel)
     group = ctx.int("group", 1)
-    ctx.require(
-        group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}"
-    )
+    ctx.require(group > 0, f"group {group}")
+    shape = (x.shape[0], w.shape[1] * group, *x.shape[2:])
+    image = fitted(ctx, ctx.input(0), shape, f"group {group}: x is {x}, w is {w}")
     ctx.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
     spatial = convolved_extents(ctx, x, window, end)
     out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
-    inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
+    inputs = [widen(ctx, image), widen(ctx, ctx.input(1))]
     dtype = ctx.b.type(inputs[0]).dtype
     epilogue = identity_epilogue(dtype)
     if ctx.has(2):
@@ -205,9 +209,12 @@ def pool(ctx: LoweringContext) -> tuple[str, ...]:
     ctx.require(kernel is not None and len(kernel) == len(x.shape) - 2, f"kernel {kernel} for {x}")
     window, end = window_of(ctx, x.shape[2:], kernel or [])
     spatial = output_extents(x.shape[2:], window, end, bool(ctx.int("ceil_mode")))
-    fits = all(n > 0 for n in spatial)
-    ctx.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
-    shape = (*x.shape[:2], *spatial)
+    rooms = zip(spatial, _rooms(x.shape[2:], window, end), window.strides, strict=True)
+    for n, room, stride in rooms:
+        message = f"the kernel {kernel} is larger than the padded input {x}"
+        require_at_least(ctx, n, 1, message)
+        require_at_least(ctx, room, 1 - stride, message)
+    shape = (*x.shape[:2], *(maximum(n, 1) for n in spatial))
     source = widen(ctx, ctx.input(0))
     dtype = ctx.b.type(source).dtype
     op = Pool(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from atc.dims import plain
 from atc.ir.expr import Expr, Input, call
 from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops import MatMul, Reduce, identity_epilogue
@@ -37,6 +38,7 @@ def einsum(ctx: LoweringContext) -> str:
     operands = [ctx.input(i) for i in range(len(ctx.inputs))]
     terms, output = parse_equation(ctx, ctx.str("equation"), operands)
     extents = _extents(ctx, terms)
+    terms = [_expanded(b, term, extents) for term in terms]
     ctx.require(all(label in extents for label in output), "an output label is in no operand")
     dtype = b.type(operands[0]).dtype
     ctx.require(all(b.type(o).dtype is dtype for o in operands), "the operands' types differ")
@@ -96,9 +98,18 @@ def _extents(ctx: LoweringContext, terms: Sequence[Term]) -> dict[str, int]:
     for term in terms:
         for label, extent in zip(term.labels, ctx.b.shape(term.name), strict=True):
             known = extents.get(label, 1)
-            ctx.require(extent in (1, known) or known == 1, f"'{label}' is {known} and {extent}")
-            extents[label] = extent if known == 1 else known
+            try:
+                (extents[label],) = ctx.b.broadcast((known,), (extent,))
+            except ValueError:
+                ctx.require(False, plain(f"'{label}' is {known} and {extent}"))
     return extents
+
+
+def _expanded(b: Builder, term: Term, extents: Mapping[str, int]) -> Term:
+    """Return an operand with the extents that its labels have; axes of 1 stay."""
+    shape = b.shape(term.name)
+    wanted = tuple(n if n == 1 else extents[k] for n, k in zip(shape, term.labels, strict=True))
+    return term if shape == wanted else Term(b.expand(term.name, wanted), term.labels)
 
 
 # ---- emitting -----------------------------------------------------------------------------------

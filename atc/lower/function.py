@@ -8,7 +8,9 @@ from typing import Any
 import onnx
 import onnx_ir
 
+from atc.errors import UnsupportedError
 from atc.ir.graph import DType, TensorType
+from atc.lower.registry import LOWERINGS
 
 _SUMMING = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 """Operators whose bodies hold long sums, and counts, which are too large for halves."""
@@ -125,3 +127,18 @@ def _fill(nodes: Sequence[onnx.NodeProto], given: dict[str, onnx.AttributeProto]
         kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in filled]
         del node.attribute[:]
         node.attribute.extend(kept)
+
+
+def is_covered(node: onnx_ir.Node, opset: int) -> bool:
+    """Return whether a node's operator is lowered, or has a function body."""
+    known = (node.domain, node.op_type) in LOWERINGS
+    return known or has_function(node.op_type, node.domain, opset)
+
+
+def not_covered(node: onnx_ir.Node, opset: int, where: str) -> UnsupportedError:
+    """Return the error of an operator that is neither."""
+    of = f"of domain '{node.domain}' " if node.domain else ""
+    message = f"operator {node.op_type} {of}(opset {opset}) is not covered"
+    laid_out = "onnxruntime laid it out for one machine; save with ORT_ENABLE_EXTENDED at most"
+    nchwc = node.domain == "com.microsoft.nchwc"
+    return UnsupportedError(message, where=where, hint=laid_out if nchwc else "")

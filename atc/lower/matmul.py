@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from atc.dims import plain
 from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue, MatMul, identity_epilogue
 from atc.ir.view import View, broadcast
 from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
+from atc.lower.fitting import common, fitted
 from atc.lower.registry import lowers
 
 
@@ -37,9 +39,12 @@ def product(
     ctx.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
     a2 = (1, *a_shape) if len(a_shape) == 1 else a_shape
     b2 = (*b_shape, 1) if len(b_shape) == 1 else b_shape
-    ctx.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
+    message = plain(f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
+    m, n, k = a2[-2], b2[-1], common(a2[-1], b2[-2])
+    a2, b2 = (*a2[:-1], k), (*b2[:-2], k, n)
+    a = fitted(ctx, a, a2[-len(a_shape) :], message)
+    b = fitted(ctx, b, b2[: len(b_shape)], message)
     batch = build.broadcast(a2[:-2], b2[:-2])
-    m, n, k = a2[-2], b2[-1], a2[-1]
     dtype = accumulator or build.type(a).dtype
     op = MatMul(
         batch, m, n, k, broadcast(a2, (*batch, m, k)), broadcast(b2, (*batch, k, n)),
@@ -60,7 +65,10 @@ def gemm(ctx: LoweringContext) -> str:
     ctx.require(len(b.shape(x)) == len(b.shape(w)) == 2, f"A is {b.type(x)}, B is {b.type(w)}")
     m, k = b.shape(x)[::-1] if ctx.int("transA") else b.shape(x)
     k2, n = b.shape(w)[::-1] if ctx.int("transB") else b.shape(w)
-    ctx.require(k == k2, f"A is {b.type(x)}, B is {b.type(w)}: inner sizes differ")
+    message = f"A is {b.type(x)}, B is {b.type(w)}: inner sizes differ"
+    k = common(k, k2)
+    x = fitted(ctx, x, (k, m) if ctx.int("transA") else (m, k), message)
+    w = fitted(ctx, w, (n, k) if ctx.int("transB") else (k, n), message)
     dtype = b.type(x).dtype
     alpha, beta = ctx.float("alpha", 1.0), ctx.float("beta", 1.0)
     inputs, expr = [x, w], _scaled(Input(dtype, 0), alpha)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import onnx_ir
 
 from atc.dims import NARROWER
-from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
-from atc.ir.graph import OWN, Alias, Array, DType, Graph, TensorType, is_own, prune
+from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
+from atc.ir.graph import Graph, TensorType
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.caches import declare
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
+from atc.lower.control import BranchesDiffer
 from atc.lower.declared import (
     DeclaredTypeError,
     check_declared,
@@ -25,17 +25,17 @@ from atc.lower.declared import (
 )
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
-from atc.lower.function import function_body, has_function
+from atc.lower.function import function_body, is_covered, not_covered
 from atc.lower.gradient.tape import expanded, written_out
 from atc.lower.growth import Caches, Growth
+from atc.lower.initializers import array_of
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
 from atc.lower.quantization_parameters import remember_quantization, remember_transposed
 from atc.lower.ranges import label_extents
 from atc.lower.registry import LOWERINGS
-from atc.lower.rename import rename
+from atc.lower.rename import with_model_names
 from atc.lower.schema import type_error
-from atc.lower.strings import cells, is_text
 from atc.lower.trace import Report, Trace, UnknownOperand, result_types
 from atc.lower.value_bounds import RunTimeOperand, as_declared, point_at_sources
 
@@ -69,10 +69,10 @@ def lower_model(
     for value in given:
         inputs.append(_declare_input(value, builder, walker))
     walker.bind_initializers(graph, builder)
-    walker.nodes(graph, builder)
+    wanted = [*outputs] or [v.name or "" for v in graph.outputs]
+    walker.nodes(graph, builder, [v for n in graph for v in n.outputs if v.name in wanted])
     warning = inner_shape_warning(graph, partial(walker.type_of, builder), file)
     builder.warnings += [warning] if warning else []
-    wanted = [*outputs] or [v.name or "" for v in graph.outputs]
     if trace is not None:
         inputs += trace.missing
         wanted = [name for name in wanted if not walker.is_unknown(name)]
@@ -82,7 +82,7 @@ def lower_model(
     outputs_ = output_tensors(builder, wanted, names)
     lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
     composites = (*input_composites(model, inputs), *outputs_.composites)
-    named = _with_model_names(lowered, outputs_.names, walker.model_names(graph))
+    named = with_model_names(lowered, outputs_.names, walker.model_names(graph))
     return replace(named, composites=composites)
 
 
@@ -98,32 +98,13 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
     return name
 
 
-def _with_model_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
-    """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
-    inputs, names = {*graph.inputs}, dict[str, str]()
-    aliases: dict[str, Alias] = {}
-    for current, name in zip(graph.outputs, wanted, strict=True):
-        names[current] = f"{name}{OWN}output" if name in inputs else name
-        if name in inputs:
-            aliases[names[current]] = Alias("output", name)
-    for current, name in list(names.items()):
-        if name in graph.types:  # by chance another value's name: they change places
-            names.setdefault(name, current)
-    taken = {*_all_names(graph), *names.values()}
-    for current in (o for node in graph.nodes for o in node.outputs if o not in names):
-        name = known.get(current, "")
-        if name and name not in taken and not is_own(name):
-            names[current] = name
-            taken.add(name)
-    return prune(replace(rename(graph, names), aliases=aliases))
+MOST_TAILS = 4
+"""How deep branches that take what follows them may lie in each other: there are 2^4 copies."""
 
+Tail = Callable[[tuple[str, ...], Builder], tuple[str, ...]]
+"""Lowers what follows a branch, in its builder; takes and returns the names of results."""
 
-def _all_names(graph: Graph) -> Iterator[str]:
-    """Yield the names of a graph's values and of those in its subgraphs."""
-    yield from graph.types
-    for node in graph.nodes:
-        for inner in node.op.subgraphs():
-            yield from _all_names(inner)
+LowerSubgraph = Callable[[onnx_ir.Graph, Builder], tuple[str, ...]]
 
 
 @dataclass
@@ -142,6 +123,8 @@ class _Walker:
     """The run-time extents of the inputs' axes."""
     written_out: frozenset[onnx_ir.Node] = frozenset()
     """Nodes that gradients walk through step by step."""
+    tails: int = 0
+    """How many branches around take what follows them."""
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str, where: str = "") -> None:
         """Say which builder value a value is; `where` it is computed, if a node does."""
@@ -198,32 +181,29 @@ class _Walker:
         for name, value in graph.initializers.items():
             if value.const_value is None:
                 raise ModelError(f"initializer '{name}' has no data", where=self.file)
-            self.bind(builder, value, builder.constant(self._array(value.const_value, name), name))
+            array = array_of(value.const_value, name, self.file)
+            self.bind(builder, value, builder.constant(array, name))
 
-    def _array(self, tensor: onnx_ir.TensorProtocol, name: str) -> Array:
-        try:
-            array = tensor.numpy()
-            array = cells(array) if is_text(array) else array
-            DType.from_numpy(array.dtype)
-        except KeyError:
-            raise UnsupportedError(
-                f"tensor '{name}' has the type {tensor.dtype.name}, which is not covered",
-                where=self.file,
-            ) from None
-        except UnsupportedError as error:
-            error.where = f"{self.file}, tensor '{name}'"
-            raise
-        except (ValueError, OSError, TypeError, AssertionError) as error:
-            reason = reason_of(error)
-            raise ModelError(f"tensor '{name}' is damaged: {reason}", where=self.file) from error
-        return np.asarray(array)
-
-    def nodes(self, graph: onnx_ir.Graph | onnx_ir.Function, builder: Builder) -> None:
+    def nodes(
+        self, graph: onnx_ir.Graph | onnx_ir.Function, builder: Builder,
+        results: Sequence[onnx_ir.Value],
+    ) -> None:  # fmt: skip
+        """Lower the nodes of a graph, of whose values only `results` are read elsewhere."""
         self.written_out |= written_out(graph)
-        for node in graph:
+        self._run(tuple(graph), builder, results)
+
+    def _run(
+        self, nodes: Sequence[onnx_ir.Node], builder: Builder, results: Sequence[onnx_ir.Value]
+    ) -> None:
+        for k, node in enumerate(nodes):
             try:
                 outputs = self._node(node, builder)
                 self._bind_all(node, outputs, builder)
+            except BranchesDiffer as error:
+                if self.tails == MOST_TAILS:
+                    raise
+                self._run_in_branches(nodes[k:], builder, results, error)
+                return
             except AtcError as error:
                 label_extents(error, builder.symbols)
                 if isinstance(error, RunTimeOperand):
@@ -240,16 +220,45 @@ class _Walker:
                 if self.trace is not None:
                     self.trace.report(node, None)
 
+    def _run_in_branches(
+        self, nodes: Sequence[onnx_ir.Node], builder: Builder, results: Sequence[onnx_ir.Value],
+        error: BranchesDiffer,
+    ) -> None:  # fmt: skip
+        """Lower an If, the first of the nodes, with all others in either branch."""
+        node, *rest = nodes
+        made_here = {id(v) for n in nodes for v in n.outputs}
+        results = [v for v in results if id(v) in made_here]
+
+        def tail(made: tuple[str, ...], inner: Builder) -> tuple[str, ...]:
+            if self.precision is not None:
+                made = self.precision.results(node, (), made, inner)
+            self._bind_all(node, made, inner)
+            self._run(rest, inner, results)
+            return tuple(self.env[id(v)] for v in results)
+
+        self.tails += 1
+        try:
+            outputs = self._node(node, builder, tail)
+        except BranchesDiffer:
+            raise UnsupportedError(error.message, where=error.where, hint=error.hint) from error
+        finally:
+            self.tails -= 1
+        for value, name in zip(results, outputs, strict=True):
+            self._name(builder, value, name)
+
     def _bind_all(self, node: onnx_ir.Node, outputs: Sequence[str], builder: Builder) -> None:
         """Say which values a node's results are."""
         for value, name in zip(node.outputs, outputs, strict=False):
             if value.name and name:
                 self.bind(builder, value, name, node_label(self.file, node))
 
-    def _node(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
+    def _node(
+        self, node: onnx_ir.Node, builder: Builder, tail: Tail | None = None
+    ) -> tuple[str, ...]:
+        """Return a node's results, or what the `tail` makes of those of its branches."""
         inputs = tuple(self._operand(node, v) for v in node.inputs)
-        if self.precision is None:
-            return self._lower(node, inputs, self._opset(node), builder)
+        if self.precision is None or tail is not None:
+            return self._lower(node, inputs, self._opset(node), builder, tail)
         kept = self.precision.operands(node, inputs, builder)
         outputs = self._lower(node, kept, self._opset(node), builder)
         return self.precision.results(node, kept, outputs, builder)
@@ -296,34 +305,28 @@ class _Walker:
             return self.env[id(value)]
         where = node_label(self.file, node)
         if self.trace is not None and id(value) in self.trace.unknown:
-            if not self._is_covered(node):
-                raise _not_covered(node, self._opset(node), where)
+            if not is_covered(node, self._opset(node)):
+                raise not_covered(node, self._opset(node), where)
             raise UnknownOperand(
                 f"reads '{value.name}', which a node that can't be compiled computes", where=where
             )
         raise ModelError(f"reads '{value.name}', which nothing computes before it", where=where)
 
-    def _is_covered(self, node: onnx_ir.Node) -> bool:
-        return (node.domain, node.op_type) in LOWERINGS or has_function(
-            node.op_type, node.domain, self._opset(node)
-        )
-
     def subgraph(self, graph: onnx_ir.Graph, builder: Builder) -> tuple[str, ...]:
         if self.trace is not None:
             self.trace.entered.add(id(graph))
         self.bind_initializers(graph, builder)
-        self.nodes(graph, builder)
+        self.nodes(graph, builder, graph.outputs)
         return tuple(self._operand_of_output(graph, v) for v in graph.outputs)
 
     def _try_lower(
-        self, builder: Builder, graph: onnx_ir.Graph
+        self, lower: LowerSubgraph, builder: Builder, graph: onnx_ir.Graph
     ) -> tuple[Builder, tuple[str, ...]] | ModelError:
         """Lower a branch of a graph; return the error of one that breaks the operators' rules."""
         trace, self.trace = self.trace, None
         inner = Builder(builder)
         try:
-            with builder.tentative():
-                made = self.subgraph(graph, inner)
+            made = lower(graph, inner)
         except DeclaredTypeError:
             raise  # whatever the shapes are
         except ModelError as error:
@@ -336,7 +339,7 @@ class _Walker:
         if trace is None:
             return inner, made
         inner = Builder(builder)  # a second time, for whom it is reported to
-        return inner, self.subgraph(graph, inner)
+        return inner, lower(graph, inner)
 
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:
         if self.trace is not None and id(value) in self.trace.unknown:
@@ -346,12 +349,16 @@ class _Walker:
         return self.env[id(value)]
 
     def _lower(
-        self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder
-    ) -> tuple[str, ...]:
-        try_lower = partial(self._try_lower, builder)
+        self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder,
+        tail: Tail | None = None,
+    ) -> tuple[str, ...]:  # fmt: skip
+        def lower(graph: onnx_ir.Graph, inner: Builder) -> tuple[str, ...]:
+            made = self.subgraph(graph, inner)
+            return made if tail is None else tail(made, inner)
+
         ctx = LoweringContext(
-            node, inputs, opset, self.opsets, builder, self.file, self.subgraph, try_lower,
-            self.bind,
+            node, inputs, opset, self.opsets, builder, self.file, lower,
+            partial(self._try_lower, lower, builder), self.bind,
         )
         self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]
@@ -417,7 +424,7 @@ class _Walker:
         operands = tuple(ctx.b.type(i) if i else None for i in ctx.inputs)
         body = function_body(ctx.node, operands, ctx.opset)
         if body is None or self.depth > 16:
-            raise _not_covered(ctx.node, ctx.opset, ctx.label)
+            raise not_covered(ctx.node, ctx.opset, ctx.label)
         opsets = {**self.opsets, **body.opset_imports}  # a body may leave out the standard's own
         inner = _Walker(self.file, opsets, self.never_fold, depth=self.depth + 1)
         for value, name in zip(body.inputs, (*ctx.inputs, *[""] * len(body.inputs)), strict=False):
@@ -425,7 +432,7 @@ class _Walker:
                 inner.bind(ctx.b, value, name)
             else:
                 value.name = ""
-        inner.nodes(body, ctx.b)
+        inner.nodes(body, ctx.b, body.outputs)
         return tuple(inner.env.get(id(v), "") for v in body.outputs)
 
 
@@ -434,14 +441,6 @@ def _tensor_type(builder: Builder, name: str) -> TensorType | None:
         return builder.type(name) if name else None
     except AtcError:
         return None
-
-
-def _not_covered(node: onnx_ir.Node, opset: int, where: str) -> UnsupportedError:
-    of = f"of domain '{node.domain}' " if node.domain else ""
-    message = f"operator {node.op_type} {of}(opset {opset}) is not covered"
-    laid_out = "onnxruntime laid it out for one machine; save with ORT_ENABLE_EXTENDED at most"
-    nchwc = node.domain == "com.microsoft.nchwc"
-    return UnsupportedError(message, where=where, hint=laid_out if nchwc else "")
 
 
 def _shown(b: Builder, name: str) -> str:

@@ -6,17 +6,20 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
 
 import onnx_ir
 
 from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, plain, symbols_of, upper_bound
-from atc.errors import AtcError, UnsupportedError, one_line
+from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir.graph import Graph, is_own
+from atc.ir.ops import If
 
 _HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
 _TRIES = 64
 """Shapes inside a range that are tried until one is found that the network runs."""
+_MOST_TRIES = 1 << 16
+"""How many are tried, from the smallest, where those are none."""
 
 
 def label_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
@@ -47,8 +50,8 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
     """Raise UnsupportedError unless values have the shapes that they have in a static network.
 
     Compared at both ends of the range and inside it, except at shapes that the network refuses
-    when it runs: every value that both graphs know by a name of the model. `lower` lowers the model
-    as it stands.
+    when it runs, or those of which it refuses a branch and the static one all: every value that
+    both graphs know by a name of the model. `lower` lowers the model as it stands.
     """
     for point in _points(graph):
         shapes = {i: tuple(evaluate(n, point) for n in graph.types[i].shape) for i in graph.inputs}
@@ -57,6 +60,8 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
             try:
                 static = lower()
             except AtcError as error:
+                if isinstance(error, ModelError) and _may_end(graph, point):
+                    continue
                 raise UnsupportedError(
                     f"the range holds shapes that don't work ({shown}): {error.message}",
                     where=error.where or file, hint=RELATED if len(point) > 1 else _HINT,
@@ -67,22 +72,42 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
 def _points(graph: Graph) -> Iterator[Mapping[Symbol, int]]:
     """Yield both ends and a shape inside; UnsupportedError where the network would run nowhere."""
     symbols = [s for s in graph.dims if s.given]
-    guards = [f for f in graph.guards if _known(f)]
+    bounds = [(s.low, upper_bound(s.high)) for s in symbols]
+    seeded = random.Random(0)
 
     def runs(point: Mapping[Symbol, int]) -> bool:
-        return not any(evaluate(f, point) for f in guards)
+        return not _ends(graph, point)
 
-    seeded = random.Random(0)
-    ends = [{s: s.low for s in symbols}, {s: upper_bound(s.high) for s in symbols}]
-    inside = (
-        {s: seeded.randint(s.low, upper_bound(s.high)) for s in symbols} for _ in range(_TRIES)
+    ends = [dict(zip(symbols, each, strict=True)) for each in zip(*bounds, strict=True)] or [{}]
+    drawn = (
+        {s: seeded.randint(*both) for s, both in zip(symbols, bounds, strict=True)}
+        for _ in range(_TRIES)
     )
-    chosen = [*filter(runs, ends), *islice(filter(runs, inside), 1)]
+    chosen = [*filter(runs, ends), *islice(filter(runs, drawn), 1)]
+    if not chosen:
+        every = product(*(range(low, high + 1) for low, high in bounds))
+        points = (dict(zip(symbols, each, strict=True)) for each in islice(every, _MOST_TRIES))
+        chosen = [*islice(filter(runs, points), 1)]
     if not chosen:
         raise UnsupportedError(
             "shapes of the range don't work: sizes that must agree differ", hint=RELATED
         )
     yield from chosen
+
+
+def _may_end(graph: Graph, point: Mapping[Symbol, int]) -> bool:
+    """Return whether a part of the graph ends runs of these shapes with a status."""
+    return any(evaluate(f, point) for f in graph.guards if _known(f)) or any(
+        _may_end(g, point) for node in graph.nodes for g in node.op.subgraphs()
+    )
+
+
+def _ends(graph: Graph, point: Mapping[Symbol, int]) -> bool:
+    """Return whether a run of these shapes surely ends with a status, whatever the values are."""
+    return any(evaluate(f, point) for f in graph.guards if _known(f)) or any(
+        isinstance(node.op, If) and all(_ends(g, point) for g in node.op.subgraphs())
+        for node in graph.nodes
+    )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from atc.ir.view import View, dense
 from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
 from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
+from atc.lower.fitting import fitted
 from atc.lower.quantize import dynamic_quantize, integer_product
 from atc.lower.registry import lowers
 
@@ -233,10 +234,9 @@ def recurrent_layer(ctx: LoweringContext, given: IntegerWeights | None = None) -
     units = ctx.shape(2)[-1]
     _check_weights(ctx, directions, kind.gates, units, shape[2])
     state = (batch, directions, units) if layout else (directions, batch, units)
-    for index, wanted in ((4, (batch,)), (5, state), (6, state)):
-        if ctx.has(index):
-            fits = ctx.shape(index) == wanted
-            ctx.require(fits, f"input {index} is {ctx.type(index)}, not {list(wanted)}")
+    lengths, *states = (
+        _fitted(ctx, i, wanted) for i, wanted in ((4, (batch,)), (5, state), (6, state))
+    )
     x, r = widen(ctx, ctx.input(0)), widen(ctx, ctx.input(2))
     dtype = b.type(x).dtype
     bias, vectors = _biases(ctx, kind.gates, directions, units)
@@ -250,8 +250,8 @@ def recurrent_layer(ctx: LoweringContext, given: IntegerWeights | None = None) -
     share = _integer_input_product(ctx, x, bias, given) if given else _input_product(ctx, x, bias)
     weights = given.r if given else b.transpose(r, [0, 2, 1])
     operands = [
-        share, weights, vectors, _lengths(ctx, steps),
-        *(widen(ctx, ctx.input(i)) if ctx.has(i) else "" for i in (5, 6)),
+        share, weights, vectors, _lengths(ctx, lengths, steps),
+        *(widen(ctx, name) if name else "" for name in states),
     ]  # fmt: skip
     if not op.has_memory:
         operands[5] = ""
@@ -285,6 +285,14 @@ def _directions(ctx: LoweringContext) -> list[bool]:
     direction = ctx.str("direction", "forward").lower()
     ctx.require(direction in known, f"direction is '{direction}'")
     return known[direction]
+
+
+def _fitted(ctx: LoweringContext, index: int, shape: Sequence[int]) -> str:
+    """Return an optional input of the layer in the shape that it must have."""
+    if not ctx.has(index):
+        return ""
+    message = f"input {index} is {ctx.type(index)}, not {list(shape)}"
+    return fitted(ctx, ctx.input(index), shape, message)
 
 
 def _check_weights(
@@ -383,9 +391,9 @@ def _integer_input_product(ctx: LoweringContext, x: str, bias: str, given: Integ
     return b.reshape(y, (first, second, b.shape(given.w)[1]))
 
 
-def _lengths(ctx: LoweringContext, steps: int) -> str:
+def _lengths(ctx: LoweringContext, given: str, steps: int) -> str:
     """Return the rows' lengths, '' where they are known to be all the steps."""
     known = ctx.const(4)
-    if not ctx.has(4) or (known is not None and bool((known == steps).all())):
+    if not given or (known is not None and bool((known == steps).all())):
         return ""
-    return ctx.b.cast(ctx.input(4), DType.INT32)
+    return ctx.b.cast(given, DType.INT32)

@@ -11,6 +11,7 @@ from atc.ir.expr import Expr, call, cast
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
+from atc.lower.fitting import read_as
 from atc.lower.indexed_access import (
     COMBINATIONS,
     IndexedAccess,
@@ -25,7 +26,6 @@ from atc.lower.indexed_access import (
     tuple_extents,
 )  # fmt: skip
 from atc.lower.registry import lowers
-from atc.lower.shape import read_as
 
 
 def _reduction(ctx: LoweringContext) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -20,10 +19,9 @@ from atc.dims import (
 )
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
-from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 from atc.lower.data_dependent import resolve_slice
-from atc.lower.indexed_access import IndexedAccess, clamped, gather
+from atc.lower.fitting import fitted, read_as, require_at_least, require_equal
 from atc.lower.registry import lowers
 from atc.lower.strings import cells
 
@@ -42,16 +40,20 @@ def reshape(ctx: LoweringContext) -> str:
                 target[d] = source[d]
     if -1 in target:
         rest = prod(n for n in target if n != -1)
-        fits = is_data_dependent(rest) or (rest > 0 and prod(source) % rest == 0)
-        ctx.require(fits, plain(f"{list(source)} to {target}"))
+        message = plain(f"{list(source)} to {target}")
+        ctx.require(is_data_dependent(rest) or rest > 0, message)
+        if not is_data_dependent(rest):
+            require_equal(ctx, prod(source) % rest, 0, message)
         target[target.index(-1)] = prod(source) // rest
     if prod(target) != prod(source) and is_data_dependent((*target, *source)):
         return _reshaped_when_run(ctx, target)
-    same = prod(target) == prod(source)
-    if not same and same_unrounded(prod(target), prod(source)):
+    if prod(target) == prod(source):
+        return ctx.b.reshape(ctx.input(0), target)
+    if same_unrounded(prod(target), prod(source)):
         return _reshaped_unrounded(ctx, target)
-    ctx.require(same, plain(f"{list(source)} cannot become {target}"))
-    return ctx.b.reshape(ctx.input(0), target)
+    message = plain(f"{list(source)} cannot become {target}")
+    require_equal(ctx, prod(target), prod(source), message)
+    return read_as(ctx.b, ctx.input(0), target)
 
 
 def _reshaped_unrounded(ctx: LoweringContext, target: list[int]) -> str:
@@ -84,13 +86,6 @@ def _reshaped_when_run(ctx: LoweringContext, target: list[int]) -> str:
     return read_as(b, ctx.input(0), target)
 
 
-def read_as(b: Builder, x: str, shape: Sequence[int]) -> str:
-    """Return a value in a shape that it has, or the run ends: only the run knows."""
-    size = b.type(x).size
-    place = IndexedAccess((prod(shape),), (), (), (View((1,)),), lambda i: clamped(i, size))
-    return gather(b, x, place, 1, shape)
-
-
 @lowers("Flatten")
 def flatten(ctx: LoweringContext) -> str:
     """ONNX Flatten-21."""
@@ -117,8 +112,10 @@ def squeeze(ctx: LoweringContext) -> str:
         if given is not None
         else tuple(d for d, n in enumerate(shape) if not is_data_dependent(n) and equals(n, 1))
     )
-    ctx.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
-    return ctx.b.reshape(ctx.input(0), [n for d, n in enumerate(shape) if d not in axes])
+    single = [1 if d in axes else n for d, n in enumerate(shape)]
+    message = plain(f"axes {list(axes)} of {list(shape)} are not 1")
+    x = fitted(ctx, ctx.input(0), single, message)
+    return ctx.b.reshape(x, [n for d, n in enumerate(shape) if d not in axes])
 
 
 @lowers("Unsqueeze")
@@ -289,14 +286,18 @@ def split(ctx: LoweringContext) -> tuple[str, ...]:
     if given is None:
         step = -(-shape[axis] // count)
         given = [step] * (count - 1) + [shape[axis] - (count - 1) * step]
-    fits = sum(given) == shape[axis] and all(size >= 0 for size in given)
-    ctx.require(fits, f"split {given} of {shape[axis]}")
+    message = plain(f"split {given} of {shape[axis]}")
+    for size in given:
+        require_at_least(ctx, size, 0, message)
+    given = [maximum(size, 0) for size in given]
+    shape = (*shape[:axis], sum(given), *shape[axis + 1 :])
+    x = fitted(ctx, ctx.input(0), shape, message)
     strides = row_major(shape)
     parts, begin = [], 0
     for size in given:
         part = (*shape[:axis], size, *shape[axis + 1 :])
         parts.append(
-            ctx.b.view(ctx.input(0), part, View(strides, begin * strides[axis] if size else 0))
+            ctx.b.view(x, part, View(strides, begin * strides[axis] if size else 0))
         )
         begin += size
     return tuple(parts)

@@ -80,9 +80,9 @@ def lower_loop(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     if ctx.b.loops >= DEEP:  # each other way here is tried for each other way of those around
         return _unrolled(ctx, loop) if short else _kept(ctx, loop)
     if short:
-        unrolled = _try(lambda: _unrolled(ctx, loop))
+        unrolled = _try(ctx.b, lambda: _unrolled(ctx, loop))
         return unrolled if isinstance(unrolled, tuple) else _kept(ctx, loop)
-    kept = _try(lambda: _kept(ctx, loop, growing=not 0 <= trips <= room))
+    kept = _try(ctx.b, lambda: _kept(ctx, loop, growing=not 0 <= trips <= room))
     if isinstance(kept, tuple):
         return kept
     if not 0 <= trips <= room:
@@ -111,9 +111,10 @@ def _written_out(ctx: LoweringContext, loop: LoopSource, trips: int) -> tuple[st
     return _unrolled(ctx, loop)
 
 
-def _try(lower: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | AtcError:
+def _try(b: Builder, lower: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | AtcError:
     try:
-        return lower()
+        with b.tentative():
+            return lower()
     except AtcError as error:
         return error
 
@@ -182,11 +183,9 @@ def _kept(ctx: LoweringContext, loop: LoopSource, *, growing: bool = True) -> tu
     """Emit a Loop op: every iteration is alike, but for extents of states that change."""
     growth = _Growth(ctx, loop, growing)
     for _ in range(TRIES):
-        with ctx.b.tentative() as forget:
-            body, made, known = _body(ctx, loop, growth.types)
-            if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
-                return _emit(ctx, loop, growth, body, made, known)
-            forget()
+        body, made, known = _body(ctx, loop, growth.types)
+        if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
+            return _emit(ctx, loop, growth, body, made, known)
     raise UnsupportedError("a state's shape changes in every iteration anew", where=ctx.label)
 
 

@@ -335,9 +335,9 @@ class _Writer:
         op = node.op
         assert isinstance(op, If)
         with self._on_host():
-            then = self.scope(op.then_branch, node.outputs)
-            otherwise = self.scope(op.else_branch, node.outputs)
-        return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents)
+            then, other = (self.scope(graph, node.outputs) for graph in op.subgraphs())
+        guards = (op.then_branch.guards, op.else_branch.guards)
+        return Branch(node, self._same(node.inputs[0]), then, other, op.extents, guards)
 
     def _loop(self, node: Node) -> Iterator[Step]:
         """Yield the copies of the initial states and the loop.
@@ -365,7 +365,7 @@ class _Writer:
                 body.append(replace(self._copy(value, whole, slot.size), slot=slot))
         yield Repeat(
             node, op.trips, count, start, iteration, going, tuple(body), collected, op.trip_count,
-            op.carried_extents, op.strict,
+            op.carried_extents, op.strict, op.body.guards,
         )  # fmt: skip
 
     def _bind_outputs(

@@ -88,6 +88,8 @@ class Branch:
     otherwise: tuple[Step, ...]
     extents: tuple[tuple[int, int, int], ...] = ()
     """Extents that the branches write: each with its value in either branch."""
+    guards: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """Extents that must be 0 where either branch is taken."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class Repeat:
     """Extents that change: each with its initial value, and that after an iteration."""
     strict: bool = False
     """Whether the run fails if the loop would go on after `trips` iterations."""
+    guards: tuple[int, ...] = ()
+    """Extents that must be 0 in every iteration."""
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -827,6 +827,22 @@ def relative_embeddings() -> Case:
     return Case(model, "x:1,t=1~30,6", [{"x": floats(1, t, 6)} for t in (1, 4, 5, 6, 30)])
 
 
+def attention_of_bytes(points: tuple[int, int] = (121, 30), dtype: type = np.uint8) -> Case:
+    """Scores of tokens, and sums of these, between bytes whose scales make all sums exact."""
+    n = Net()
+
+    def quantized(x: str, scale: float, point: int) -> str:
+        args = (n.constant(scale, np.float32), n.constant(point, dtype))
+        return n("DequantizeLinear", n("QuantizeLinear", x, *args), *args)
+
+    x = n("Reshape", quantized("x", 2**-5, points[0]), n.constant([0, 0, 2, 11]))
+    q, k, v = (n("Transpose", x, perm=perm) for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
+    scores = quantized(n("MatMul", q, k), 2**-4, points[1])
+    y = n("Transpose", n("MatMul", scores, v), perm=[0, 2, 1, 3])
+    model = n.model({"x": ("f", ["n", "t", 22])}, {y: "f"})
+    return Case(model, "x:1~3,1~50,22", [{"x": floats(*s, 22)} for s in ((1, 1), (3, 15), (2, 50))])
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, skips, masks, pyramid, segmentation, windows, grid, shuffle,
@@ -834,6 +850,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
         growing_state, masked_encoder, length_regulator, collapse, frames, recurrent, voxels,
         masked_rows, masked_sums, nucleus, rows_one_by_one, until_close, branches, branches_sliced,
         best_of_found, conditional_rows, scanned_columns, spectrum, many_taps, batched_values,
-        relative_embeddings, volumes, masked_assignment,
+        relative_embeddings, volumes, masked_assignment, attention_of_bytes,
     )
 }  # fmt: skip

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir
 import onnxruntime
 import pytest
+from dynamic_models import attention_of_bytes
 from onnx import helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
 from whole.test_dynamic import Interface
@@ -70,6 +71,7 @@ def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProt
     return net.model({"x": ("f", ["s", 72])}, {x: "f"})
 
 
+TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
 CASES = {
@@ -118,6 +120,13 @@ CASES = {
     "products_of_bytes": Case(products_of_bytes, "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6),
     "products_of_signed_bytes": Case(
         lambda: products_of_bytes(0, np.int8), "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6
+    ),
+    "attention_of_bytes": Case(
+        lambda: attention_of_bytes().model, "x:1~3,1~50,22", TOKENS, (AVX512, AVX2), 1e-6
+    ),
+    "attention_of_signed_bytes": Case(
+        lambda: attention_of_bytes((0, 9), np.int8).model, "x:2,1~50,22", [(2, 4, 22), (2, 50, 22)],
+        (AVX512, AVX2), 1e-6,
     ),
     "rows": Case(drawn.rows, "x:1~50,256", [(1, 256), (15, 256), (33, 256), (50, 256)]),
 }  # fmt: skip
@@ -214,6 +223,11 @@ def test_a_range_of_batches_takes_the_kernels_of_a_known_size(
 def test_a_range_of_rows_takes_the_tiles_of_bytes(target: str) -> None:
     kernels = chosen(products_of_bytes(), "x:1~50,72", target)
     assert kernels.count("matmul_bytes") == 2
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, "aarch64-neon", "aarch64-neon-i8mm"])
+def test_attention_over_a_range_of_tokens_takes_the_tiles_of_bytes(target: str) -> None:
+    assert chosen(attention_of_bytes().model, "x:1~2,1~50,22", target).count("matmul_bytes") == 2
 
 
 @pytest.mark.few(1)

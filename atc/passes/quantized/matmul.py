@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Expr, Input, call, cast, const, substitute, walk
 from atc.ir.graph import Dequantization, DType, Node
 from atc.ir.ops import Epilogue, MatMul
@@ -39,9 +39,10 @@ class Factor:
 def integer_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     """Return the product of integers, if both operands are dequantized."""
     constant = state.constant(node.inputs[1]) is not None
-    known = (op.n, op.k) if constant else (*op.loops, op.k)  # what kernels of bytes take
-    if is_dynamic(known) or 0 in (*op.loops, op.k):
+    if 0 in (*op.loops, op.k):
         return None
+    if is_dynamic((op.n, op.k)) if constant else is_dynamic(op) and op.a_view.strides[-1] != 1:
+        return None  # no kernel of bytes takes that
     a, b = _factor(state, node, op, 0), _factor(state, node, op, 1)
     if a is None or b is None:
         return None
@@ -65,7 +66,7 @@ def _factor(state: Rewriting, node: Node, op: MatMul, index: int) -> Factor | No
     x = dequantized(state, name)
     if x is not None:
         scale = np.array([np.float32(x.scale)], np.float64)
-        return Factor(x.source, x.zero, scale, 255, 255 * op.k, (x.node,))
+        return Factor(x.source, x.zero, scale, 255, 255 * max_value(op.k), (x.node,))
     grid = state.graph.quantization.get(name)
     if grid is None or state.constant(name) is None:
         return None

@@ -22,13 +22,16 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.conv.dynamic_shape import rests
 from atc.backends.cpu.conv.filter_panels import PanelParams
 from atc.backends.cpu.conv.int8 import in_whole_words, splits
 from atc.backends.cpu.conv.winograd import (
+    TILES,
     Grid,
     component_stride,
     cut_tiles,
     is_3x3,
+    is_open,
     products_of,
     row_counts,
 )
@@ -46,6 +49,7 @@ from atc.backends.render.axis import Axis
 from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, panel_groups, panels
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -104,6 +108,8 @@ class ExactWinogradParams(PanelParams):
     """Rows and columns of a tile of results."""
     rows: int
     """Rows of tiles that are transformed at a time."""
+    counted: int = 0
+    """Tiles that are transformed at a time where only the run knows how many a row has; else 0."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +161,15 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
     op = ConvBlocked
     template = "cpu/conv/winograd_int8.c.j2"
     portable = False
+    dynamic = True
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """3x3 windows without strides, where words of two products are summed at once."""
         able = target.simd in ("avx2", "avx512")
         if not able or not in_whole_words(w, target) or is_depthwise(w) or w.op.group > 1:
+            return False
+        if is_dynamic(w.op.window):
             return False
         return is_3x3(w.op.window) and len(w.input(0).shape) > w.op.plain
 
@@ -180,10 +189,13 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[ExactWinogradParams] = []
         for m in SIZES if splits(target) else SIZES[:1]:
-            for rows in row_counts(g, m):
+            for p, nv in shapes:
+                cuts = [(n, 0) for n in row_counts(g, m)] if not is_open(g) else [
+                    (0, -(-n // p) * p) for n in TILES
+                ]  # fmt: skip
                 found += [
-                    ExactWinogradParams(m=m, rows=rows, p=p, nv=nv)
-                    for p, nv in shapes if nv <= g.mb
+                    ExactWinogradParams(m=m, rows=rows, p=p, nv=nv, counted=counted)
+                    for rows, counted in cuts if nv <= g.mb
                 ]  # fmt: skip
         return found
 
@@ -214,14 +226,17 @@ class ConvWinogradBytes(Kernel[ConvBlocked, ExactWinogradParams]):
         plan, of, nv = plan_of(w, params), exact_matrices(params.m), params.nv
         g = plan.g
         groups = panel_groups(g.mb, nv)
-        cuts = {n: cut_columns(Axis(n, n), params.p) for n in {*plan.grid.blocks}}
+        blocks = {params.counted} if params.counted else {*plan.grid.blocks}
+        cuts = {n: cut_columns(Axis(n, n), params.p) for n in blocks}
         sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
+        sizes = [params.p, *rests(params.p)] if params.counted else sizes
         epilogue = TileEpilogue(w.op.epilogue, w, g, target, DType.INT32)
         signed = w.input(0).dtype is DType.INT8
         start = "v_i32_load(starts)"
         return {
             "g": g, "plan": plan, "m": plan.m, "n": plan.n, "cuts": cuts, "epilogue": epilogue,
             "products": products_of(sizes, groups), "panels": groups,
+            "sizes": sizes, "open": is_open(g),
             "into": combinations(of.input, "d", "v", INTEGERS),
             "back": by_points(of.output, "d", "r", INTEGERS),
             "prefetched": prefetched_lines(g, nv, sum(c.count for c in cuts[plan.grid.block])),
@@ -243,7 +258,7 @@ def _zero_point(w: Workload[ConvBlocked]) -> int:
 def plan_of(w: Workload[ConvBlocked], params: ExactWinogradParams) -> Plan:
     """Return how a convolution is cut."""
     g = geometry(w, 1, recut=False)
-    return Plan(g, params.m, cut_tiles(g, params.m, params.rows))
+    return Plan(g, params.m, cut_tiles(g, params.m, params.rows, params.counted))
 
 
 def prefetched_lines(g: Geometry, nv: int, calls: int) -> dict[int, int]:

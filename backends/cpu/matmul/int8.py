@@ -34,7 +34,13 @@ from atc.backends.cpu.matmul.cost import (
     vector_kinds,
 )
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, TileText, has_typed_epilogue
-from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base, read_mode
+from atc.backends.cpu.matmul.operands import (
+    batch_base,
+    gathered_b,
+    is_packed,
+    packed_base,
+    read_mode,
+)
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
@@ -231,20 +237,19 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Bytes, zero points that a byte holds, and an epilogue in vectors.
 
-        The run may count the rows of a dense A, if B is constant.
+        The run may decide any extent where the rows of A are dense, but for those of constant B.
         """
         op = w.op
         types = {None if t is None else t.dtype for t in w.inputs[:2]}
         if lanes(target) < 2 or op.accumulator is not DType.INT32 or not types <= BYTES:
             return False
-        known = (op.batch, op.n, op.k, op.a_view, op.b_view, op.epilogue)
-        if is_dynamic(known) or 0 in (*op.loops, op.k):
+        if 0 in (*op.loops, op.k) or (w.constant[1] and not is_packed(w)):
             return False
-        if is_dynamic(op.m) and not (w.constant[1] and op.a_view.strides[-1] == 1):
+        if is_dynamic(w) and op.a_view.strides[-1] != 1:
             return False
         read = reading_of(w, target)
         p, q = zeros(w, read)
-        small = read.fits(p) and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
+        small = read.fits(p) and -128 <= q < 128 and (q == 0 or max_value(op.k) <= DEEPEST)
         return small and has_typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
@@ -257,13 +262,14 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         for nv in STREAMING_WIDTHS if rows <= 2 else widths:
             most, registers = _largest_tile(nv, w, target)
             high = min(most, rows)
-            if high < 1 or nv > -(-op.n // width):
+            if high < 1 or nv > -(-max_value(op.n) // width):
                 continue
             mr = row_tiles(op.m, high)[0].rows
             mr += mr % 2 if twos and mr < high else 0
             room = (registers - mr * in_lanes(target)) // (mr * nv)
-            phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // WORD))
-            found.append(PhasedParams(mr=mr, nv=nv, phases=phases if native else 1))
+            deep = native and not is_dynamic(op.k)
+            phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // WORD)) if deep else 1
+            found.append(PhasedParams(mr=mr, nv=nv, phases=phases))
         return found
 
     def packs(
@@ -295,8 +301,9 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        finish = BytesEpilogueFunctions(op.epilogue, outer, 2, w=w)
         memory = _Scratch(w, width, read)
+        inside = is_dynamic((op.k, op.n, memory.row))
+        finish = BytesEpilogueFunctions(op.epilogue, outer, 2, open=inside, w=w)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
         depth = -(-op.k // word)
@@ -316,6 +323,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             "a_base": batch_base(op.a_view, outer),
             "b_base": self._b_base(w, outer, width, read),
             "am": memory.row, "start_bytes": 4 * memory.columns,
+            "dims": ", const int64_t *dims" * is_dynamic((op.k, op.a_view, op.b_view)),
         }  # fmt: skip
 
     def _b_base(

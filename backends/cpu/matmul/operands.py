@@ -7,6 +7,7 @@ from math import prod
 
 from atc.backends.kernel import Workload, weight_type
 from atc.backends.render.expr import address
+from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, dense, gather_view
@@ -50,6 +51,13 @@ def packed_base(batch: Sequence[int], view: View, outer: Sequence[str], size: in
 def kept_batch(batch: Sequence[int], view: View) -> tuple[int, ...]:
     """Return the batch of a packed operand: what it broadcasts over is kept once."""
     return tuple(1 if s == 0 else n for n, s in zip(batch, view.strides[:-2], strict=True))
+
+
+def is_packed(w: Workload[MatMul]) -> bool:
+    """Return whether B is a constant whose elements are known when compiling."""
+    op = w.op
+    known = (kept_batch(op.batch, op.b_view), op.k, op.n, op.b_view)
+    return w.constant[1] and not is_dynamic(known)
 
 
 def gathered_b(op: MatMul, b: Array) -> Array:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.operands import gathered_b, kept_batch, packed_base
+from atc.backends.cpu.matmul.operands import gathered_b, is_packed, kept_batch, packed_base
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import epilogue_lines, loop_names
@@ -54,13 +54,13 @@ class MatMulRows(Kernel[MatMul]):
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels."""
         op = w.op
-        if not w.constant[1]:
+        if not is_packed(w):
             return {}
         return {1: lambda b: pack_columns(op, b, COLUMNS)}
 
     def panel_columns(self, w: Workload[MatMul], params: Params, target: Target) -> int:
         """Return as many as are accumulated at a time."""
-        return COLUMNS if w.constant[1] else 0
+        return COLUMNS if is_packed(w) else 0
 
     def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Addresses of both operands and the epilogue."""
@@ -68,7 +68,7 @@ class MatMulRows(Kernel[MatMul]):
         x0, x1 = w.input(0), w.input(1)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        packed = w.constant[1]
+        packed = is_packed(w)
         b_place = address(op.b_view, [*outer, "p", "(j0 + j)"])
         if packed:
             b_place = _packed_place(op, outer)
@@ -86,7 +86,7 @@ class MatMulRows(Kernel[MatMul]):
     def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of the multiplications of whole panels, more where none are packed."""
         op = w.op
-        factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
+        factor = 1 if is_packed(w) else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
         rate = SMALL if target.bytes_last else product_rate(target)
         return prod(op.batch) * max(products / rate, op.k * op.n * 4 / RATE)

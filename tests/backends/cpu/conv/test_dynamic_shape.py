@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import joined_sources, write_project
 from whole.test_ranges import laid_out
 
-from atc.backends.cpu.conv import dynamic_shape
+from atc.backends.cpu.conv import dynamic_shape, winograd_int8
 from atc.backends.cpu.conv.dynamic_shape import ConvDynamicBytes, ConvDynamicShape
 from atc.backends.cpu.conv.filter_panels import PanelParams
+from atc.backends.cpu.conv.winograd_int8 import ConvWinogradBytes
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
@@ -36,7 +37,8 @@ SUM_PAIRS = ("x86-64-avx2", "x86-64-avx512")
 """Those with instructions that sum two products of bytes, and none of four."""
 RANGE = "x:1~2,20,3~40,3~40"
 SHAPES = ((1, 20, 3, 3), (2, 20, 17, 40), (1, 20, 33, 15), (1, 20, 40, 40))
-KERNELS = {"conv_dynamic_bytes", "conv_dynamic_bytes_pairs", "conv_depthwise_loops"}
+KERNELS = {"conv_dynamic_bytes", "conv_dynamic_bytes_pairs", "conv_depthwise_loops",
+           "conv_winograd_bytes"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,21 @@ def test_images_may_be_copied_to_planes_of_taps(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("m", winograd_int8.SIZES)
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512-vnni"])
+def test_tiles_of_winograds_products_are_exact(
+    target: str, m: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd_int8, "SIZES", (m,))
+    monkeypatch.setattr(ConvWinogradBytes, "cost", lambda *_: 0.0)
+    _considered.cache_clear()
+    kernels = check_integers(vector_target(target), tmp_path)
+    _considered.cache_clear()
+    able = [c for c in CASES if (c.kernel, c.stride, c.dilation, c.group) == (3, 1, 1, 1)]
+    assert kernels.count("conv_winograd_bytes") == len(able)
+
+
+@pytest.mark.slow
 def test_where_memory_is_scarce_convolutions_pad_with_the_zero_point(tmp_path: Path) -> None:
     kernels = check_integers(replace(get_target("c99"), saves_memory=True), tmp_path)
     assert not any("pad" in name for name in kernels)
@@ -219,7 +236,7 @@ def test_where_memory_is_scarce_convolutions_pad_with_the_zero_point(tmp_path: P
 def test_tiles_of_several_pixels_are_chosen(target: str) -> None:
     """As for images of known extents: a pixel at a time reads all weights for each."""
     record = get_target(target)
-    _, selection = laid_out(model_of(Case(filters=64)), RANGE, record)
+    _, selection = laid_out(model_of(Case(filters=64, kernel=5, pad=2)), RANGE, record)
     params = [
         c.candidate.params for c in selection.values()
         if isinstance(c.candidate.kernel, ConvDynamicBytes | ConvDynamicShape)
