@@ -162,7 +162,8 @@ def conv_transpose(ctx: LoweringContext) -> str:
         inputs.append(widen(ctx, ctx.input(2)))
         epilogue = with_bias(dtype, out_shape)
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin))
-    y = ctx.b.emit1(ConvTranspose(window, group, epilogue), inputs, TensorType(dtype, out_shape))
+    transposed = ConvTranspose(window, group, epilogue, dtype)
+    y = ctx.b.emit1(transposed, inputs, TensorType(dtype, out_shape))
     return ctx.b.cast(y, x.dtype)
 
 

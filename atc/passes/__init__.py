@@ -44,6 +44,7 @@ from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.layout.store_exact import store_exact
 from atc.passes.layout.store_halves import store_halves
 from atc.passes.layout.widen_halves import widen_halves
+from atc.passes.quantized.conv_transpose import conv_transpose_of_integers
 from atc.passes.quantized.fill_dilation import fill_dilation
 from atc.passes.quantized.fuse_requantize import fuse_requantize
 from atc.passes.quantized.lower_qdq import lower_qdq
@@ -100,6 +101,7 @@ PASSES: tuple[Pass, ...] = (
     _again("fuse_elementwise", fuse_elementwise),  # what no epilogue took, into reductions
     Pass("inline_cheap", inline_cheap),  # what epilogues and single readers have left
     Pass("round_activations", round_activations),  # when all steps of one are together
+    Pass("integer_conv_transpose", conv_transpose_of_integers, "conv_transpose_as_conv"),
     _rule("merge_parallel_convolutions", merge_parallel_convolutions),  # needs scales in filters
     _again("fold_affine", fold_affine),
     Pass("move_pointwise", move_pointwise),  # needs scales in filters, epilogues whole

@@ -77,12 +77,15 @@ class Conv(Op):
 class ConvTranspose(Op):
     """Transposed convolution: x [N, C, *in], w [C, M/group, *kernel] -> [N, M, *out].
 
-    ONNX ConvTranspose-11. `window.pads` are cropped from the begin of the full result.
+    ONNX ConvTranspose-11. `window.pads` are cropped from the begin of the full result. Integer
+    operands are summed in `accumulator`, with `zero` taken off x first.
     """
 
     window: Window
     group: int
     epilogue: Epilogue
+    accumulator: DType = DType.FLOAT
+    zero: int = 0
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Channels, group and kernel agree."""
@@ -92,6 +95,7 @@ class ConvTranspose(Op):
         require(x.shape[1] == w.shape[0], f"channels of {x} and {w} differ")
         require(x.shape[1] % self.group == 0, f"group {self.group} of {x}")
         require(outputs[0].shape[1] == w.shape[1] * self.group, f"output {outputs[0]}")
+        require(self.accumulator is DType.INT32 or not self.zero, f"zero point {self.zero}")
         check_epilogue(self.epilogue, outputs[0].shape, inputs[2:], outputs[0])
 
 

@@ -17,17 +17,20 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Input, cast
+from atc.ir.expr import Call, Expr, Input, inputs_of, rewritten
 from atc.ir.graph import Array, DType, Node, Op, TensorType, row_major
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, Map, Reshape, Window, identity_epilogue
+from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense, gather_view, split_loop
-from atc.passes.rewriting import Rewriting
+from atc.passes.rewriting import Rewriting, distinct_operands
 
 Index = tuple[int | slice, ...]
 
 WASTE = 4
 """Most products with zeros per product that counts."""
+STORED = (DType.FLOAT, *BYTES, DType.UINT16, DType.INT16)
+"""Types of what a Conv stores before it is moved, beside floats of 16 bits and its sums."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +64,23 @@ def conv_transpose_as_conv(
     """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too.
 
     One of fewer channels, or filters of all phases, than `least` in a group stays as it is. If
-    `early` the Conv has the epilogue where that is the same for a whole filter: what it rounds to
-    16 bits is stored so before it is moved.
+    `early` the Conv has as much of the epilogue as is the same for a whole filter: what that rounds
+    to fewer bits is stored so before it is moved. Sums of integers always are scaled early.
     """
     op = node.op
     if not isinstance(op, ConvTranspose):
         return node
     x, weights = (state.types[name] for name in node.inputs[:2])
     y = state.types[node.outputs[0]]
+    known, integers = state.constant(node.inputs[1]), op.accumulator is DType.INT32
     floats = weights.dtype is DType.FLOAT and (y.dtype is DType.FLOAT or y.dtype.is_half)
-    if not floats or is_dynamic(weights.shape) or not y.size or not weights.size:
+    if not floats and (not integers or known is None):
+        return node
+    if is_dynamic(weights.shape) or not y.size or not weights.size:
         return node
     w = op.window
     if min(weights.shape[0] // op.group, prod(w.strides) * weights.shape[1]) < least:
         return node
-    known = state.constant(node.inputs[1])
     dense_taps = op.group == 1 and max(w.dilations) == 1
     if not dense_taps:
         able = set(w.strides) == {1} or not is_dynamic(x.shape) and prod(w.strides) <= WASTE
@@ -91,46 +96,74 @@ def conv_transpose_as_conv(
         else state.add_constant(_phases(known, axes, taps), f"{node.inputs[1]}.phases")
     )  # fmt: skip
     window = Window(tuple(taps), (1,) * w.rank, (1,) * w.rank, tuple(-a.reach[0] for a in axes))
-    if known is None and set(w.strides) == {1}:
-        conv = Conv(window, 1, op.epilogue)
-        return replace(node, op=conv, inputs=(node.inputs[0], filters, *node.inputs[2:]))
+    points = _zero_points(state, node, op)
+    if set(w.strides) == {1} and (known is None or integers):
+        return _convolved(node, op, window, (node.inputs[0], filters, *points))
     shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
-    epilogue, rest, names = identity_epilogue(DType.FLOAT), op.epilogue, node.inputs[2:]
-    own = _of_all_phases(state, op, node.inputs[2:], y, prod(w.strides)) if early else None
-    if own is not None:
-        epilogue, rest, names = *_divided(own[0]), ()
-    conv, inputs = Conv(window, 1, epilogue), (node.inputs[0], filters, *(own[1] if own else ()))
-    z = state.emit(conv, inputs, TensorType(epilogue.expr.dtype, shape), node, "phases")
-    moved = replace(op, epilogue=rest)
+    first = _of_filters(state, node, op) if early or integers else Input(op.accumulator, 0)
+    epilogue, extra = _of_all_phases(state, node, op, first)
+    conv = Conv(window, 1, epilogue, op.accumulator, bool(points))
+    inputs = (node.inputs[0], filters, *points, *extra)
+    z = state.emit(conv, inputs, TensorType(first.dtype, shape), node, "phases")
+    expr = rewritten(op.epilogue.expr, known={first: Input(first.dtype, 0)})
+    expr, names, views = distinct_operands(expr, node.inputs[2:], op.epilogue.views, 1)
+    moved = replace(op, epilogue=Epilogue(expr, views))
     return _shuffled(state, replace(node, inputs=(z, *names)), moved, axes, shape)
 
 
-def _of_all_phases(
-    state: Rewriting, op: ConvTranspose, names: Sequence[str], y: TensorType, phases: int
-) -> tuple[Epilogue, tuple[str, ...]] | None:
-    """Return the epilogue and its operands for the filters of all phases.
+def _convolved(node: Node, op: ConvTranspose, window: Window, inputs: Sequence[str]) -> Node:
+    """Return the node as a Conv of the same epilogue."""
+    conv = Conv(window, op.group, op.epilogue, op.accumulator, len(inputs) > 2)
+    return replace(node, op=conv, inputs=(*inputs, *node.inputs[2:]))
 
-    None if an operand varies within a filter's results, or isn't known.
+
+def _zero_points(state: Rewriting, node: Node, op: ConvTranspose) -> tuple[str, ...]:
+    """Return the operands of a Conv for the zero point of x; none where that is 0."""
+    return (_zero(state, node, op), "") if op.zero else ()
+
+
+def _zero(state: Rewriting, node: Node, op: ConvTranspose) -> str:
+    """Return a constant of what stands for 0 in x."""
+    zero = np.asarray(op.zero, state.types[node.inputs[0]].dtype.numpy)
+    return state.add_constant(zero, f"{node.inputs[0]}.zero")
+
+
+def _of_filters(state: Rewriting, node: Node, op: ConvTranspose) -> Expr:
+    """Return the part of the epilogue that is the same for a whole filter.
+
+    It ends in the last rounding to 16 bits that there is.
     """
-    views, found, filters = list[View](), list[str](), y.shape[1]
-    for name, view in zip(names, op.epilogue.views, strict=True):
+    operands = zip(node.inputs[2:], op.epilogue.views, strict=True)
+    varying = {
+        k for k, (name, view) in enumerate(operands, 1)
+        if state.constant(name) is None or any(s for d, s in enumerate(view.strides) if d != 1)
+    }  # fmt: skip
+    expr = op.epilogue.expr
+    while not varying.isdisjoint(inputs_of(expr)):
+        own = {a for a in getattr(expr, "args", ()) if 0 in inputs_of(a)}
+        expr = own.pop() if len(own) == 1 else Input(op.accumulator, 0)
+    match expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(half,)) if half.dtype.is_half:
+            return half
+        case Call(dtype=dtype) if dtype not in STORED and not dtype.is_half:
+            return Input(op.accumulator, 0)
+    return expr
+
+
+def _of_all_phases(
+    state: Rewriting, node: Node, op: ConvTranspose, expr: Expr
+) -> tuple[Epilogue, tuple[str, ...]]:
+    """Return an epilogue and its operands for the filters of all phases."""
+    filters, phases = state.types[node.outputs[0]].shape[1], prod(op.window.strides)
+    expr, names, views = distinct_operands(expr, node.inputs[2:], op.epilogue.views, 1)
+    found = []
+    for name, view in zip(names, views, strict=True):
         constant = state.constant(name)
-        if constant is None or any(s for d, s in enumerate(view.strides) if d != 1):
-            return None
+        assert constant is not None
         of_filters = gather_view(constant, (filters,), View(view.strides[1:2], view.offset))
         found.append(state.add_constant(np.tile(of_filters, phases), f"{name}.phases"))
-        views.append(View(tuple(int(d == 1) for d in range(len(view.strides)))))
-    return replace(op.epilogue, views=tuple(views)), tuple(found)
-
-
-def _divided(epilogue: Epilogue) -> tuple[Epilogue, Epilogue]:
-    """Return an epilogue in two steps: up to the last rounding to 16 bits, and from there."""
-    match epilogue.expr:
-        case Call(dtype=DType.FLOAT, fn="Cast", args=(half,)) if half.dtype.is_half:
-            wide = cast(Input(half.dtype, 0), DType.FLOAT)
-            return replace(epilogue, expr=half), Epilogue(wide)
-        case expr:
-            return epilogue, identity_epilogue(expr.dtype)
+    channel = View((0, 1, *(0,) * op.window.rank))
+    return Epilogue(expr, (channel,) * len(found)), tuple(found)
 
 
 def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
@@ -154,15 +187,21 @@ def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
         flipped = state.add_constant(array, f"{node.inputs[1]}.filters")
     source, ones = node.inputs[0], (1,) * op.window.rank
     if op.window.strides != ones:
-        source = _spaced(state, node, source, op.window.strides)
+        zero = (_zero(state, node, op),) if op.zero else ()
+        source = _spaced(state, node, source, op.window.strides, zero)
     sizes = zip(op.window.kernel, op.window.dilations, op.window.pads, strict=True)
     pads = tuple((k - 1) * d - p for k, d, p in sizes)
-    conv = Conv(replace(op.window, strides=ones, pads=pads), op.group, op.epilogue)
-    return replace(node, op=conv, inputs=(source, flipped, *node.inputs[2:]))
+    window = replace(op.window, strides=ones, pads=pads)
+    return _convolved(node, op, window, (source, flipped, *_zero_points(state, node, op)))
 
 
-def _spaced(state: Rewriting, node: Node, x: str, strides: Sequence[int]) -> str:
-    """Return x [N, C, *counts] with zeros behind each pixel, [N, C, *(counts * strides)]."""
+def _spaced(
+    state: Rewriting, node: Node, x: str, strides: Sequence[int], zero: Sequence[str] = ()
+) -> str:
+    """Return x [N, C, *counts] with zeros behind each pixel, [N, C, *(counts * strides)].
+
+    The operand `zero` is what stands for one, if that isn't 0.
+    """
     type_ = state.types[x]
     outer, counts = type_.shape[:2], type_.shape[2:]
     split = (*outer, *(n for count in counts for n in (count, 1)))
@@ -170,10 +209,11 @@ def _spaced(state: Rewriting, node: Node, x: str, strides: Sequence[int]) -> str
     frame = Pad("constant", split, (0,) * len(split), ends)
     shape = (*outer, *(n * s for n, s in zip(counts, strides, strict=True)))
 
-    def emit(op: Op, source: str, shape: Sequence[int]) -> str:
-        return state.emit(op, (source,), TensorType(type_.dtype, tuple(shape)), node, "spaced")
+    def emit(op: Op, inputs: Sequence[str], shape: Sequence[int]) -> str:
+        return state.emit(op, inputs, TensorType(type_.dtype, tuple(shape)), node, "spaced")
 
-    return emit(Reshape(), emit(frame, emit(Reshape(), x, split), frame.extents), shape)
+    framed = emit(frame, (emit(Reshape(), (x,), split), *zero), frame.extents)
+    return emit(Reshape(), (framed,), shape)
 
 
 def _of_single_taps(state: Rewriting, node: Node, op: ConvTranspose) -> Node:

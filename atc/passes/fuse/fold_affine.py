@@ -36,7 +36,7 @@ def fold_affine(state: Rewriting, node: Node) -> Node:
     match node.op:
         case Conv(epilogue=epilogue, accumulator=DType.FLOAT | DType.DOUBLE):
             axis, weight_axis = 1, 0
-        case ConvTranspose(epilogue=epilogue, group=1):
+        case ConvTranspose(epilogue=epilogue, group=1, accumulator=DType.FLOAT | DType.DOUBLE):
             axis, weight_axis = 1, 1
         case MatMul(epilogue=epilogue, accumulator=DType.FLOAT | DType.DOUBLE):
             axis, weight_axis = -1, -1

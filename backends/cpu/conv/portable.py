@@ -137,7 +137,7 @@ class ConvTransposeScatter(Kernel[ConvTranspose]):
 
     def scratch(self, w: Workload[ConvTranspose], params: Params, target: Target) -> int:
         """Reserve the accumulators of one output channel."""
-        return maximum(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
+        return maximum(1, prod(w.outputs[0].shape[2:])) * w.op.accumulator.itemsize
 
     def values(
         self, w: Workload[ConvTranspose], params: Params, target: Target
@@ -155,10 +155,13 @@ class ConvTransposeScatter(Kernel[ConvTranspose]):
         plane = dense(y.shape[2:])
         own = f"m % {filters}" if op.group > 1 else "m"
         tap = address(dense(weights.shape), ["c", own, *[a.tap for a in outer], "k"])
+        to, read = f"to[{_times('q', last.stride)}]", f"(line[q] - {op.zero})"
         return {
             "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
             "filters": filters, "outer": outer, "last": last, "ranges": last.tap_ranges,
-            "dynamic": is_dynamic(last), "acc": x.dtype.c, "element": x.dtype.c,
+            "dynamic": is_dynamic(last), "acc": op.accumulator.c,
+            "element": x.dtype.c,
+            "step": multiply_add(op.accumulator, to, "weight", read if op.zero else "line[q]"),
             "size": prod(y.shape[2:]),
             "line": address(View(x.strides[:-1]), ["n", "c", *[a.output for a in outer]]),
             "base": address(View(plane.strides[:-1]), [a.input for a in outer]),

@@ -105,11 +105,12 @@ class ConvTransposeElements(_OfWindows):
         place = address(dense(x.shape), ["n", "c", *[a.input for a in axes]])
         tap = address(dense(weights.shape), ["c", own, *[a.tap for a in axes]])
         a, b = load(x.dtype, f"x0[{place}]"), load(weights.dtype, f"x1[{tap}]")
+        a = f"({a} - {op.zero})" if op.zero else a
         return {
             "count": y.size, "indices": unravel("at", loops), "axes": axes, "group": op.group,
             "filters": max(filters, 1), "channels": x.shape[1] // op.group,
-            "type": value_type(x.dtype), "after": after, "value": value,
-            "step": multiply_add(x.dtype.computed, "total", a, b),
+            "type": op.accumulator.c, "after": after, "value": value,
+            "step": multiply_add(op.accumulator, "total", a, b),
         }  # fmt: skip
 
 
