@@ -57,12 +57,13 @@ class Adaptation:
 def adapt(model: onnx_ir.Model, how: Adaptation, outputs: Sequence[str] = ()) -> list[str]:
     """Change a model in place; `outputs`, if any, become its outputs. Returns warnings."""
     keep_outputs(model, outputs)
+    notices = keep_states(model, how.states)  # what they are is nobody's interface
+    states = frozenset(name for pair in states_of(model) for name in pair)
     images = add_aipp(model, how.images)
-    count = set_input_format(model, how.input_format, images)
+    count = set_input_format(model, how.input_format, images | states)
     set_half_inputs(model, how.half_inputs, images)
-    set_quantized_inputs(model, how.input_type)
-    set_output_types(model, how.output_types)
-    notices = keep_states(model, how.states)
+    set_quantized_inputs(model, how.input_type, states)
+    set_output_types(model, how.output_types, states)
     if how.input_format.endswith("HWC") and not count:
         axes = len(how.input_format)
         notices.append(f"--input_format={how.input_format}: no input has {axes} axes")

@@ -34,15 +34,15 @@ def keep_outputs(model: ir.Model, names: Sequence[str]) -> None:
         graph.outputs[:] = [values[name] for name in names]
 
 
-def set_input_format(model: ir.Model, layout: str, images: frozenset[str]) -> int:
-    """Let the inputs of fitting rank, less `images`, come channels last; return how many do."""
+def set_input_format(model: ir.Model, layout: str, others: frozenset[str]) -> int:
+    """Let the inputs of fitting rank, less `others`, come channels last; return how many do."""
     axes = CHANNELS_LAST.get(layout)
     if axes is None:
         return 0
     chosen = [
         v
         for v in _inputs(model.graph)
-        if v.name not in images and v.shape is not None and len(v.shape) == len(axes)
+        if v.name not in others and v.shape is not None and len(v.shape) == len(axes)
     ]
     for value in chosen:
         editor = Editor(model.graph, f"{value.name}.format")
@@ -82,11 +82,12 @@ def set_half_inputs(model: ir.Model, names: Sequence[str], images: frozenset[str
         editor.put_first()
 
 
-def set_quantized_inputs(model: ir.Model, word: str) -> None:
+def set_quantized_inputs(model: ir.Model, word: str, others: frozenset[str] = frozenset()) -> None:
     """Let float32 inputs that are quantized at once come as 8-bit integers of the same scale.
 
-    `word` is INT8, UINT8 or nothing. Of the other sign than the model's own the zero point moves by
-    128. Raises OptionError if no input is read by nothing but a QuantizeLinear to 8 bits.
+    `word` is INT8, UINT8 or nothing; `others` stay as they are. Of the other sign than the model's
+    own the zero point moves by 128. Raises OptionError if no input is read by nothing but a
+    QuantizeLinear to 8 bits.
     """
     if not word:
         return
@@ -95,7 +96,7 @@ def set_quantized_inputs(model: ir.Model, word: str) -> None:
         readers = list(value.uses())
         found = {_quantization(use.node, use.idx) for use in readers}
         grid = found.pop() if len(found) == 1 else None
-        if value.dtype is not ir.DataType.FLOAT or grid is None:
+        if value.dtype is not ir.DataType.FLOAT or grid is None or value.name in others:
             continue
         scale, zero_point, own = grid
         moved = zero_point + _LOWEST[dtype] - _LOWEST[own]
@@ -144,15 +145,20 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     return node.attributes["value"].as_tensor().numpy()
 
 
-def set_output_types(model: ir.Model, wanted: Sequence[tuple[str, str]]) -> None:
-    """Convert outputs: all for the name "", else those called `value` or `node:number`.
+def set_output_types(
+    model: ir.Model, wanted: Sequence[tuple[str, str]], states: frozenset[str] = frozenset()
+) -> None:
+    """Convert outputs: for the name "" all but `states`, else those called so or `node:number`.
 
     Numbers that an integer type can't hold become its nearest. Raises OptionError E10016 for a
     name that no output has.
     """
     graph = model.graph
     for name, word in wanted:
-        chosen = [k for k, v in enumerate(graph.outputs) if not name or _is_called(v, name)]
+        chosen = [
+            k for k, v in enumerate(graph.outputs)
+            if (_is_called(v, name) if name else v.name not in states)
+        ]  # fmt: skip
         if not chosen:
             known = ", ".join(f"'{v.name}'" for v in graph.outputs)
             raise OptionError(

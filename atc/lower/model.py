@@ -13,7 +13,6 @@ from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.ir.graph import Graph, TensorType
 from atc.lower.builder import MAX_ELEMENTS, Builder
-from atc.lower.caches import declare
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
 from atc.lower.control import BranchesDiffer
@@ -90,8 +89,9 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
     name = value.name or ""
     refuse_composite(value, walker.file)
     declared = input_type(value, walker.axes, walker.file)
+    precision = walker.precision or Precision()
     try:
-        walker.bind(builder, value, declare(builder, name, declared))
+        walker.bind(builder, value, precision.declare(builder, value, declared))
     except UnsupportedError as error:
         error.where = error.where or f"{walker.file}, input '{name}'"
         raise

@@ -7,14 +7,15 @@ hold: it is rounded where an operator makes it, and constants when compiling.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir
 
 from atc.ir.expr import cast
-from atc.ir.graph import DType
+from atc.ir.graph import DType, TensorType
 from atc.lower.builder import Builder
+from atc.lower.caches import declare
 
 PICKING = frozenset({
     "Abs", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather",
@@ -64,6 +65,32 @@ class Precision:
         half = self.wide and builder.parts(name) is None and builder.type(name).dtype.is_half
         return builder.cast(name, DType.FLOAT) if half else name
 
+    def declare(self, builder: Builder, value: onnx_ir.Value, type_: TensorType) -> str:
+        """Add an input of the graph; return the value that is read as it.
+
+        A cache that grows holds what a node appends to it, rounded then and not when it is read.
+        """
+        name = value.name or ""
+        growth = builder.caches.growths.get(name)
+        if growth is None:
+            return declare(builder, name, type_)
+        if self.widens(value):
+            return declare(builder, name, replace(type_, dtype=DType.FLOAT))
+        past, kept = declare(builder, name, type_), self._appended(value, growth.output)
+        self._kept.update({past: kept} if kept else {})
+        return past
+
+    def _appended(self, past: onnx_ir.Value, output: str) -> DType | None:
+        """Return the type that a node keeps of what it appends to a past, to make an output."""
+        outputs = () if past.graph is None else past.graph.outputs
+        present = next(v for v in outputs if v.name == output)
+        maker = present.producer()
+        if maker is None or self.policy is None or self.policy(maker).follows:
+            return None
+        storage = self.policy(maker)
+        read = _at(storage.inputs, maker.inputs.index(past)) if past in maker.inputs else None
+        return _at(storage.outputs, present.index() or 0) or read
+
     def operands(
         self, node: onnx_ir.Node, inputs: tuple[str, ...], builder: Builder
     ) -> tuple[str, ...]:
@@ -79,6 +106,9 @@ class Precision:
     ) -> tuple[str, ...]:  # fmt: skip
         """Return what the readers of a node's results read; `inputs` are what it read."""
         storage = self._storage(node, inputs, builder)
+        for past, (_, whole) in builder.caches.made.items():
+            if past in self._kept:
+                self._kept[whole] = self._kept[past]
         kept = {self._kept.get(name) for name in inputs if _is_float(builder, name)}
         if node.op_type in PICKING and len(kept) == 1:
             (dtype,) = kept
@@ -91,6 +121,8 @@ class Precision:
     def declared(self, builder: Builder, value: onnx_ir.Value, name: str) -> str:
         """Return what stands for an output of the model, of the type that it declares."""
         if not self.wide or value.dtype is None or builder.parts(name) is not None:
+            return name
+        if value.name in {growth.output for growth in builder.caches.growths.values()}:
             return name
         dtype = DType.from_onnx(value.dtype.value)
         return builder.cast(name, dtype) if dtype.is_half else name

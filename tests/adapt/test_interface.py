@@ -114,6 +114,17 @@ def test_names_that_do_not_fit(how: Adaptation, code: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_states_are_neither_inputs_nor_outputs() -> None:
+    model = net()
+    how = Adaptation(input_format="NHWC", output_types=[("", "FP16")], states=["x:y"])
+    warnings = adapt(model, how)
+    assert warnings == ["--input_format=NHWC: no input has 4 axes"]
+    graph = lower_model(model, "net.onnx")
+    types = {n: (graph.types[n].dtype, graph.types[n].shape) for n in ("x", "y", "z")}
+    image = (DType.FLOAT, (2, 3, 4, 5))
+    assert types == {"x": image, "y": image, "z": (DType.FLOAT16, (4,))}
+
+
 def test_ranges_go_with_their_axes() -> None:
     model = net()
     value = model.graph.inputs[0]
@@ -156,6 +167,23 @@ def test_quantized_inputs_come_as_integers(own: type, word: str, tmp_path: Path)
     q = random.integers(0, 256, (5, 4))  # counted from the type's least
     real = ((q + np.iinfo(own).min - int(point)) * scale).astype(np.float32)
     np.testing.assert_array_equal(integers((q + low).astype(word)), floats(real))
+
+
+def test_a_quantized_state_stays_as_it_is() -> None:
+    """The library carries it from run to run: nobody gives it."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[4] x, float[4] s) => (float[4] t)
+        <float k = {0.5}, uint8 z = {3}> {
+            q = QuantizeLinear(x, k, z)
+            p = QuantizeLinear(s, k, z)
+            d = DequantizeLinear(q, k, z)
+            e = DequantizeLinear(p, k, z)
+            t = Add(d, e)
+        }"""
+    model = onnx_ir.from_proto(onnx.parser.parse_model(text))
+    adapt(model, Adaptation(input_type="INT8", states=["s:t"]))
+    types = lower_model(model, "net.onnx").types
+    assert [types[n].dtype for n in "xst"] == [DType.INT8, DType.FLOAT, DType.FLOAT]
 
 
 def test_an_input_that_is_not_quantized_is_refused(tmp_path: Path) -> None:
