@@ -33,7 +33,7 @@ WEIGHTS = [(RNG.standard_normal(s) / s[0] ** 0.5).astype(np.float32)
            for s in ((1100, 200), (200, 70))]  # fmt: skip
 
 
-def two_products() -> onnx.ModelProto:
+def two_products(rows: int | str = 64) -> onnx.ModelProto:
     """Return a model of two matrix products, `first` and `second`."""
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"], "first"),
@@ -41,15 +41,15 @@ def two_products() -> onnx.ModelProto:
         helper.make_node("MatMul", ["r", "w1"], ["y"], "second"),
     ]
     known = [numpy_helper.from_array(w, f"w{k}") for k, w in enumerate(WEIGHTS)]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 70])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, X.shape[1]])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 70])
     graph = helper.make_graph(nodes, "g", [x], [y], known)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def truth() -> Any:
-    x, (w0, w1) = X.astype(np.float64), WEIGHTS
-    return np.maximum(x @ w0, 0) @ w1
+def truth(x: Any = X) -> Any:
+    w0, w1 = WEIGHTS
+    return np.maximum(x.astype(np.float64) @ w0, 0) @ w1
 
 
 def chosen(tmp_path: Path, target: str, **given: Any) -> dict[str, str]:
@@ -210,6 +210,32 @@ def test_what_can_not_be_predicted_is_not_split(tmp_path: Path) -> None:
     assert found.float32_nodes is not None
     assert found.float32_nodes >= {"one", "other"}
     assert "the error of bf16x3 is unknown: products are in float32" in warned[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "product"),
+    [("allow_mix_precision_bf16", "matmul_bf16"), ("force_fp16", "matmul_tile")],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_the_run_counts_meet_weights_of_16_bits(
+    mode: str, product: str, threads: int, tmp_path: Path
+) -> None:
+    """The range goes beyond the rows that the second cache holds."""
+    if missing := get_target(BF16).features - host_features():
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
+    onnx.save(two_products("rows"), tmp_path / "model.onnx")
+    done = atc.compile(
+        tmp_path / "model.onnx", tmp_path / "net", target=BF16, precision_mode=mode,
+        input_shape="x:1~400,1100", num_threads=threads, machine="zen5",
+    )  # fmt: skip
+    kernels = {n["kernel"].split("(")[0] for n in done.report["nodes"] if "first" in n["origin"]}
+    assert kernels == {product}
+    network = atc.load(done.folder)
+    for rows in (1, 2, 15, 174, 175, 176, 350, 383):
+        x = np.random.default_rng(rows).standard_normal((rows, 1100)).astype(np.float32)
+        y = network(x)
+        assert y.shape == (rows, 70)
+        assert np.abs(y - truth(x)).max() < 2e-2 * np.abs(truth(x)).max()
 
 
 @pytest.mark.slow

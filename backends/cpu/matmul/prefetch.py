@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from atc.backends.cpu.matmul.cost import STREAM_AHEAD, asks_ahead, streamed
+from atc.backends.cpu.matmul.cost import asked_by_one_row, asks_ahead, streamed
 from atc.backends.kernel import Workload
+from atc.backends.machine import Machine
 from atc.backends.render.stored_weights import Weights, stored_weights
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
@@ -21,7 +22,7 @@ class Prefetch:
     """`lines` cache lines every `every` depth steps.
 
     They are those of the next panel, of which each tile asks for a share, where `next`; else the
-    tile's own, `ahead` weights further on. A line holds `line` of them.
+    tile's own, `ahead` weights further on. A line holds `line` of them, `level` is the cache.
     """
 
     next: bool
@@ -29,6 +30,7 @@ class Prefetch:
     lines: int
     ahead: int
     line: int
+    level: int = 2
 
     def share(self, depth: int) -> int:
         """Return the weights that a tile asks for."""
@@ -41,7 +43,16 @@ def prefetch(
     """Return what each row tile asks for; None where nothing is, as B is near."""
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
+    if count == 1:
+        return stream(width, weights, target.machine)
     return spread(count, width, weights, partial(largest_divisor, depth))
+
+
+def stream(width: int, weights: Weights, machine: Machine) -> Prefetch:
+    """Return what a tile asks for that alone reads packed B in panels of `width` columns."""
+    asked = asked_by_one_row(machine, computes=True)
+    ahead = max(1, asked.distance // (weights.dtype.itemsize * width)) * width
+    return Prefetch(False, 1, -(-width // weights.line), ahead, weights.line, asked.level)
 
 
 def spread(
@@ -52,9 +63,6 @@ def spread(
     `whole` makes the number of steps between requests of the largest that it may be.
     """
     line = weights.line
-    if tiles == 1:
-        ahead = max(1, STREAM_AHEAD // (weights.dtype.itemsize * width)) * width
-        return Prefetch(False, 1, -(-width // line), ahead, line)
     lines = max(1.0, width / line)  # of a step
     every = whole(max(1.0, min(16.0, tiles / lines)))
     return Prefetch(True, every, max(1, -(-int(lines * every) // tiles)), 0, line)
