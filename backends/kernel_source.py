@@ -119,6 +119,8 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         arguments = (*arguments, Argument("const int64_t *", "dims", "restrict"))
     if dims:
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+    if target.machine.near_lines:
+        text = text.replace("v_prefetch_l2(", "v_prefetch_l1(")
     text = simplified(text)  # before extents are read, lest one be read for nothing
     if dims and not launch:
         text = functions_changed(text, _with_dims)

@@ -59,8 +59,8 @@ class Machine:
     """Whether a stream of memory comes faster where a program asks for each of its lines than where
     it asks for one of sixteen and leaves the others to the core, as on Sapphire Rapids."""
     near_lines: bool = False
-    """Whether it comes fastest where each is asked for into the first cache, as on Zen 5: requests
-    for the second one are dropped sooner there."""
+    """Whether requests are for the first cache where templates ask for the second, as on Zen 5, and
+    for each line: requests for the second one are dropped there as soon as many wait."""
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
 

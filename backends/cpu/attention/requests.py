@@ -15,15 +15,14 @@ from atc.ir.ops import Attention
 class KeyRequests:
     """A key in `step` is asked for `distance` keys before it is read, and its values at once.
 
-    `lines` are the elements of it whose lines are asked for, `level` is the cache. `next` is the C
-    of how far the next batch's keys are, which are asked for as values are read: 0 at the last one,
-    empty where none are.
+    `lines` are the elements of it whose lines are asked for. `next` is the C of how far the next
+    batch's keys are, which are asked for as values are read: 0 at the last one, empty where none
+    are.
     """
 
     distance: int
     step: int
     lines: range
-    level: int
     next: str
 
 
@@ -33,7 +32,7 @@ def key_requests(op: Attention, batch: Sequence[str], machine: Machine) -> KeyRe
     ahead, key = NEAR_LINES if near else AHEAD, 4 * op.depth
     lines = range(0, op.depth if near else 1, CACHE_LINE // 4)
     distance, step = max(1, ahead.distance // key), max(1, ahead.step // key)
-    return KeyRequests(distance, step, lines, ahead.level, _next(op, batch) if near else "")
+    return KeyRequests(distance, step, lines, _next(op, batch) if near else "")
 
 
 def _next(op: Attention, batch: Sequence[str]) -> str:

@@ -33,11 +33,10 @@ STRADDLING = 2.2
 
 @dataclass(frozen=True)
 class Ahead:
-    """Requests for a line every `step` bytes, `distance` bytes before it is read, to a cache."""
+    """Requests for a line every `step` bytes, `distance` bytes before it is read."""
 
     distance: int
     step: int
-    level: int = 2
 
     @property
     def each(self) -> bool:
@@ -51,8 +50,8 @@ AHEAD = Ahead(distance=8192, step=1024)
 """What one row, which waits for memory, asks for; its other requests would wait behind more."""
 EVERY_LINE = Ahead(distance=STREAM_AHEAD, step=CACHE_LINE)
 """What it asks for where that isn't so, or where it computes nearly as long as it waits."""
-NEAR_LINES = Ahead(distance=8192, step=CACHE_LINE, level=1)
-"""The same, where requests for the second cache are dropped sooner: a third more words a second."""
+NEAR_LINES = Ahead(distance=8192, step=CACHE_LINE)
+"""The same, where requests are for the first cache."""
 
 
 def asked_by_one_row(machine: Machine, computes: bool = False) -> Ahead:

@@ -22,7 +22,7 @@ class Prefetch:
     """`lines` cache lines every `every` depth steps.
 
     They are those of the next panel, of which each tile asks for a share, where `next`; else the
-    tile's own, `ahead` weights further on. A line holds `line` of them, `level` is the cache.
+    tile's own, `ahead` weights further on. A line holds `line` of them.
     """
 
     next: bool
@@ -30,7 +30,6 @@ class Prefetch:
     lines: int
     ahead: int
     line: int
-    level: int = 2
 
     def share(self, depth: int) -> int:
         """Return the weights that a tile asks for."""
@@ -52,7 +51,7 @@ def stream(width: int, weights: Weights, machine: Machine) -> Prefetch:
     """Return what a tile asks for that alone reads packed B in panels of `width` columns."""
     asked = asked_by_one_row(machine, computes=True)
     ahead = max(1, asked.distance // (weights.dtype.itemsize * width)) * width
-    return Prefetch(False, 1, -(-width // weights.line), ahead, weights.line, asked.level)
+    return Prefetch(False, 1, -(-width // weights.line), ahead, weights.line)
 
 
 def spread(
