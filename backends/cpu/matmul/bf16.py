@@ -143,10 +143,9 @@ class MatMulBf16(Kernel[MatMul, Bf16Params], SharesPanels[MatMul, Bf16Params]):
         pairs, width = shape.pairs, shape.width
         prefetch = _prefetch(w, shape, target)
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
-        ahead = stream(width, FLOATS, target.machine) if prefetch and free else prefetch
         text = _TileText(
             finish, f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}", op, lanes(target),
-            shape.stride, params.phases, prefetch, ahead, free,
+            shape.stride, params.phases, prefetch, free,
         )  # fmt: skip
         tiles = {t.rows: t for b in shape.blocks for t in b.tiles}.values()
         bk, bn = op.b_view.strides[-2:]
@@ -232,8 +231,9 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, target: Target) -> Prefetch | 
     if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(target.machine):
         return None
     tiles = max_value(tile_count(shape.blocks[0].tiles))
-    if tiles == 1:
-        return stream(shape.width, FLOATS, target.machine)
+    if is_dynamic(w.op.m) or tiles == 1:
+        asked = stream(shape.width, FLOATS, target.machine)
+        return replace(asked, by_rows=is_dynamic(w.op.m))
     return spread(tiles, shape.width, FLOATS)
 
 
@@ -250,23 +250,23 @@ class _TileText:
     phases: int
     prefetch: Prefetch | None
     """What tiles ask for."""
-    stream: Prefetch | None
-    """What one row asks for where the run counts the rows: there may be no other."""
     free: int
     """Registers for sums, where the run counts the rows and each height has its own phases."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, its calls, and where each accumulator goes."""
-        asked = self.stream if self.free and tile.rows == 1 else self.prefetch
+        asked = self.prefetch
         shared = asked is not None and asked.next
         operands = ["const float *a", "const float *b", *["const float *next"] * shared]
+        if asked and asked.by_rows:
+            operands += ["const float *next", "ptrdiff_t part"]
         sums = tile.rows * panel.vectors
         given = [*["next"] * shared, *self.finish.places, self.target, *self.finish.extras]
         return {
             **tile_function(self.finish, panel, tile, operands),
             **tile_ends(self.finish, panel, tile, self.op.n, self.lanes),
             "phases": _phases(sums, self.free, self.op.k) if self.free else self.phases,
-            "prefetch": asked, "arguments": ", ".join(given),
+            "arguments": ", ".join(given),
         }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from atc.backends.cpu.matmul.cost import asked_by_one_row, asks_ahead, streamed
@@ -13,7 +13,7 @@ from atc.backends.render.stored_weights import Weights, stored_weights
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import max_value
+from atc.dims import is_dynamic, max_value
 from atc.ir.ops import MatMul
 
 
@@ -22,7 +22,9 @@ class Prefetch:
     """`lines` cache lines every `every` depth steps.
 
     They are those of the next panel, of which each tile asks for a share, where `next`; else the
-    tile's own, `ahead` weights further on. A line holds `line` of them.
+    tile's own, `ahead` weights further on. A line holds `line` of them. `by_rows`: the run counts
+    the rows, and of several tiles each asks for that part of the next panel that its rows are of
+    all, so that no step of the depth asks for more than another; a tile alone for its own lines.
     """
 
     next: bool
@@ -30,6 +32,7 @@ class Prefetch:
     lines: int
     ahead: int
     line: int
+    by_rows: bool = False
 
     def share(self, depth: int) -> int:
         """Return the weights that a tile asks for."""
@@ -42,8 +45,8 @@ def prefetch(
     """Return what each row tile asks for; None where nothing is, as B is near."""
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
-    if count == 1:
-        return stream(width, weights, target.machine)
+    if is_dynamic(w.op.m) or count == 1:
+        return replace(stream(width, weights, target.machine), by_rows=is_dynamic(w.op.m))
     return spread(count, width, weights, partial(largest_divisor, depth))
 
 

@@ -30,7 +30,7 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.prefetch import Prefetch, asks_for_weights, prefetch, stream
+from atc.backends.cpu.matmul.prefetch import Prefetch, asks_for_weights, prefetch
 from atc.backends.cpu.matmul.row_blocks import all_tiles, cut_rows, rows_at_a_time
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
@@ -217,13 +217,13 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
         text = _TileText(
             finish, f"y0 + {y}", weights, stored, op.n, lanes(target), op.k - depth, ahead,
-            ahead and stream(width, stored, target.machine), params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
+            params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
             "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "blocks": blocks,
-            "panels": panels, "arguments": text.arguments(),
+            "panels": panels, "arguments": text.arguments,
             "functions": {(p.name, t.rows): text.function(p, t) for p in panels for t in tiles},
             "epilogues": finish.functions(*vector_kinds(panels)),
             "a_base": batch_base(op.a_view, outer),
@@ -372,8 +372,6 @@ class _TileText:
     """Where the last block of the depth begins: 0 when there is only one."""
     ahead: Prefetch | None
     """What tiles ask for."""
-    stream: Prefetch | None
-    """What one row asks for where the run counts the rows: there may be no other."""
     phases: int
     free: int
     """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
@@ -388,21 +386,20 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        ahead = self.stream if self.free and tile.rows == 1 else self.ahead
-        shared = ahead is not None and ahead.next
         operands = ["const float *a", f"const {self.weights.c} *b"]
-        operands += [f"const {self.stored.c} *next"] * shared
+        operands += [f"const {self.stored.c} *next"] * self.shared
+        if self.ahead and self.ahead.by_rows:
+            operands += [f"const {self.stored.c} *next", "ptrdiff_t part"]
         flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
-            phases = 1 if shared else _phases(self.busy, sums, self.free // sums)
+            phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
         lines = range(0, panel.vectors * self.lanes, LINE)
         awaited = self.finish.awaited(self.sizes, self.nearby, tile.rows, lines)
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
             **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
-            "prefetch": ahead, "arguments": self.arguments(shared),
             "awaited": awaited, **tile_ends(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
@@ -415,10 +412,16 @@ class _TileText:
         part = self.finish.value("result", 0, 0, "(size_t)columns")
         return {"rows": rows, "head": head, "whole": whole, "part": part}
 
-    def arguments(self, shared: bool = False) -> str:
-        """Return the last arguments of a tile's call, those after `b`; `shared`: `next` first."""
+    @property
+    def shared(self) -> bool:
+        """Whether each tile asks for a share of the next panel."""
+        return self.ahead is not None and self.ahead.next
+
+    @property
+    def arguments(self) -> str:
+        """The last arguments of a tile's call, those after `b` and what it asks for by rows."""
         blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
-        given = [*["next"] * shared, *self.finish.places, *blocks, self.target]
+        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.target]
         return ", ".join((*given, *self.finish.extras))
 
 
