@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import default_run
 import numpy as np
@@ -115,19 +116,11 @@ MODELS = {
 
 
 def emit_model(
-    model: onnx.ModelProto,
-    name: str = "net",
-    target: str = "c99",
-    external: bool = False,
-    file: str = "model.onnx",
-    profile: bool = False,
-    hooks: bool = False,
-    checks: Checks | None = None,
-    log: bool = False,
+    model: onnx.ModelProto, name: str = "net", *, file: str = "model.onnx", **given: Any
 ) -> Emission:
-    """Return the project of a model with static shapes."""
+    """Return the project of a model with static shapes, as `emit_graph` does of its graph."""
     graph = lower_model(onnx_ir.from_proto(model), file)
-    return emit_graph(graph, name, target, external, file, profile, hooks, checks, log)
+    return emit_graph(graph, name, file=file, **given)
 
 
 def emit_graph(

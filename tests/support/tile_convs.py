@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 from blocked_convs import Case, build
+from c_compiler import CFLAGS
 from kernel_program import vector_target
+from simd_program import find
 
-from atc.backends.kernel import AnyKernel, Workload, workload_of
+from atc.backends.kernel import AnyKernel, Candidate, Workload, workload_of
+from atc.backends.kernel_source import render_kernel
 from atc.backends.render.bfloat16 import rounded_bits, split
+from atc.backends.targets import get_target
 from atc.ir.graph import Array
+from atc.templates import verbatim
 
 AMX = "x86-64-amx"
 
@@ -39,3 +46,23 @@ def fed(
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     given["x"] = feed(given["x"])
     return w, [given[i] for i in graph.nodes[0].inputs]
+
+
+def check_own_tiles(
+    compiler: str, kernels: Iterable[tuple[Candidate, Workload]], folder: Path
+) -> None:
+    """Compile kernels for the machine's own tiles; skips without the compiler."""
+    find(compiler)
+    target = get_target(AMX)
+    for name, header in (("kernel", "cpu/kernel"), ("simd", "simd/avx512"),
+                         ("simd_math", "simd/math"), ("simd_bf16", "simd/bf16"),
+                         ("simd_tiles", "simd/tiles")):  # fmt: skip
+        (folder / f"{name}.h").write_text(verbatim(f"{header}.h"))
+    (folder / "src").mkdir()
+    sources = []
+    for k, (candidate, w) in enumerate(kernels):
+        sources.append(f"src/k{k}.c")
+        (folder / sources[-1]).write_text(render_kernel(candidate, w, target).text)
+    command = [compiler, *CFLAGS, *target.cflags, "-c", *sources]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

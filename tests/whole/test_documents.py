@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,7 +263,8 @@ SLOW = {
          **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
             for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
                           "docs", "sklearn", "tflite", "peers")}},  # not fetched: gigabytes
-        first="python -m venv env && . env/bin/activate && pip install -q uv",
+        first=f"uv venv -q --python={sys.executable} env || python -m venv env\n"
+        ". env/bin/activate && command -v uv || pip install -q uv",
     ),
     "a GPU": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90 "
@@ -367,7 +369,8 @@ SLOW = {
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev,docs]'",
          "pre-commit install"),
-        {"pip install -e": "pip install -q uv; uv pip install -q --dry-run -e",
+        {"pip install -e":
+         "command -v uv || pip install -q uv; uv pip install -q --dry-run -e",
          "pre-commit install": "uv pip install -q pre-commit; git init -q; pre-commit install"},
     ),
     "tests": Script(
@@ -379,7 +382,10 @@ SLOW = {
          "-m gpu": "-m gpu tests/whole/test_gpu.py"},
         folder=str(ROOT),
     ),
-    "checks": Script(("ruff check .", "bash .ci/types"), folder=str(ROOT)),
+    "checks": Script(
+        ("ruff check .", "bash .ci/types"), {"bash": "bash -n"},  # .ci/run runs it
+        folder=str(ROOT),
+    ),
 }  # fmt: skip
 """What installs, measures, or compiles many networks."""
 
@@ -452,7 +458,7 @@ def run_script(script: Script, made: Path, folder: Path, **settings: str) -> str
         text=True,
     )  # fmt: skip
     if "No module named " in done.stderr and script is SLOW.get("checks"):
-        pytest.skip("ruff and mypy aren't installed: pip install '.[dev]'")
+        pytest.skip("ruff isn't installed: pip install '.[dev]'")
     offline = ("Could not find a version", "Temporary failure", "Failed to establish")
     if done.returncode and any(part in done.stdout + done.stderr for part in offline):
         pytest.skip("packages can't be fetched here")

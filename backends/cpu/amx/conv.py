@@ -33,12 +33,10 @@ from atc.backends.cpu.amx.plane_epilogue import (
     is_shortcut,
     planes_of,
 )
-from atc.backends.cpu.amx.products import Ahead
+from atc.backends.cpu.amx.products import LINE, TILE, Ahead
 from atc.backends.cpu.amx.tiled_conv import (
-    LINE,
     LONG,
     NEAR_STEPS,
-    TILE,
     BlockParams,
     Panels,
     TiledConv,

@@ -19,7 +19,8 @@ import numpy as np
 
 from atc.backends.cpu.amx.cost import COMPARED, end_cycles
 from atc.backends.cpu.amx.pixel_rows import Window
-from atc.backends.cpu.amx.tiled_conv import LINE, TILE, BlockParams, TiledConv
+from atc.backends.cpu.amx.products import LINE, TILE
+from atc.backends.cpu.amx.tiled_conv import BlockParams, TiledConv
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.kernel import Pack, Workload

@@ -29,7 +29,7 @@ from atc.backends.cpu.amx.cost import (
     l2_share,
     splitting,
 )
-from atc.backends.cpu.amx.products import PRODUCTS
+from atc.backends.cpu.amx.products import LINE, PRODUCTS
 from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD, row_blocks
 from atc.backends.cpu.matmul.operands import (
@@ -55,8 +55,6 @@ SIDE, STEP = 32, 32
 """Rows and columns of a block of results, and the depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked where numbers are split, and the largest block."""
-LINE = 64
-"""Bytes of a cache line, and of a row of a tile."""
 TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 ROW_END, BLOCK_END = 12.0, 90.0

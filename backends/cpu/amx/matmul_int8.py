@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from atc.backends.cpu.amx.matmul import LINE, SIDE, Elements, Shape, Text, TiledMatMul, shape_of
+from atc.backends.cpu.amx.matmul import SIDE, Elements, Shape, Text, TiledMatMul, shape_of
+from atc.backends.cpu.amx.products import LINE
 from atc.backends.cpu.matmul.int8 import BYTES, WORD, operand_type, pack_int8x4, zeros
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, has_typed_epilogue
 from atc.backends.kernel import Pack, Params, Workload

@@ -16,7 +16,6 @@ from math import ceil
 
 from atc.backends.cpu.amx.cost import COMPARED, FIRST, end_cycles, l2_share, splitting
 from atc.backends.cpu.amx.matmul import (
-    LINE,
     PAIRS,
     SIDE,
     STEP,
@@ -26,6 +25,7 @@ from atc.backends.cpu.amx.matmul import (
     Text,
     step_cycles,
 )
+from atc.backends.cpu.amx.products import LINE
 from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.matmul.packed_int8 import MatMulFixedPointTile, MatMulRoundingTile
 from atc.backends.cpu.matmul.shared_panels import SharedParams

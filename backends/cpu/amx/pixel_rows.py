@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, l2_share, splitting
-from atc.backends.cpu.amx.tiled_conv import LINE, Panels
+from atc.backends.cpu.amx.products import LINE
+from atc.backends.cpu.amx.tiled_conv import Panels
 from atc.backends.machine import Machine
 from atc.ir.graph import Array
 

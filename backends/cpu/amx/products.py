@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LINE = 64
+"""Bytes of a cache line, and of a tile's row."""
 TILE = 1024
 """Bytes of a tile."""
 

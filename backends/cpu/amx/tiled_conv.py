@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
-from atc.backends.cpu.amx.products import PRODUCTS, Ahead, Step, step_lines
+from atc.backends.cpu.amx.products import LINE, PRODUCTS, TILE, Ahead, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
@@ -24,10 +24,6 @@ from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
-LINE = 64
-"""Bytes of a cache line, and of a tile's row."""
-TILE = 1024
-"""Bytes of a tile."""
 STREAM_AHEAD = 1 << 16
 """Bytes of weights that a panel asks for before they are read, where they are read once."""
 NEAR_STEPS = 2

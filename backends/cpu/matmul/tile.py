@@ -52,8 +52,6 @@ STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 INTERLEAVED = 1.0
 """Cycles to interleave a number of A."""
-LINE = 16
-"""Floats of a cache line."""
 LINE_ALONE, LINE_BESIDE = 0.5, 1.5
 """Cycles to read a line of A from the L2 cache, and, on Intel's servers, beside panels of B."""
 GROUP = 8
@@ -280,7 +278,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
             beside = machine.slow_l3 and nv * width * size * depth > machine.l1_kept
             line = LINE_BESIDE if beside else LINE_ALONE
-            cycles += line * op.m * op.k / LINE * columns / (nv * lanes(target))
+            cycles += line * op.m * op.k / FLOATS.line * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             times = 1 if params.mb else columns / (nv * lanes(target))
             cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * times
@@ -394,7 +392,7 @@ class _TileText:
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
             phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
-        lines = range(0, panel.vectors * self.lanes, LINE)
+        lines = range(0, panel.vectors * self.lanes, FLOATS.line)
         awaited = self.finish.awaited(self.sizes, self.nearby, tile.rows, lines)
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]

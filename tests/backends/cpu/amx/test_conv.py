@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocked_convs import DIRECT, Case, build, from_blocks
-from c_compiler import CFLAGS
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import CASES as QUANTIZED
 from quantized_convs import expected, model, parts
-from simd_program import find
-from tile_convs import AMX, ROUNDING, fed
+from tile_convs import AMX, ROUNDING, check_own_tiles, fed
 
 from atc.backends.cpu.amx.conv import (
     ConvTiles,
@@ -29,13 +26,11 @@ from atc.backends.cpu.amx.conv import (
 from atc.backends.cpu.conv.bf16 import ConvBf16
 from atc.backends.kernel import AnyKernel, Candidate, workload_of
 from atc.backends.kernel_source import render_kernel
-from atc.backends.targets import get_target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
 from atc.passes import run_passes
 from atc.program.cuts import Range
 from atc.program.partition import Worth, partitions
-from atc.templates import verbatim
 from support import compile_graph
 
 CASES = {name: case for name, case in DIRECT.items() if not case.plain} | {
@@ -214,25 +209,11 @@ def test_bytes_give_the_exact_sums() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
-    find(compiler)
-    target = get_target(AMX)
-    for name, header in (("kernel", "cpu/kernel"), ("simd", "simd/avx512"),
-                         ("simd_math", "simd/math"), ("simd_bf16", "simd/bf16"),
-                         ("simd_tiles", "simd/tiles")):  # fmt: skip
-        (tmp_path / f"{name}.h").write_text(verbatim(f"{header}.h"))
-    (tmp_path / "src").mkdir()
-    texts = [source_of(ConvTilesBf16x3(), TilesParams(rb=0, tall=False))]
-    _, call = byte_calls()[0]
-    texts.append(render_kernel(Candidate(call.kernel, call.params), call.workload, target).text)
-    for k, text in enumerate(texts):
-        (tmp_path / "src" / f"k{k}.c").write_text(text)
-        command = [compiler, *CFLAGS, *target.cflags, "-c", f"src/k{k}.c", "-o", "k.o"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
-def source_of(kernel: ConvTiles, params: TilesParams) -> str:
-    """Return the C of a kernel for a case."""
     graph, _, _ = build(CASES["7x7"], 16)
-    w = workload_of(graph, graph.nodes[0], graph.constants)
-    return render_kernel(Candidate(kernel, params), w, get_target(AMX)).text
+    split = Candidate(ConvTilesBf16x3(), TilesParams(rb=0, tall=False))
+    _, call = byte_calls()[0]
+    kernels = [
+        (split, workload_of(graph, graph.nodes[0], graph.constants)),
+        (Candidate(call.kernel, call.params), call.workload),
+    ]
+    check_own_tiles(compiler, kernels, tmp_path)

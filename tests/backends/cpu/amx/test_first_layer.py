@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocked_convs import DIRECT, Case, build, convolve, from_blocks
-from c_compiler import CFLAGS
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import Case as Quantized
 from quantized_convs import expected, model, parts
-from simd_program import find
-from tile_convs import AMX, ROUNDING, fed, rounded
+from tile_convs import AMX, ROUNDING, check_own_tiles, fed, rounded
 
 from atc.backends.cpu.amx.first_layer import (
     FirstTiles,
@@ -25,14 +22,11 @@ from atc.backends.cpu.amx.first_layer import (
     FirstTilesBytes,
 )
 from atc.backends.kernel import Candidate, workload_of
-from atc.backends.kernel_source import render_kernel
-from atc.backends.targets import get_target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Window
 from atc.passes import run_passes
 from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY
-from atc.templates import verbatim
 from support import compile_graph
 
 CASES = {name: case for name, case in DIRECT.items() if case.plain} | {
@@ -185,17 +179,7 @@ def test_sums_of_products() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
-    find(compiler)
-    target = get_target(AMX)
-    for name, header in (("kernel", "cpu/kernel"), ("simd", "simd/avx512"),
-                         ("simd_math", "simd/math"), ("simd_bf16", "simd/bf16"),
-                         ("simd_tiles", "simd/tiles")):  # fmt: skip
-        (tmp_path / f"{name}.h").write_text(verbatim(f"{header}.h"))
-    (tmp_path / "src").mkdir()
     calls = [call for kernel, _ in KERNELS.values() for call in calls_of(CASES["stem"], kernel, 2)]
-    for k, call in enumerate([*calls, *byte_calls(QUANTIZED["zero point"], 2)]):
-        source = render_kernel(Candidate(call.kernel, call.params), call.workload, target)
-        (tmp_path / "src" / f"k{k}.c").write_text(source.text)
-        command = [compiler, *CFLAGS, *target.cflags, "-c", f"src/k{k}.c", "-o", "k.o"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    calls += byte_calls(QUANTIZED["zero point"], 2)
+    kernels = [(Candidate(c.kernel, c.params), c.workload) for c in calls]
+    check_own_tiles(compiler, kernels, tmp_path)
