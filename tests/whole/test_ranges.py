@@ -203,7 +203,8 @@ def chosen(model: onnx.ModelProto, ranges: str, target: str = AVX512) -> list[st
     return [c.candidate.kernel.name for c in selection.values()]
 
 
-OPEN = {"conv_dynamic_shape", "conv_rows", "conv_depthwise_loops", "pool_simd_loops", "pool"}
+OPEN = {"conv_dynamic_shape", "conv_rows", "conv_depthwise_loops", "conv_depthwise_open",
+        "pool_simd_loops", "pool"}  # fmt: skip
 """Kernels of images of any size, and those of plain C."""
 
 

@@ -48,8 +48,10 @@ Step = tuple[list[str], list[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Tap:
-    """An input vector, by its place from the tile's first, and whom it concerns."""
+    """An input vector, by its row, column and place from the tile's first, and whom it concerns."""
 
+    row: int
+    column: int
     place: int
     users: tuple[tuple[str, int], ...]
     """(accumulator, index of the tap in the window)."""
@@ -77,9 +79,13 @@ class Tile:
                         user = (f"c{r * self.across.width + c}", kh * g.cols.kernel + kw)
                         found.setdefault(at, []).append(user)
         return [
-            Tap((r * g.cols.size + c) * g.block, tuple(users))
+            Tap(r, c, (r * g.cols.size + c) * g.block, tuple(users))
             for (r, c), users in sorted(found.items())
         ]
+
+    def address(self, tap: Tap) -> str:
+        """Return the C expression of where an input lies."""
+        return input_place(tap.place)
 
     def used(self) -> list[int]:
         """Return the taps of the window that meet the input anywhere in the tile."""
@@ -161,17 +167,17 @@ def distances(g: Geometry, channels_last: bool) -> dict[str, object]:
 
 
 def shapes(g: Geometry, target: Target) -> list[WindowParams]:
-    """Return the tiles worth trying, by rows and columns."""
+    """Return the tiles worth trying of an image."""
+    return [WindowParams(r=r, c=c) for r, c in tile_shapes(target) if is_short(g, r, c)]
+
+
+def tile_shapes(target: Target) -> tuple[tuple[int, int], ...]:
+    """Return the rows and columns of tiles worth trying."""
     wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
     narrow: tuple[tuple[int, int], ...] = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
     if target.simd in ("sse2", "avx2"):  # these multiply by weights in memory
         narrow = (*narrow, (2, 4), (3, 4))
-    found = wide if target.vector_registers >= 32 else narrow
-    return [
-        WindowParams(r=r, c=c)
-        for r, c in found
-        if is_short(g, r, c)
-    ]
+    return wide if target.vector_registers >= 32 else narrow
 
 
 def is_short(g: Geometry, rows: int, cols: int) -> bool:
@@ -338,7 +344,7 @@ def step_values(
     def steps(tile: Tile) -> list[Step]:
         return [
             (
-                [f"s = {load.format(input_place(tap.place))};"],
+                [f"s = {load.format(tile.address(tap))};"],
                 [(c, combine.format(c, k)) for c, k in tap.users],
             )
             for tap in tile.taps()

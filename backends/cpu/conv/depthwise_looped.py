@@ -11,6 +11,7 @@ from atc.backends.cpu.conv.depthwise import (
     WindowedT,
     as_stored,
     channelwise,
+    converting,
     distances,
     float_weights,
     is_bytes,
@@ -44,13 +45,17 @@ def loop_values(g: Geometry, c: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def loop_cycles(machine: Machine, g: Geometry, c: int) -> float:
-    """Estimate cycles: the loads of `c` outputs at a time, or one by one at the borders."""
+def loop_cycles(machine: Machine, g: Geometry, c: int, converted: float = 0) -> float:
+    """Estimate cycles: `c` outputs at a time, or one by one at the borders.
+
+    An input takes `converted` cycles of arithmetic to become a vector of floats.
+    """
     low, high = g.cols.interior
     tiles = (high - low) // c
     alone = g.cols.out - tiles * c
     loads = g.taps * (c + 1) / machine.load_rate(g.block * 4)
-    row = tiles * (CALL + loads + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
+    products = g.taps * c * (1 / machine.fma_rate(g.block * 4) + converted)
+    row = tiles * (CALL + max(loads, products) + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
     return g.batch * g.supers * g.rows.out * row
 
 
@@ -68,7 +73,7 @@ class WindowLoops(Generic[WindowedT]):
 
     def cost(self, w: Workload[WindowedT], params: LoopParams, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(target.machine, channelwise(w), params.c)
+        return loop_cycles(target.machine, channelwise(w), params.c, converting(w, target))
 
 
 class DepthwiseLoops(WindowLoops[ConvBlocked], Depthwise[LoopParams]):

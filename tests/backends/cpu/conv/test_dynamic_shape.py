@@ -38,7 +38,7 @@ SUM_PAIRS = ("x86-64-avx2", "x86-64-avx512")
 RANGE = "x:1~2,20,3~40,3~40"
 SHAPES = ((1, 20, 3, 3), (2, 20, 17, 40), (1, 20, 33, 15), (1, 20, 40, 40))
 KERNELS = {"conv_dynamic_bytes", "conv_dynamic_bytes_pairs", "conv_depthwise_loops",
-           "conv_winograd_bytes"}  # fmt: skip
+           "conv_winograd_bytes", "conv_depthwise_open"}  # fmt: skip
 
 
 @dataclass(frozen=True)
