@@ -10,11 +10,12 @@ from atc.backends.cpu.map import (
     reduce_int8,
     reorder,
     transpose,
+    transpose_int8,
     vectors,
 )
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *reduce.KERNELS, *reduce_int8.KERNELS, *reorder.KERNELS, *vectors.KERNELS,
-    *transpose.KERNELS, *lookup_table.KERNELS,
+    *transpose.KERNELS, *transpose_int8.KERNELS, *lookup_table.KERNELS,
 )  # fmt: skip
