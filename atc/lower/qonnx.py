@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atc.ir.expr import Expr, call, const
+from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import Dequantization, DType
 from atc.lower.context import LoweringContext
 from atc.lower.quantize import dequantized, quantized
@@ -58,17 +58,16 @@ def quant(ctx: LoweringContext) -> str:
     """
     b, (x, scale, zero) = ctx.b, (ctx.input(i) for i in range(3))
     _require_float(ctx)
-    mode = ctx.str("rounding_mode", "ROUND").upper()
-    ctx.require(mode in ROUNDINGS, f"rounding_mode '{mode}'")
-    low, high = _bounds(ctx)
+    rounding = _rounding(ctx, "ROUND")
+    low, high = _bounds(ctx, 3)
     dtype = _holding(low, high)
     point = _floats(ctx, zero)
-    if dtype is None or point is None or ROUNDINGS[mode] is not _even or not _fits(point, dtype):
+    if dtype is None or point is None or rounding is not _even or not _fits(point, dtype):
 
         def real(v: Expr, s: Expr, z: Expr) -> Expr:
             y = call("Add", call("Div", v, s), z)
             y = call("Max", y, const(low, DType.FLOAT))
-            y = ROUNDINGS[mode](call("Min", y, const(high, DType.FLOAT)))
+            y = rounding(call("Min", y, const(high, DType.FLOAT)))
             return call("Mul", call("Sub", y, z), s)
 
         return b.map(real, x, scale, zero)
@@ -101,6 +100,60 @@ def bipolar_quant(ctx: LoweringContext) -> str:
     return b.map(signed, x, scale)
 
 
+@lowers("Trunc", domain=QONNX)
+@lowers("Trunc", domain=BREVITAS)
+def trunc(ctx: LoweringContext) -> str:
+    """QONNX Trunc-2: numbers of a coarser scale, in `out_bitwidth` bits; Trunc-1 keeps the scale.
+
+    Trunc-2 has inputs behind the input's bit width beside the output's: the scale, and in files of
+    some writers a zero point, which follows from the scales. The ratio of scales is rounded to a
+    power of two.
+    """
+    b, (x, scale, zero) = ctx.b, (ctx.input(i) for i in range(3))
+    _require_float(ctx)
+    rounding = _rounding(ctx, "FLOOR")
+    steps, point = (
+        np.asarray(ctx.required_const(i, what), np.float32)
+        for i, what in ((1, "the scale"), (2, "the zero point"))
+    )
+    ctx.require(bool((steps > 0).all()), f"the scale is {steps.tolist()}")
+
+    def parts(v: Expr, s: Expr, z: Expr, ratio: Expr) -> Expr:
+        return call("Div", call("Round", call("Add", call("Div", v, s), z)), ratio)
+
+    def real(y: Expr, s: Expr, z: Expr) -> Expr:
+        return call("Mul", call("Sub", y, z), s)
+
+    if not ctx.has(5):
+        bits = (np.asarray(ctx.required_const(i, "a bit width"), np.float32) for i in (3, 4))
+        ratio = b.constant(np.float32(2) ** np.subtract(*bits), ctx.input(3))
+        return b.map(lambda v, s, z, r: real(rounding(parts(v, s, z, r)), s, z),
+                     x, scale, zero, ratio)  # fmt: skip
+    coarse = np.asarray(ctx.required_const(4, "the scale of the output"), np.float32)
+    ctx.require(bool((coarse > 0).all()), f"the output's scale is {coarse.tolist()}")
+    low, high = _bounds(ctx, 6 if ctx.has(6) else 5)
+    ratios = np.exp2(np.rint(np.log2(coarse / steps)))
+    ratio, shifted = b.constant(ratios, ctx.input(4)), np.asarray(point / ratios, np.float32)
+
+    def number(v: Expr, s: Expr, z: Expr, r: Expr) -> Expr:
+        y = call("Min", parts(v, s, z, r), const(high, DType.FLOAT))
+        return rounding(call("Max", y, const(low, DType.FLOAT)))
+
+    dtype = _holding(low, high)
+    if dtype is None or not (_within(shifted, dtype) and (np.rint(shifted) == shifted).all()):
+        y = b.map(number, x, scale, zero, ratio)
+        return b.map(real, y, ctx.input(4), b.constant(shifted, zero))
+    q = b.map(lambda *of: cast(number(*of), dtype, saturate=True), x, scale, zero, ratio)
+    return b.map(dequantized, q, ctx.input(4), b.constant(shifted.astype(dtype.numpy), zero))
+
+
+def _rounding(ctx: LoweringContext, default: str) -> Callable[[Expr], Expr]:
+    """Return the function of `rounding_mode`."""
+    mode = ctx.str("rounding_mode", default).upper()
+    ctx.require(mode in ROUNDINGS, f"rounding_mode '{mode}'")
+    return ROUNDINGS[mode]
+
+
 def _floats(ctx: LoweringContext, name: str) -> Floats | None:
     """Return a constant's array; None where it is computed."""
     array = ctx.b.value(name)
@@ -112,9 +165,9 @@ def _require_float(ctx: LoweringContext) -> None:
     ctx.require(dtype is DType.FLOAT, f"x is {dtype.label}, not f32")
 
 
-def _bounds(ctx: LoweringContext) -> tuple[float, float]:
-    """Return the least and the greatest number of `bitwidth` bits."""
-    width = np.asarray(ctx.required_const(3, "the bit width"), np.float64)
+def _bounds(ctx: LoweringContext, index: int) -> tuple[float, float]:
+    """Return the least and the greatest number of so many bits as an input says."""
+    width = np.asarray(ctx.required_const(index, "the bit width"), np.float64)
     ctx.require(width.size == 1 and width.min() >= 1, f"the bit width is {width.tolist()}")
     bits, narrow = float(width.reshape(())), bool(ctx.int("narrow"))
     if ctx.int("signed", 1):
@@ -133,8 +186,13 @@ def _holding(low: float, high: float) -> DType | None:
 
 def _fits(point: Floats, dtype: DType) -> bool:
     """Return whether zero points are numbers of a type that change no rounding: even ones."""
+    return _within(point, dtype) and bool((point % 2 == 0).all())
+
+
+def _within(point: Floats, dtype: DType) -> bool:
+    """Return whether zero points lie within the bounds of a type."""
     least, most = LIMITS[dtype]
-    return bool(((point % 2 == 0) & (point >= least) & (point <= most)).all())
+    return bool(((point >= least) & (point <= most)).all())
 
 
 def _dequantized(ctx: LoweringContext, integers: Floats, steps: Floats) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
 from atc.ir.view import View, dense
+from atc.lower.concat_pad import join
 from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
 from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
@@ -19,6 +21,7 @@ from atc.lower.quantize import dynamic_quantize, integer_product
 from atc.lower.registry import lowers
 
 Function = Callable[[Expr], Expr]
+Scales = npt.NDArray[np.float32]
 
 # ---- activations --------------------------------------------------------------------------------
 
@@ -117,6 +120,8 @@ class _Reads:
 
     dtype: DType
     gates: int
+    scales: int | None = None
+    """The first of the vectors that the recurrent shares are multiplied by, if there are such."""
 
     def _input(self, k: int) -> Expr:
         return Input(self.dtype, k)
@@ -125,7 +130,10 @@ class _Reads:
         return self._input(gate)
 
     def recurrent(self, gate: int) -> Expr:
-        return self._input(self.gates + gate)
+        share = self._input(self.gates + gate)
+        if self.scales is None:
+            return share
+        return call("Mul", share, self.vector(self.scales + gate))
 
     def gate(self, gate: int) -> Expr:
         return call("Add", self.given(gate), self.recurrent(gate))
@@ -209,12 +217,22 @@ KINDS = {
 @dataclass(frozen=True)
 class IntegerWeights:
     """Weights of a layer that quantizes x and h itself: INT8 `w` [inputs, D * G * H], its scale per
-    column, INT8 `r` [D, H, G * H] and its scale per direction."""
+    column, INT8 `r` [D, H, G * H] and its scale per direction [D, 1] or column [D, G * H]."""
 
     w: str
     w_scale: str
     r: str
-    r_scales: tuple[float, ...]
+    r_scale: Scales
+
+    @property
+    def r_scales(self) -> tuple[float, ...]:
+        """The scale of a direction; 1 where the cells multiply by those of columns."""
+        return tuple(1.0 if self.of_columns else float(s[0]) for s in self.r_scale)
+
+    @property
+    def of_columns(self) -> bool:
+        """Whether each column of `r` has a scale."""
+        return bool(self.r_scale.shape[1] > 1)
 
 
 @lowers("RNN", "GRU", "LSTM")
@@ -242,6 +260,10 @@ def recurrent_layer(ctx: LoweringContext, given: IntegerWeights | None = None) -
     bias, vectors = _biases(ctx, kind.gates, directions, units)
     functions = _activations(ctx, kind.functions, directions)
     reads = _Reads(dtype, kind.gates)
+    if given and given.of_columns:
+        reads = replace(reads, scales=_rows(ctx, vectors))
+        scales = b.constant(given.r_scale.reshape(directions, kind.gates, units), ctx.input(2))
+        vectors = join(b, [*([vectors] if vectors else []), scales], 1)
     cells = tuple(kind.cell(ctx, reads, f, r) for f, r in zip(functions, reverse, strict=True))
     op = Recurrent(
         steps, batch, units, kind.gates, cells, _rows(ctx, vectors), layout == 1, ctx.wants(0),

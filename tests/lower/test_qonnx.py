@@ -87,6 +87,52 @@ def test_two_values_are_the_signs_of_the_scale() -> None:
     np.testing.assert_array_equal(got, np.where(x >= 0, STEPS, -STEPS))
 
 
+TRUNCATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "scale kept": ({}, {"scale": 0.5, "zero": 0, "in": 8, "out": 5}),
+    "scale kept, up": ({"rounding_mode": "CEIL"}, {"scale": STEPS, "zero": 3, "in": 8, "out": 6}),
+    "coarser": ({}, {"scale": 0.25, "zero": 0, "in": 8, "to": 2, "out": 4}),
+    "coarser, unsigned": (
+        {"signed": 0, "rounding_mode": "ROUND"},
+        {"scale": 0.25, "zero": 16, "in": 8, "to": 1, "out": 3},
+    ),
+    "of channels": ({"narrow": 1}, {"scale": STEPS, "zero": 0, "in": 8, "to": 4 * STEPS, "out": 4}),
+    "a zero point between": ({}, {"scale": 0.25, "zero": 6, "in": 8, "to": 1, "out": 6}),
+    "with the output's zero point": (
+        {"rounding_mode": "ceil"}, {"scale": 0.25, "zero": 8, "in": 8, "to": 1, "z": 2, "out": 20},
+    ),
+}  # fmt: skip
+"""Attributes of Trunc and its inputs; those of version 2 have a scale of the output."""
+
+
+def truncated(name: str, x: Array) -> Array:
+    attributes, given = TRUNCATIONS[name]
+    rounding = ROUNDINGS[attributes.get("rounding_mode", "FLOOR").upper()]
+    scale, zero = np.float32(given["scale"]), np.float32(given["zero"])
+    y = np.rint(x / scale + zero)
+    if "to" not in given:
+        return (rounding(y / np.float32(2 ** (given["in"] - given["out"]))) - zero) * scale
+    to, bits, narrow = np.float32(given["to"]), given["out"], attributes.get("narrow", 0)
+    signed = attributes.get("signed", 1)
+    low = -(2 ** (bits - 1)) + narrow if signed else 0
+    high = 2 ** (bits - 1) - 1 if signed else 2**bits - 1 - narrow
+    ratio = to / scale  # a power of two
+    return (rounding(np.clip(y / ratio, low, high)) - zero / ratio) * to
+
+
+def test_numbers_of_fewer_bits_are_what_the_definition_says() -> None:
+    x = numbers()
+    made = [model("Trunc", inputs, **attributes) for attributes, inputs in TRUNCATIONS.values()]
+    for name, got in zip(TRUNCATIONS, run_models(made, [[x]] * len(made)), strict=True):
+        assert not isinstance(got, Exception), (name, got)
+        np.testing.assert_array_equal(got[0], truncated(name, x), err_msg=name)
+
+
+def test_a_coarser_scale_must_be_positive() -> None:
+    given = {"scale": 0.25, "zero": 0, "in": 8, "to": -1, "out": 4}
+    with pytest.raises(AtcError, match="the output's scale is -1"):
+        compile_graph(model("Trunc", given))
+
+
 @pytest.mark.parametrize(
     ("attributes", "bits", "message"),
     [({"rounding_mode": "NEAR"}, 4, "rounding_mode 'NEAR'"), ({}, 0, "the bit width is")],

@@ -99,6 +99,12 @@ CASES: dict[str, Nodes] = {
     "transposed_conv": [weights("tc_w", 4, 2, 3, 3), node(
         "ConvTranspose", ["x", "tc_w"], "transposed_conv", strides=[2, 2], pads=[1, 0, 0, 1])],
     "pooled": [node("MaxPool", ["x"], "pooled", kernel_shape=[2, 3], strides=[2, 1])],
+    "pooled_bytes": [value("pb_s", np.array(0.02, np.float32)), value("pb_z", np.array(9, np.int8)),
+                     node("QuantizeLinear", ["x", "pb_s", "pb_z"], "pb_q"),
+                     node("MaxPool", ["pb_q"], "pb_t", kernel_shape=[3, 3], strides=[1, 2],
+                          pads=[1, 1, 1, 1]),
+                     node("MaxPool", ["pb_t"], "pb_m", kernel_shape=[1, 20], pads=[0, 10, 0, 10]),
+                     node("DequantizeLinear", ["pb_m", "pb_s", "pb_z"], "pooled_bytes")],
     "averaged": [node("AveragePool", ["x"], "averaged", kernel_shape=[3, 3], strides=[2, 2],
                       pads=[1, 1, 1, 1], ceil_mode=1)],
     "counted": [node("AveragePool", ["x"], "counted", kernel_shape=[3, 2], pads=[1, 0, 1, 1],

@@ -19,10 +19,9 @@ from atc.lower.indexed_access import gather_axis, take
 from atc.lower.matmul import product
 from atc.lower.quantize import dequantized
 from atc.lower.registry import lowers
-from atc.lower.rnn import IntegerWeights, recurrent_layer
+from atc.lower.rnn import IntegerWeights, Scales, recurrent_layer
 
 Integers = npt.NDArray[np.int32]
-Scales = npt.NDArray[np.float32]
 
 # ---- tables -------------------------------------------------------------------------------------
 
@@ -146,8 +145,8 @@ def matmul_bnb4(ctx: LoweringContext) -> str:
 def dynamic_quantize_lstm(ctx: LoweringContext) -> tuple[str, ...]:
     """com.microsoft DynamicQuantizeLSTM: inputs and states are rounded to bytes at every step.
 
-    Where weights aren't known, signed and of one scale per direction they are dequantized instead,
-    and all else stays real: the exact products lie within that rounding.
+    Where weights aren't known, or differ from their zero points by more than INT8 holds, they are
+    dequantized instead, and all else stays real: the exact products lie within that rounding.
     """
     b = ctx.b
     weights: list[str] = []
@@ -184,7 +183,7 @@ def _integer_weights(
     Sums of a byte times 32768 weights fit 32 bits.
     """
     fits = all(c.min() >= -128 and c.max() <= 127 and c.shape[1] <= 1 << 15 for c, _ in exact)
-    if len(exact) != 2 or not fits or exact[1][1].shape[2] != 1 or 0 in ctx.shape(0):
+    if len(exact) != 2 or not fits or 0 in ctx.shape(0):
         return None
     (w, w_scale), (r, r_scale) = exact
     directions, inputs, width = w.shape
@@ -194,5 +193,5 @@ def _integer_weights(
     return IntegerWeights(
         b.constant(columns.astype(np.int8), ctx.input(1)),
         b.constant(np.ascontiguousarray(scale), ctx.input(1)),
-        b.constant(r.astype(np.int8), ctx.input(2)), tuple(map(float, r_scale.reshape(-1))),
+        b.constant(r.astype(np.int8), ctx.input(2)), r_scale.reshape(directions, -1),
     )  # fmt: skip

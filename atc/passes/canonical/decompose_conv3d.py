@@ -2,22 +2,25 @@
 
 With the depth beside the batch, each tap along the depth is a convolution of all planes that it
 meets; the sums go from one to the next through the epilogue. Of bytes, the planes that a window
-meets lie beside each other as channels of a single convolution, whose sums stay exact.
+meets lie beside each other as channels of a single convolution, whose sums stay exact. Depthwise
+ones go from sum to sum in float, where all of these are whole numbers that a float holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from atc.dims import maximum
-from atc.ir.expr import Input, call
+from atc.ir.expr import Call, Expr, Input, call, cast, rewritten, walk
 from atc.ir.graph import Array, DType, Node, TensorType
 from atc.ir.ops import Conv, Epilogue, Map, Window, identity_epilogue
 from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense
+from atc.passes.quantized.reduce import EXACT
 from atc.passes.rewriting import Rewriting
 
 FLOAT = DType.FLOAT
@@ -61,14 +64,15 @@ def _sums_of_bytes(state: Rewriting, node: Node, op: Conv, weights: Array) -> No
     zero = state.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
     if zero is None or zero.size != 1 or op.zero_points and node.inputs[3]:
         return node
-    if op.group > 1 and weights.shape[1] == 1:  # depthwise: windows of few numbers stay that
-        return node
     views = []
     for view in op.epilogue.views:
         n, m, d, *rest = view.strides
         if batch != 1 and n != d * depth:
             return node
         views.append(View((d, m, *rest), view.offset))
+    if op.group > 1 and weights.shape[1] == 1:  # windows of few numbers stay that
+        alone = op.group == filters
+        return _depthwise(state, node, op, weights, zero, views) if alone else node
     source = _padded(state, node, op, depth, zero)
     x = _planes(state, node, source, depth, window, range(window.kernel[0]), op.group)
     joined = weights.swapaxes(1, 2).reshape(filters, -1, *window.kernel[1:])
@@ -78,6 +82,65 @@ def _sums_of_bytes(state: Rewriting, node: Node, op: Conv, weights: Array) -> No
     sums = state.emit(conv, (x, w, *node.inputs[2:]), planes, node, "conv")
     result = Map(y.shape, Input(y.dtype, 0), (_in_depth(planes, depth),))
     return replace(node, op=result, inputs=(sums,))
+
+
+def _depthwise(
+    state: Rewriting, node: Node, op: Conv, weights: Array, zero: Array, views: Sequence[View]
+) -> Node:
+    """Replace a depthwise Conv of bytes by one of planes for each tap along the depth, and a Map.
+
+    The views are those of the epilogue over planes.
+    """
+    y, window = state.types[node.outputs[0]], op.window
+    batch, filters, depth, *image = y.shape
+    extra = node.inputs[op.operands :]
+    casts = _exact_casts(state, op, extra, weights)
+    if casts is None:
+        return node
+    source, points = _padded(state, node, op, depth, zero), node.inputs[2 : op.operands]
+    planes, taps = (batch * depth, filters, *image), window.kernel[0]
+    total: tuple[str, ...] = ()
+    for tap in range(taps):
+        last, sums = tap == taps - 1, cast(Input(op.accumulator, 0), FLOAT)
+        own, shown, expr = (extra, tuple(views), op.epilogue.expr) if last else ((), (), sums)
+        if total:
+            before = Input(FLOAT, len(own) + 1)
+            added = {e: call("Add", e, before) for e in (casts if last else (sums,))}
+            expr, shown = rewritten(expr, known=added), (*shown, dense(planes))
+        conv = replace(op, window=_flat(window), epilogue=Epilogue(expr, shown))
+        met = _planes(state, node, source, depth, window, range(tap, tap + 1))
+        w = state.add_constant(weights[:, :, tap], f"{node.inputs[1]}.{tap}")
+        inputs = (met, w, *points, *own, *total)
+        total = (state.emit(conv, inputs, TensorType(expr.dtype, planes), node, "conv"),)
+    result = Map(y.shape, Input(y.dtype, 0), (_in_depth(TensorType(y.dtype, planes), depth),))
+    return replace(node, op=result, inputs=total)
+
+
+def _exact_casts(
+    state: Rewriting, op: Conv, extra: Sequence[str], weights: Array
+) -> list[Expr] | None:
+    """Return where the epilogue takes the sums, or these and a known bias, as floats.
+
+    None where it takes them otherwise, or one may be more than a float holds exactly.
+    """
+    largest = 256 * int(np.abs(weights, dtype=np.int64).sum((1, 2, 3, 4)).max())
+    whole: set[Expr] = {Input(op.accumulator, 0)}
+    found: list[Expr] = []
+    for e in walk(op.epilogue.expr):
+        if not isinstance(e, Call) or whole.isdisjoint(e.args):
+            continue
+        match e:
+            case Call(fn="Cast", dtype=DType.FLOAT):
+                found.append(e)
+            case Call(fn="Add", args=(Input(index=0), Input(index=k))):
+                bias = state.constant(extra[k - 1])
+                if bias is None:
+                    return None
+                largest += int(np.abs(bias, dtype=np.int64).max())
+                whole.add(e)
+            case _:
+                return None
+    return found if found and largest <= EXACT else None
 
 
 def _flat(window: Window) -> Window:

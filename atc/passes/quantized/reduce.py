@@ -53,13 +53,24 @@ def reduced_integers(state: Rewriting, node: Node, op: Reduce) -> Node | None:
             element = cast(Input(x.dtype, 0), DType.INT32)
             result = _scaled(x, count)
         case "Max" | "Min":
-            element, result = Input(x.dtype, 0), x.expr(0)
+            return _extreme(state, node, op, x)
         case _:
             return None
     epilogue = replace(op.epilogue, expr=_after(op.epilogue.expr, result))
     new = replace(op, expr=element, epilogue=epilogue)
     inputs = (x.source, *node.inputs[1:])
     return Node(new, inputs, node.outputs, merge_origin(x.node, node))
+
+
+def _extreme(state: Rewriting, node: Node, op: Reduce, x: Dequantized) -> Node | None:
+    """Return what dequantizes the largest or smallest integer."""
+    if op.epilogue != identity_epilogue(DType.FLOAT):
+        return None
+    result = state.types[node.outputs[0]]
+    of_bytes = replace(op, expr=Input(x.dtype, 0), epilogue=identity_epilogue(x.dtype))
+    extreme = state.emit(of_bytes, (x.source,), TensorType(x.dtype, result.shape), node, "q")
+    dequantize = Map((result.size,), x.expr(0), (View((1,)),))
+    return Node(dequantize, (extreme,), node.outputs, merge_origin(x.node, node))
 
 
 def _scaled(x: Dequantized, count: int) -> Expr:

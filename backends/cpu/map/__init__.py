@@ -3,10 +3,19 @@
 Kernels of Map, Reduce, ArgReduce, Block and Unblock. May import `render`.
 """
 
-from atc.backends.cpu.map import lookup_table, portable, reduce, reorder, transpose, vectors
+from atc.backends.cpu.map import (
+    lookup_table,
+    portable,
+    reduce,
+    reduce_int8,
+    reorder,
+    transpose,
+    transpose_int8,
+    vectors,
+)
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *reduce.KERNELS, *reorder.KERNELS, *vectors.KERNELS, *transpose.KERNELS,
-    *lookup_table.KERNELS,
+    *portable.KERNELS, *reduce.KERNELS, *reduce_int8.KERNELS, *reorder.KERNELS, *vectors.KERNELS,
+    *transpose.KERNELS, *transpose_int8.KERNELS, *lookup_table.KERNELS,
 )  # fmt: skip

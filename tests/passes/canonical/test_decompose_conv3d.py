@@ -20,6 +20,8 @@ CASES: dict[str, dict[str, object]] = {
     "one-sided": {"pads": [2, 0, 0, 0, 0, 0]},
     "depthwise": {"pads": [1] * 6, "group": 20},
     "grouped": {"pads": [1] * 6, "group": 2},
+    "a filter each": {"pads": [1] * 6, "group": 40},
+    "a filter each, strided": {"pads": [1, 0, 1, 0, 1, 1], "strides": [2, 1, 2], "group": 40},
     "far apart": {"pads": [1] * 6, "strides": [3, 1, 1]},
 }
 
@@ -27,13 +29,15 @@ CASES: dict[str, dict[str, object]] = {
 def model(name: str, batch: int = 1) -> onnx.ModelProto:
     rng = np.random.default_rng(2)
     group = int(str(CASES[name].get("group", 1)))
-    weights = rng.standard_normal((40, 20 // group, 3, 3, 3)) / 20
+    channels = max(20, group)
+    weights = rng.standard_normal((40, channels // group, 3, 3, 3)) / 20
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], **CASES[name]),
         helper.make_node("LeakyRelu", ["c"], ["y"]),
     ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, channels, 6, 7, 9])
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 20, 6, 7, 9])],
+        nodes, "g", [x],
         [helper.make_empty_tensor_value_info("y")],
         [numpy_helper.from_array(weights.astype(np.float32), "w"),
          numpy_helper.from_array(rng.standard_normal(40).astype(np.float32), "b")],
@@ -45,9 +49,10 @@ def model_of_bytes(name: str, batch: int = 1) -> onnx.ModelProto:
     """Return a convolution of bytes with a bias, a residual operand and an activation."""
     rng = np.random.default_rng(2)
     group = int(str(CASES[name].get("group", 1)))
-    shape = [batch, 20, 6, 7, 9]
+    channels = max(20, group)
+    shape = [batch, channels, 6, 7, 9]
     stored = {
-        "w": rng.integers(-128, 128, (40, 20 // group, 3, 3, 3)).astype(np.int8),
+        "w": rng.integers(-128, 128, (40, channels // group, 3, 3, 3)).astype(np.int8),
         "zero": np.array(120, np.uint8),
         "scale": rng.uniform(1e-4, 2e-4, (40, 1, 1, 1)).astype(np.float32),
         "b": rng.standard_normal((40, 1, 1, 1)).astype(np.float32),
@@ -74,6 +79,7 @@ def model_of_bytes(name: str, batch: int = 1) -> onnx.ModelProto:
 
 
 BYTES = ("same", "strided", "dilated", "one-sided", "grouped")
+ALONE = ("a filter each", "a filter each, strided")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,8 @@ BYTES = ("same", "strided", "dilated", "one-sided", "grouped")
 def test_sums_of_bytes_are_exact(target: str) -> None:
     if not runnable(target):
         pytest.skip(f"{target} doesn't run here")
-    names = ("same", "grouped") if target == "x86-64-avx2" else (*BYTES, "depthwise")
+    some = ("same", "grouped", *ALONE)
+    names = some if target == "x86-64-avx2" else (*BYTES, *ALONE, "depthwise")
     models = [model_of_bytes(name, batch) for name in names for batch in (1, 2)]
     rng = np.random.default_rng(3)
     inputs = []
@@ -103,6 +110,25 @@ def test_convolutions_of_bytes_become_blocked_ones_of_planes(name: str) -> None:
     graph = run_passes(compile_graph(model_of_bytes(name)), width=8)
     (conv,) = (n for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked"))
     assert conv.op.kind == "ConvBlocked"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_depthwise_ones_of_bytes_are_one_of_planes_for_each_tap(name: str) -> None:
+    graph = run_passes(compile_graph(model_of_bytes(name)), width=8)
+    convs = [n.op.kind for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked")]
+    assert convs == ["ConvBlocked"] * 3
+
+
+def test_depthwise_sums_that_no_float_holds_stay_in_integers() -> None:
+    made = model_of_bytes(ALONE[0])
+    wide = helper.make_node("Add", ["s", "much"], ["t"])
+    made.graph.node[1].input[0] = "t"
+    made.graph.node.insert(1, wide)
+    made.graph.initializer.append(
+        numpy_helper.from_array(np.full((40, 1, 1, 1), 1 << 24, np.int32), "much")
+    )
+    graph = run_passes(compile_graph(made), width=8)
+    assert [n.op.window.rank for n in graph.nodes if isinstance(n.op, Conv)] == [3]
 
 
 @pytest.mark.slow

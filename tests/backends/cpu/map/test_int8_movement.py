@@ -1,4 +1,4 @@
-"""Relayouts, copies, pooling and tables of functions of bytes on every instruction set."""
+"""Relayouts, copies, transposes, pooling and tables of bytes on every instruction set."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from atc.backends.cpu.conv.pool_int8 import PoolBytes
 from atc.backends.cpu.map.lookup_table import MapCopy, MapLookupTable
 from atc.backends.cpu.map.reorder import BlockBytes, UnblockBytes
+from atc.backends.cpu.map.transpose_int8 import MapTransposeBytes
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import lanes
 from atc.ir.expr import Input, call
@@ -88,6 +89,23 @@ def copies() -> list[tuple[Call, Array]]:
     return [(Call(MapCopy(), {}, w, [x]), x.transpose(1, 0, 2)[..., 3:28])]
 
 
+def transposes() -> list[tuple[Call, Array]]:
+    rng = np.random.default_rng(5)
+    found = []
+    for dtype in (DType.UINT8, DType.INT8):
+        for shape, order in (
+            ((8, 8), (1, 0)), ((9, 70), (1, 0)), ((33, 17), (1, 0)), ((40, 9), (1, 0)),
+            ((3, 20, 45), (0, 2, 1)), ((2, 19, 3, 64), (2, 0, 3, 1)),
+        ):  # fmt: skip
+            x = rng.integers(-128, 128, shape).astype(np.int8).view(dtype.numpy)
+            steps = np.array(x.strides)
+            view = View(tuple(int(steps[d]) for d in order))
+            op = Map(tuple(shape[d] for d in order), Input(dtype, 0), (view,))
+            w = Workload(op, (type_of(x),), (TensorType(dtype, op.shape),), (False,))
+            found.append((Call(MapTransposeBytes(), {}, w, [x]), x.transpose(order)))
+    return found
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=() if n == "x86-64-avx512" else pytest.mark.slow)
@@ -96,7 +114,7 @@ def copies() -> list[tuple[Call, Array]]:
 def test_bytes_arrive_where_they_belong(name: str) -> None:
     target = vector_target(name)
     block = lanes(target)
-    given = [*relayouts(block), *pools(block), *tables(), *copies()]
+    given = [*relayouts(block), *pools(block), *tables(), *copies(), *transposes()]
     assert all(c.kernel.accepts(c.workload, target) for c, _ in given)
     results = run_calls([c for c, _ in given], target)
     for (made, want), (got,) in zip(given, results, strict=True):
