@@ -23,6 +23,7 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from atc.backends.kernel_source import KernelSource
 from atc.cache import DebugConfig, parse_debug_config
+from atc.dims import max_value
 from atc.errors import OptionError
 from atc.ir.text import op_text
 from atc.options.files import read_text
@@ -240,7 +241,7 @@ def _description(source: KernelSource, uses: Sequence[Use], build: Build) -> dic
         "op": call.node.op.kind,
         "inputs": [str(t) if t else None for t in call.choice.workload.inputs],
         "outputs": [str(t) for t in call.choice.workload.outputs],
-        "workspace": source.scratch,
+        "workspace": max_value(source.scratch),
         "target": build.target,
         "compiler": build.compiler,
         "flags": list(build.flags),
