@@ -46,7 +46,7 @@ def expected_of(request: Request) -> Expected:
     Raises OptionError for networks that have no self-test: those of several shapes, of sequences,
     and of types that aren't numbers.
     """
-    types = input_types(request)
+    types = None if request.shape_profiles else input_types(request)
     if types is None or any(each.lowest != each.shape for each in types.values()):
         raise OptionError(
             "a network of several shapes has no self-test", where="--selftest",

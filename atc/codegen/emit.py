@@ -57,6 +57,8 @@ class Emission:
     """What the templates of the public interface were given."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Where each constant begins in the weights."""
+    constants: Mapping[int, str] = field(default_factory=dict)
+    """What begins where in the weights, of the constants of all plans."""
     threads: int = 1
     """The most partitions, of a call or of the network, that may run at the same time."""
     on_gpu: bool = False
@@ -135,7 +137,9 @@ def emit(
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     return Emission(
         {path: text.encode() for path, text in texts.items()}, values.name, library.kernels,
-        library.blob, values, library.main.weights, values.threads, values.gpu is not None,
+        library.blob, values, library.main.weights,
+        {at: n for p in library.plans[::-1] for n, at in [*p.weights.items()][::-1]},
+        values.threads, values.gpu is not None,
     )  # fmt: skip
 
 

@@ -56,13 +56,17 @@ def weights_text(name: str, blob: Blob, target: Target) -> str:
     })  # fmt: skip
 
 
-def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:
-    """Return a file for each constant; in the order of their names they are the blob `data`."""
-    starts = {at: constant for constant, at in [*offsets.items()][::-1]}  # the first name counts
-    ends = [*sorted(starts), len(data)][1:]
+def split_weights(name: str, data: bytes, constants: Mapping[int, str]) -> dict[str, bytes]:
+    """Return a file for each constant; in the order of their names they are the blob `data`.
+
+    `constants` are those of all plans by the place where they begin.
+    """
+    starts = sorted(constants)
+    if starts[0] != 0:
+        raise InternalError("weights that no plan knows", where=name)
     return {
-        f"{_checked(name)}_weights/{k:05}_{identifier(starts[at], 't')}.bin": data[at:end]
-        for k, (at, end) in enumerate(zip(sorted(starts), ends, strict=True))
+        f"{_checked(name)}_weights/{k:05}_{identifier(constants[at], 't')}.bin": data[at:end]
+        for k, (at, end) in enumerate(zip(starts, [*starts[1:], len(data)], strict=True))
     }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from atc.backends.kernel_source import KernelSource
 from atc.cache import DebugConfig, parse_debug_config
+from atc.dims import max_value
 from atc.errors import OptionError
 from atc.ir.text import op_text
 from atc.options.files import read_text
@@ -122,11 +123,12 @@ def operator_types(model: onnx_ir.Model) -> dict[str, frozenset[str]]:
 
 
 def listed_kernels(
-    program: Program, config: DebugConfig, operators: Mapping[str, frozenset[str]]
+    programs: Iterable[Program], config: DebugConfig, operators: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
     """Return the symbols of the kernels that a listed operator uses, fused ones included."""
     return frozenset(
         call.source.symbol
+        for program in programs
         for call in calls(program.steps)
         if any(
             config.lists(name, op_type)
@@ -140,27 +142,45 @@ def listed_kernels(
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """A program, and the source that makes its calls: its path and its text.
+
+    The calls of the programs before it may stand there, too.
+    """
+
+    program: Program
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call of a kernel: the file and the number of the line where it stands, if it is found."""
+
+    call: Call
+    path: str
+    line: int | None
+
+
+@dataclass(frozen=True)
 class Build:
-    """A build as its kept files describe it: its objects by path, its schedule's text and path."""
+    """A build as its kept files describe it: its objects by path, and its schedules."""
 
     target: str
     compiler: str
     flags: tuple[str, ...]
     objects: Mapping[str, bytes]
-    schedule: str
-    schedule_path: str
+    schedules: Sequence[Schedule]
 
 
-def kernel_files(
-    program: Program, build: Build, kinds: Sequence[str], symbols: frozenset[str]
-) -> dict[str, bytes]:
+def kernel_files(build: Build, kinds: Sequence[str], symbols: frozenset[str]) -> dict[str, bytes]:
     """Return the files of the given kinds to keep of these kernels, by name."""
-    uses: dict[str, list[tuple[Call, int]]] = {}
-    for call, line in zip(calls(program.steps), _call_lines(program, build.schedule), strict=True):
-        uses.setdefault(call.source.symbol, []).append((call, line))
+    uses: dict[str, list[Use]] = {}
+    for use in _uses(build.schedules):
+        uses.setdefault(use.call.source.symbol, []).append(use)
     files: dict[str, bytes] = {}
     for symbol in sorted(symbols & set(uses)):
-        source = uses[symbol][0][0].source
+        source = uses[symbol][0].call.source
         for kind in kinds:
             files[f"{symbol}{kind}"] = _content(kind, source, uses[symbol], build)
     return files
@@ -179,15 +199,23 @@ def write_kernel_meta(files: Mapping[str, bytes], folder: Path) -> None:
         ) from None  # fmt: skip
 
 
-def _call_lines(program: Program, schedule: str) -> Iterator[int]:
-    """Yield the line of each call in the schedule, where they stand in the same order."""
-    lines = iter(enumerate(schedule.splitlines(), start=1))
-    for call in calls(program.steps):
-        yield next(n for n, line in lines if line.lstrip().startswith(f"{call.source.symbol}("))
+def _uses(schedules: Iterable[Schedule]) -> Iterator[Use]:
+    """Yield the calls of all programs, which stand in their sources in this order."""
+    ends: dict[str, int] = {}
+    for schedule in schedules:
+        lines = [line.lstrip() for line in schedule.text.splitlines()]
+        for k, call in enumerate(calls(schedule.program.steps)):
+            launched = call.source.path.endswith(".cu")  # by a number, below its comment
+            begin = f"/* {k}: " if launched else f"{call.source.symbol}("
+            at = range(ends.get(schedule.path, 0), len(lines))
+            found = next((n for n in at if lines[n].startswith(begin)), None)
+            line = None if found is None else found + 1 + launched
+            ends[schedule.path] = line or at.start
+            yield Use(call, schedule.path, line)
 
 
 def _content(
-    kind: str, source: KernelSource, uses: Sequence[tuple[Call, int]], build: Build
+    kind: str, source: KernelSource, uses: Sequence[Use], build: Build
 ) -> bytes:
     match kind:
         case ".o":
@@ -197,15 +225,13 @@ def _content(
         case ".json":
             return _json(_description(source, uses, build))
         case "_loc.json":
-            return _json(_locations(source, uses, build))
+            return _json(_locations(source, uses))
         case _:
             return _json(_computation(source, uses))
 
 
-def _description(
-    source: KernelSource, uses: Sequence[tuple[Call, int]], build: Build
-) -> dict[str, object]:
-    call = uses[0][0]
+def _description(source: KernelSource, uses: Sequence[Use], build: Build) -> dict[str, object]:
+    call = uses[0].call
     return {
         "kernelName": source.symbol,
         "binFileName": source.symbol,
@@ -215,41 +241,40 @@ def _description(
         "op": call.node.op.kind,
         "inputs": [str(t) if t else None for t in call.choice.workload.inputs],
         "outputs": [str(t) for t in call.choice.workload.outputs],
-        "workspace": source.scratch,
+        "workspace": max_value(source.scratch),
         "target": build.target,
         "compiler": build.compiler,
         "flags": list(build.flags),
-        "nodes": [list(each.node.origin) for each, _ in uses],
+        "nodes": [list(use.call.node.origin) for use in uses],
     }
 
 
-def _locations(
-    source: KernelSource, uses: Sequence[tuple[Call, int]], build: Build
-) -> dict[str, object]:
+def _locations(source: KernelSource, uses: Sequence[Use]) -> dict[str, object]:
     """Map the kernel's lines, and those of the schedule that call it, to the model's nodes."""
-    every = sorted({name for call, _ in uses for name in call.node.origin})
+    every = sorted({name for use in uses for name in use.call.node.origin})
     last = len(source.text.splitlines())
     return {
         "kernelName": source.symbol,
         "lines": [
             {"file": source.path, "first": 1, "last": last, "nodes": every},
             *(
-                {"file": build.schedule_path, "first": line, "last": line,
-                 "nodes": list(call.node.origin)}
-                for call, line in uses
+                {"file": use.path, "first": use.line, "last": use.line,
+                 "nodes": list(use.call.node.origin)}
+                for use in uses
+                if use.line is not None
             ),
         ],
     }  # fmt: skip
 
 
-def _computation(source: KernelSource, uses: Sequence[tuple[Call, int]]) -> dict[str, object]:
+def _computation(source: KernelSource, uses: Sequence[Use]) -> dict[str, object]:
     """Describe what the kernel computes: the op with its fused expression, for each use."""
     return {
         "kernelName": source.symbol,
         "uses": [
-            {"op": op_text(call.node.op), "nodes": list(call.node.origin),
-             "inputs": list(call.node.inputs), "outputs": list(call.node.outputs)}
-            for call, _ in uses
+            {"op": op_text(node.op), "nodes": list(node.origin),
+             "inputs": list(node.inputs), "outputs": list(node.outputs)}
+            for node in (use.call.node for use in uses)
         ],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ from atc.packaging.wrappers import check_wrappers
 from atc.pipeline.caches import file_store
 from atc.pipeline.debug_build import (
     Build,
+    Schedule,
     kernel_files,
     listed_kernels,
     operator_types,
@@ -51,7 +52,7 @@ from atc.pipeline.writing import (
     can_share_weights,
     write_project,
 )
-from atc.program.steps import calls
+from atc.program.steps import Program, calls
 from atc.runtime.shown import html_table
 from atc.starter.boards import boards_of
 from atc.starter.sizes import planned_sizes
@@ -184,7 +185,8 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
         recomputed = partial(_recomputed, timed, request, compiler, project)
         planned = planned_sizes(project.emission.interface, request.target)
         check_sizes(planned, project.arena, request, recomputed)
-        listed = listed_kernels(project.program, request.debugging.config, operators)
+        programs = [each.program for each in plans.all]
+        listed = listed_kernels(programs, request.debugging.config, operators)
         made_from = build_plan(project.emission, request, listed)
         diagnostics.stage("compiling C")
         try:
@@ -212,7 +214,7 @@ def _compiled(request: Request, outer: Diagnostics, keep: Keep | None) -> Compil
             layouts=tuple(report for each in timed.networks for report in each.layouts),
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
-        _keep_kernels(done, built, listed)
+        _keep_kernels(done, programs, built, listed)
         tree = {**built.files, **_texts(done), **more}
         write_tree(tree, options.output)
         if keep is not None:
@@ -257,7 +259,7 @@ def _idle_swaps(request: Request) -> str:
 
 def _kernels_at(path: str, plans: Plans) -> frozenset[tuple[Workload, str]]:
     """Return the kernels that a source was rendered for, by workload and label."""
-    every = (c for each in (plans.shown, *plans.shape_profiles) for c in calls(each.program.steps))
+    every = (c for each in plans.all for c in calls(each.program.steps))
     return frozenset((c.choice.workload, c.candidate) for c in every if c.source.path == path)
 
 
@@ -298,18 +300,25 @@ def _check_folders(request: Request) -> None:
         check_folder(options.debug_dir or Path(), "--debug_dir")
 
 
-def _keep_kernels(done: Compilation, built: Built, listed: frozenset[str]) -> None:
-    """Write the files that a debug build keeps of its kernels."""
+def _keep_kernels(
+    done: Compilation, programs: Sequence[Program], built: Built, listed: frozenset[str]
+) -> None:
+    """Write the files that a debug build keeps of its kernels; `programs` are all that it has."""
     debugging = done.request.debugging
     if not debugging.files:
         return
-    path = f"src/{done.name}.c"
+    texts = done.emission.files
+    schedules = []
+    for k, program in enumerate(programs):
+        own = f"src/{done.name}_shape{k}.c"
+        path = own if own in texts else f"src/{done.name}.c"
+        schedules.append(Schedule(program, path, texts[path].decode()))
     build = Build(
         done.target.name, done.compiler.version, (*built.flags, *debugging.flags),
-        done.build.objects, done.emission.files[path].decode(), path,
+        done.build.objects, schedules,
     )  # fmt: skip
     symbols = frozenset(k.symbol for k in done.emission.kernels) if debugging.of_all else listed
-    files = kernel_files(done.program, build, debugging.files, symbols)
+    files = kernel_files(build, debugging.files, symbols)
     write_kernel_meta(files, done.options.debug_dir or Path())
 
 

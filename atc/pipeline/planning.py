@@ -41,6 +41,12 @@ class Plans:
     shape_profiles: tuple[Planned, ...]
     threads: int
 
+    @property
+    def all(self) -> tuple[Planned, ...]:
+        """Every plan once, in the order in which the library numbers them."""
+        known = any(self.shown is each for each in self.shape_profiles)
+        return self.shape_profiles if known else (*self.shape_profiles, self.shown)
+
 
 def plan_all(
     timed: Timed, request: Request, diagnostics: Diagnostics, compiler: Compiler | None = None,

@@ -169,7 +169,7 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
     runs = sorted(path for path in files if path.startswith(more))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.blob.size and options.external_weight == 1:
-        files |= split_weights(name, emission.weights, emission.offsets)
+        files |= split_weights(name, emission.weights, emission.constants)
     elif emission.blob.size and not (request.target.includes_files or options.external_weight):
         text = f"{name}_weights.c"
         files[text] = weights_text(name, emission.blob, request.target).encode()

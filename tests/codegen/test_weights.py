@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import atc
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import compile_flags
 from atc.backends.toolchain.compiling import compile_object
@@ -83,3 +86,26 @@ def test_a_name_that_is_no_identifier_never_reaches_the_text(name: str) -> None:
 def test_a_path_that_assembler_cannot_quote_is_refused(file: str) -> None:
     with pytest.raises(InternalError):
         included_weights("net", file)
+
+
+def test_files_hold_the_constants_of_all_plans(tmp_path: Path) -> None:
+    """Those of listed shapes are packed for other kernels than that of ranges has."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], "first"),
+        helper.make_node("Conv", ["h", "v"], ["y"], "second"),
+    ]
+    random = np.random.default_rng(0)
+    weights = {"w": random.normal(size=(8, 3, 3, 3)), "v": random.normal(size=(16, 8, 3, 3))}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    done = atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", target="x86-64-avx2", external_weight=1,
+        input_shape="x:1,3,8~20,16", dynamic_dims="16;18",
+    )  # fmt: skip
+    files = sorted((tmp_path / "net" / "net_weights").iterdir())
+    assert len(files) > len(done.emission.offsets)  # which are those of the ranges
+    assert b"".join(path.read_bytes() for path in files) == done.emission.weights

@@ -234,6 +234,8 @@ def test_an_open_extent_is_reported(tmp_path: Path) -> None:
     [
         ({"starter": True, "target": "x86-64"}, "no starter for x86-64"),
         ({"selftest": True, "input_shape": "x:1~4,3"}, "several shapes has no self-test"),
+        ({"selftest": True, "input_shape": "x:-1,3", "dynamic_batch_size": "1,2"},
+         "several shapes has no self-test"),
     ],
 )
 def test_what_has_no_starter_or_self_test_is_refused(
