@@ -21,6 +21,8 @@ from projects import build_example, compile_c, run_example, sources
 
 import atc
 from atc.accuracy.compare import subject_of, verify_library
+from atc.backends.target import host_features
+from atc.backends.targets import get_target
 from atc.cli.main import main
 from atc.errors import AtcError
 from atc.pipeline.pipeline import Compilation
@@ -102,6 +104,17 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
 def test_tokens_after_a_prompt(prompt: int, llama: Compilation) -> None:
     with atc.load(llama.folder) as net:
         check(net, [*calls("optimum_llama", prompt)])
+
+
+@pytest.mark.parametrize("machine", ["zen5", "zen4"])
+def test_words_ask_for_keys_as_the_machine_wants(machine: str, tmp_path: Path) -> None:
+    """On Zen 5 for each line, of the next head while values are read; else for a line in sixteen."""
+    done = compiled("genai_llama", tmp_path, target="x86-64-avx2", machine=machine)
+    (text,) = (f.read_text() for f in done.folder.glob("src/kernels/*attention_tile*.c"))
+    near = machine == "zen5"
+    assert ("v_prefetch_l1(next" in text, "v_prefetch_l2(all_k" in text) == (near, not near)
+    if get_target("x86-64-avx2").features <= host_features():
+        check(atc.load(done.folder), [*calls("genai_llama", 6, steps=10)])
 
 
 def test_auto_takes_the_caches_and_says_so(llama: Compilation) -> None:
