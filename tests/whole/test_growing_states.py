@@ -108,7 +108,7 @@ def test_tokens_after_a_prompt(prompt: int, llama: Compilation) -> None:
 
 @pytest.mark.parametrize("machine", ["zen5", "zen4"])
 def test_words_ask_for_keys_as_the_machine_wants(machine: str, tmp_path: Path) -> None:
-    """On Zen 5 for each line, of the next head while values are read; else for a line in sixteen."""
+    """On Zen 5 for each line, of the next head as values are read; else for one in sixteen."""
     done = compiled("genai_llama", tmp_path, target="x86-64-avx2", machine=machine)
     (text,) = (f.read_text() for f in done.folder.glob("src/kernels/*attention_tile*.c"))
     near = machine == "zen5"

@@ -13,18 +13,15 @@ import numpy as np
 from atc.backends.cpu.conv.depthwise import (
     Depthwise,
     Step,
-    Tile,
     Windowed,
-    WindowParams,
     WindowTiles,
     channelwise,
     element_values,
-    input_place,
     is_bytes,
     pack_lanes,
-    tile_values,
 )
 from atc.backends.cpu.conv.dot_product import WORD
+from atc.backends.cpu.conv.window_tiles import Tile, WindowParams, input_place, tile_values
 from atc.backends.cpu.conv.word_reads import WordReads
 from atc.backends.kernel import Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue

@@ -12,11 +12,11 @@ from atc.backends.cpu.conv.depthwise import (
     as_stored,
     channelwise,
     converting,
-    distances,
     float_weights,
     is_bytes,
     vector_load,
 )
+from atc.backends.cpu.conv.window_tiles import distances
 from atc.backends.kernel import KernelParams, Workload
 from atc.backends.machine import CALL, Machine
 from atc.backends.render.epilogue import TileEpilogue

@@ -14,11 +14,11 @@ from atc.backends.cpu.conv.depthwise import (
     DepthwiseTiles,
     Windowed,
     WindowedT,
-    WindowParams,
     channelwise,
     is_bytes,
 )
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
+from atc.backends.cpu.conv.window_tiles import WindowParams
 from atc.backends.kernel import Kernel, Pack, ParamsT, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
 from atc.backends.render.vector_expr import lanes

@@ -11,18 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atc.backends.cpu.conv.depthwise import (
-    LINES,
-    UNROLLED,
     Depthwise,
-    Tap,
-    Tile,
     Windowed,
-    WindowParams,
     channelwise,
     converting,
     element_values,
     is_bytes,
     step_values,
+)
+from atc.backends.cpu.conv.window_tiles import (
+    LINES,
+    UNROLLED,
+    Tap,
+    Tile,
+    WindowParams,
     tile_shapes,
     window_cycles,
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atc.backends.cpu.conv.blocked import cheapest
-from atc.backends.cpu.conv.depthwise import Tile, groups_of_blocks, is_short, tiles_of
+from atc.backends.cpu.conv.window_tiles import Tile, groups_of_blocks, is_short, tiles_of
 from atc.backends.kernel import Kernel, KernelParams, Splittable, Workload, WorkSplit
 from atc.backends.machine import CALL
 from atc.backends.render.tile_geometry import Geometry

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.conv.depthwise import UNROLLED
+from atc.backends.cpu.conv.window_tiles import UNROLLED
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.machine import CALL
 from atc.backends.render.axis import Axis, plane_axes

@@ -24,11 +24,12 @@ from blocked_convs import (
 from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.conv.blocked import ConvDirect
-from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles, WindowParams
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
 from atc.backends.cpu.conv.depthwise_nhwc import DepthwiseLast, DepthwiseTilesLast
 from atc.backends.cpu.conv.small_group import ConvSmallGroup
 from atc.backends.cpu.conv.small_oc import ConvSmallOc
+from atc.backends.cpu.conv.window_tiles import WindowParams
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.cpu.map.reorder import BlockChannels, UnblockChannels
 from atc.backends.kernel import Candidate, workload_of

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
-from atc.backends.cpu.conv.depthwise import DepthwiseTiles, WindowParams, channelwise, tiles_of
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles, channelwise
 from atc.backends.cpu.conv.depthwise_int8 import DepthwiseBytes
 from atc.backends.cpu.conv.first_layer import ConvFirstBytes
 from atc.backends.cpu.conv.first_layer_pairs import ConvFirstBytesPairs
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.cpu.conv.int8_pairs import ConvBytesPairs
 from atc.backends.cpu.conv.int8_two_by_two import ConvBytesTwoByTwo
+from atc.backends.cpu.conv.window_tiles import WindowParams, tiles_of
 from atc.backends.cpu.conv.winograd_int8 import ConvWinogradBytes
 from atc.backends.kernel import Kernel, Workload, workload_of
 from atc.backends.render.vector_expr import lanes
