@@ -15,10 +15,11 @@ from math import prod
 from atc.ir.expr import Input, substitute, walk
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import ArgReduce, Conv, ConvTranspose, Map, MatMul, Pool, Reduce, Reshape
+from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Concat, Gather, Pad
 from atc.ir.view import View
 from atc.passes.quantized.conv import conv_for_vectors, integer_conv, integer_conv_transpose
-from atc.passes.quantized.matching import dequantized, quantizes, shaped
+from atc.passes.quantized.matching import MOVED, dequantized, quantizes, shaped
 from atc.passes.quantized.matmul import integer_product
 from atc.passes.quantized.movement import joined_integers, moved_integers
 from atc.passes.quantized.reduce import averaged_integers, compared_integers, reduced_integers
@@ -63,7 +64,8 @@ def lower_qdq(state: Rewriting, node: Node) -> Node:
 
 def _moved(state: Rewriting, node: Node) -> Node | None:
     """Move integers and dequantize afterwards."""
-    found = [dequantized(state, name) for name in node.inputs]
+    types = BYTES if isinstance(node.op, Pool) else MOVED
+    found = [dequantized(state, name, types) for name in node.inputs]
     first = found[0]
     if first is None or any(f is None or f.numbers != first.numbers for f in found):
         return None
@@ -81,7 +83,7 @@ def _moved(state: Rewriting, node: Node) -> Node | None:
 
 def _map(state: Rewriting, node: Node, op: Map) -> Node:
     """Read integers where an operand is dequantized from them."""
-    found = {k: dequantized(state, name) for k, name in enumerate(node.inputs)}
+    found = {k: dequantized(state, name, MOVED) for k, name in enumerate(node.inputs)}
     known = {k: d for k, d in found.items() if d is not None}
     if not known or op.coordinates:
         return node
@@ -91,6 +93,9 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
     whole = prod(op.shape) == state.types[node.inputs[0]].size
     if own is not None and requantized == own.numbers and len(node.inputs) == 1 and dense and whole:
         return Node(Reshape(), (own.source,), node.outputs, merge_origin(own.node, node))
+    known = {k: d for k, d in known.items() if d.dtype in BYTES}
+    if not known:
+        return node
     types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
     expr = substitute(op.expr, lambda k: known[k].expr(k) if k in known else Input(types[k], k))
     names = [known[k].source if k in known else name for k, name in enumerate(node.inputs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -44,8 +45,14 @@ class Dequantized:
         return call("Mul", x, const(self.scale, DType.FLOAT))
 
 
-def dequantized(state: Rewriting, name: str) -> Dequantized | None:
-    """Return how a value is dequantized from integers of a byte, by one scale."""
+MOVED = (*BYTES, DType.UINT16, DType.INT16)
+"""Types of integers that are moved in place of what is dequantized from them."""
+
+
+def dequantized(
+    state: Rewriting, name: str, types: Collection[DType] = BYTES
+) -> Dequantized | None:
+    """Return how a value is dequantized from integers of some types, by one scale."""
     node = state.producers.get(name)
     if node is None or not isinstance(node.op, Map) or node.op.coordinates:
         return None
@@ -60,7 +67,7 @@ def dequantized(state: Rewriting, name: str) -> Dequantized | None:
             zero = int(z.value)
         case _:
             return None
-    if not isinstance(x, Input) or x.dtype not in BYTES or op.expr.dtype is not DType.FLOAT:
+    if not isinstance(x, Input) or x.dtype not in types or op.expr.dtype is not DType.FLOAT:
         return None
     positive = 0 < float(scale.value) < float("inf")
     whole = prod(op.shape) == state.types[node.inputs[0]].size

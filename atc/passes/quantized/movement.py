@@ -11,13 +11,13 @@ from atc.ir.graph import Array, Node, TensorType
 from atc.ir.ops import Map, Reshape
 from atc.ir.ops.data import Concat, Gather, Pad
 from atc.ir.view import View
-from atc.passes.quantized.matching import Dequantized, dequantized, quantizes
+from atc.passes.quantized.matching import MOVED, Dequantized, dequantized, quantizes
 from atc.passes.rewriting import Rewriting, merge_origin
 
 
 def moved_integers(state: Rewriting, node: Node, op: Pad | Gather) -> Node | None:
     """Pad or gather integers and dequantize afterwards."""
-    x = dequantized(state, node.inputs[0])
+    x = dequantized(state, node.inputs[0], MOVED)
     result = state.types[node.outputs[0]]
     if x is None:
         return None

@@ -92,13 +92,14 @@ def copies() -> list[tuple[Call, Array]]:
 def transposes() -> list[tuple[Call, Array]]:
     rng = np.random.default_rng(5)
     found = []
-    for dtype in (DType.UINT8, DType.INT8):
+    for dtype in (DType.UINT8, DType.INT8, DType.UINT16, DType.FLOAT16):
         for shape, order in (
             ((8, 8), (1, 0)), ((9, 70), (1, 0)), ((33, 17), (1, 0)), ((40, 9), (1, 0)),
             ((3, 20, 45), (0, 2, 1)), ((2, 19, 3, 64), (2, 0, 3, 1)),
         ):  # fmt: skip
-            x = rng.integers(-128, 128, shape).astype(np.int8).view(dtype.numpy)
-            steps = np.array(x.strides)
+            bits = rng.integers(0, 1 << 14, shape).astype(f"u{dtype.itemsize}")
+            x = bits.view(dtype.numpy)
+            steps = np.array(x.strides) // dtype.itemsize
             view = View(tuple(int(steps[d]) for d in order))
             op = Map(tuple(shape[d] for d in order), Input(dtype, 0), (view,))
             w = Workload(op, (type_of(x),), (TensorType(dtype, op.shape),), (False,))
