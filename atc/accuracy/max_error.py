@@ -183,7 +183,7 @@ class _Trials:
         request = self.request.for_target(target) if target else self.request
         trial = replace(request, decisions=decided).with_options(
             output=self.folder / name / "net", hooks=True, strip=False, max_error=0.0,
-            dump=None, profile=False, build_dir=None,
+            dump=None, profile=False, step=False, build_dir=None,
         )  # fmt: skip
         done = self.compile(trial, replace(self.diagnostics, warn=lambda text: None))
         if done.graph.dims:

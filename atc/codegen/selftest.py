@@ -83,7 +83,7 @@ class Expected:
     """The results of the model's nodes, by their names."""
     tolerance: float = 0.0
     """The error that floats may have, as a part of the largest magnitude."""
-    errors: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict, hash=False)
     """The largest error that the reference's own values have, by their names, where it's known."""
 
 

@@ -85,7 +85,7 @@ def read_config_environment(environ: Mapping[str, str]) -> ConfigEnvironment:
     if path is None or not (environ.get("ATC_CONFIG") or is_file(path)):
         return ConfigEnvironment(environ)
     try:
-        with regular(path).open(encoding="utf-8") as file:
+        with regular(path).open(encoding="utf-8-sig") as file:
             text = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         raise OptionError(

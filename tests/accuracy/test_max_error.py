@@ -97,6 +97,15 @@ def test_a_bound_that_is_not_kept_is_an_error(
     assert "1e-19 is allowed" in reported.err
 
 
+def test_a_library_with_a_self_test_in_steps_keeps_an_error(tmp_path: Path) -> None:
+    """The networks that are measured have hooks, which steps haven't."""
+    options = {"target": "c99", "selftest": True, "step": True}
+    done = atc.compile(conv_net(tmp_path / "net.onnx"), tmp_path / "net", max_error=1e-2, **options)
+    header = (done.folder / "include/net.h").read_text()
+    assert "net_selftest(" in header
+    assert "net_step(" in header
+
+
 def test_an_error_that_no_kernel_keeps_says_what_was_reached(tmp_path: Path) -> None:
     model = conv_net(tmp_path / "net.onnx")
     wanted = r"1e-12 .* can't be kept: the best error reached is \S*e-0[678]"

@@ -28,6 +28,7 @@ from projects import (
     write_project,
 )
 
+import atc
 from atc.cli.main import main
 from atc.codegen.emit import Emission
 from atc.errors import OptionError
@@ -168,6 +169,17 @@ def test_a_loaded_network_reports_what_a_check_found(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the Sqrt"):
         net.bind(x)()
     np.testing.assert_allclose(net(-x), reference(chain("Neg", "Sqrt"), -x)[0])
+
+
+def test_weights_beside_the_library_are_looked_at_too(tmp_path: Path) -> None:
+    """Both the weights and values have sums, in functions of their own."""
+    model = conv_net(tmp_path / "m.onnx")
+    done = atc.compile(
+        model, tmp_path / "net", target="c99", sanity_check="1", external_weight=2, selftest=True
+    )
+    with load(done.folder) as net:
+        given = [np.ones(t.shape, t.dtype) for t in net.inputs]
+        assert np.isfinite(net(*given)).all()
 
 
 @pytest.mark.parametrize(

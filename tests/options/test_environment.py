@@ -72,6 +72,8 @@ def test_reading(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "atc.cfg").write_text("jobs=2")
     assert read_config_environment({"HOME": str(tmp_path)}).options["jobs"].text == "2"
+    (folder / "atc.cfg").write_text("jobs=3", encoding="utf-8-sig")  # as some editors do
+    assert read_config_environment({"HOME": str(tmp_path)}).options["jobs"].text == "3"
     assert not read_config_environment({"ATC_CONFIG": os.devnull, "HOME": str(tmp_path)}).options
     with pytest.raises(OptionError, match=r"can't be read.*\[ATC_CONFIG\]"):
         read_config_environment({"ATC_CONFIG": str(tmp_path / "none.cfg")})
