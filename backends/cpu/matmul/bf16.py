@@ -32,7 +32,7 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
-from atc.backends.cpu.matmul.prefetch import Prefetch, spread
+from atc.backends.cpu.matmul.prefetch import Prefetch, requests
 from atc.backends.cpu.matmul.row_blocks import RowBlocks, in_tiles
 from atc.backends.cpu.matmul.text import EpilogueFunctions, tile_ends, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
@@ -190,7 +190,7 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, target: Target) -> Prefetch | 
     """
     if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(target.machine):
         return None
-    return spread(tile_count(shape.blocks[0].tiles), shape.width, FLOATS)
+    return requests(tile_count(shape.blocks[0].tiles), shape.width, FLOATS)
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,10 @@ def prefetch(
     """Return what each row tile asks for; None where nothing is, as B is near."""
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
-    return spread(count, width, weights, partial(largest_divisor, depth))
+    return requests(count, width, weights, partial(largest_divisor, depth))
 
 
-def spread(
+def requests(
     tiles: int, width: int, weights: Weights, whole: Callable[[float], int] = int
 ) -> Prefetch:
     """Return what each of so many row tiles asks for of packed B in panels of `width` columns.
