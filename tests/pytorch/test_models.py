@@ -51,8 +51,8 @@ _SIZES = re.compile(r"\d*\.\d+|\d\d+")
 """Of channels and rates: those of windows and strides have one digit."""
 
 
-def shortened(a: Architecture) -> Any:
-    """Return an architecture's module with few layers: two of a stage that differ in sizes alone.
+def shortened(a: Architecture, most: int = 2) -> Any:
+    """Return a module with few layers: `most` of a stage, where they differ in sizes alone.
 
     Only what gives a tensor of its input's shape is left out.
     """
@@ -74,7 +74,7 @@ def shortened(a: Architecture) -> Any:
         if isinstance(stage, torch.nn.Sequential | torch.nn.ModuleList):
             kinds = [_SIZES.sub("", repr(x)) if x in keeping else k for k, x in enumerate(stage)]
             for k in reversed(range(len(kinds))):
-                if kinds[:k].count(kinds[k]) >= 2:
+                if kinds[:k].count(kinds[k]) >= most:
                     del stage[k]
     return made
 

@@ -13,9 +13,10 @@ MOST = 8
 
 
 def state_window(ctx: LoweringContext) -> int:
-    """Return of how many last steps a node keeps its states; 0: that of the last one, unnumbered.
+    """Return the number of last steps whose states a node takes and gives, along a first axis.
 
-    Raises ctx's error where the attribute state_window is out of its range.
+    0: it takes and gives one state, without that axis. Raises ModelError for any other number than
+    0 to 8.
     """
     window = ctx.int("state_window")
     ctx.require(0 <= window <= MOST, f"state_window is {window}")
@@ -23,9 +24,9 @@ def state_window(ctx: LoweringContext) -> int:
 
 
 def last_state(ctx: LoweringContext, state: str, one: tuple[int, ...], window: int) -> str:
-    """Return the state, shaped as `one`, that a node goes on from: the last one of a window's.
+    """Return the state of shape `one` that a node goes on from: the last one of a window.
 
-    Raises ctx's error where the given states have another shape.
+    Raises ModelError for states of another shape.
     """
     b = ctx.b
     wanted = (window, *one) if window else one

@@ -34,7 +34,7 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
-from atc.backends.cpu.matmul.prefetch import Prefetch, spread, stream
+from atc.backends.cpu.matmul.prefetch import Prefetch, requests
 from atc.backends.cpu.matmul.row_blocks import RowBlocks, in_tiles
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, tile_ends, tile_function
@@ -231,10 +231,7 @@ def _prefetch(w: Workload[MatMul], shape: _Shape, target: Target) -> Prefetch | 
     if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(target.machine):
         return None
     tiles = max_value(tile_count(shape.blocks[0].tiles))
-    if is_dynamic(w.op.m) or tiles == 1:
-        asked = stream(shape.width, FLOATS, target.machine)
-        return replace(asked, by_rows=is_dynamic(w.op.m))
-    return spread(tiles, shape.width, FLOATS)
+    return requests(w.op.m, tiles, shape.width, FLOATS, target.machine)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from atc.backends.cpu.matmul.cost import asked_by_one_row, asks_ahead, streamed
@@ -45,26 +45,22 @@ def prefetch(
     """Return what each row tile asks for; None where nothing is, as B is near."""
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
-    if is_dynamic(w.op.m) or count == 1:
-        return replace(stream(width, weights, target.machine), by_rows=is_dynamic(w.op.m))
-    return spread(count, width, weights, partial(largest_divisor, depth))
+    return requests(w.op.m, count, width, weights, target.machine, partial(largest_divisor, depth))
 
 
-def stream(width: int, weights: Weights, machine: Machine) -> Prefetch:
-    """Return what a tile asks for that alone reads packed B in panels of `width` columns."""
-    asked = asked_by_one_row(machine, computes=True)
-    ahead = max(1, asked.distance // (weights.dtype.itemsize * width)) * width
-    return Prefetch(False, 1, -(-width // weights.line), ahead, weights.line)
-
-
-def spread(
-    tiles: int, width: int, weights: Weights, whole: Callable[[float], int] = int
-) -> Prefetch:
+def requests(
+    m: int, tiles: int, width: int, weights: Weights, machine: Machine,
+    whole: Callable[[float], int] = int,
+) -> Prefetch:  # fmt: skip
     """Return what each of so many row tiles asks for of packed B in panels of `width` columns.
 
     `whole` makes the number of steps between requests of the largest that it may be.
     """
     line = weights.line
+    if is_dynamic(m) or tiles == 1:
+        asked = asked_by_one_row(machine, computes=True)
+        ahead = max(1, asked.distance // (weights.dtype.itemsize * width)) * width
+        return Prefetch(False, 1, -(-width // line), ahead, line, is_dynamic(m))
     lines = max(1.0, width / line)  # of a step
     every = whole(max(1.0, min(16.0, tiles / lines)))
     return Prefetch(True, every, max(1, -(-int(lines * every) // tiles)), 0, line)
