@@ -1,6 +1,7 @@
 """Words per second of decoders with caches, beside onnxruntime and the memory's own speed.
 
     python tests/benchmarks/decode.py --layers=6 --words=8192 --weights=float32,int4,int4-int8
+    python tests/benchmarks/decode.py --weights=float32,float16,bfloat16 --at_once=8
 
 makes a decoder of the shape of Llama's with 135 million weights (fewer layers and words, if given),
 compiles it once for prompts and single words, and runs it alternately with onnxruntime, which is
@@ -9,7 +10,9 @@ the library's weights are, asking for lines ahead or not, whichever is faster.
 A word must read those, without the table of which it takes a row, and
 the caches' keys and values of all words before it: the share is what the loop takes for so many
 bytes in the time of a word. `int4-int8` are weights of 4 bits whose products may round what they
-multiply to INT8 (accuracy_level=4), as llama.cpp's do. All run in one thread, whose time on the
+multiply to INT8 (accuracy_level=4), as llama.cpp's do; `float16` and `bfloat16` the float32 model
+with that precision mode, onnxruntime runs it as it is. With `--at_once` a run takes so many words,
+as when some are guessed; all that it takes counts. All run in one thread, whose time on the
 processor counts, or in `--threads=2`: then time is the clock's, for an idle machine, and the same
 network compiled for one thread is a row of its own.
 
@@ -68,6 +71,10 @@ uint64_t read_all(const uint64_t *x, size_t count, size_t ahead)
 
 TURN, PAUSE = 32, 0.03
 """Words that a network runs before it is the next one's turn, and seconds in between."""
+LONGEST = 512
+"""Words that the caches hold."""
+MODES = {"float16": "force_fp16", "bfloat16": "allow_mix_precision_bf16"}
+"""The float32 model's precision mode by weights."""
 WARM = 8
 """Words at the beginning of a turn that aren't timed: caches and clocks are those of a pause."""
 
@@ -134,14 +141,16 @@ class Compiled:
     """The decoder as a library that keeps its caches."""
 
     def __init__(self, model: Path, folder: Path, shape: make_decoder.Shape, prompt: int,
-                 threads: int) -> None:  # fmt: skip
-        text = make_decoder.shapes(shape, prompt, 512)
+                 threads: int, mode: str = "") -> None:  # fmt: skip
+        text = make_decoder.shapes(shape, prompt, LONGEST)
         atc.compile(model, folder, input_shape=text, state="auto", num_threads=threads,
-                    external_weight=2, op_compiler_cache_mode="enable")  # fmt: skip
+                    external_weight=2, op_compiler_cache_mode="enable",
+                    **({"precision_mode": mode} if mode else {}))  # fmt: skip
         self.net, self.clock = atc.load(folder), Clock(threads)
         self.held = 0
         report = json.loads(next(folder.glob("*.report.json")).read_text())
-        weights = report["memory"]["weights_bytes"] - 4 * shape.words * shape.width
+        table = (2 if mode == MODES["float16"] else 4) * shape.words * shape.width
+        weights = report["memory"]["weights_bytes"] - table
         self.sizes = Sizes(weights, 4 * 2 * shape.layers * shape.groups * shape.size)
 
     def read_on(self, count: int) -> float:
@@ -189,9 +198,10 @@ class Onnxruntime:
 
 
 def measured(
-    runs: dict[str, Any], sizes: Sizes, read: Callable[[int], float], prompt: int, words: int
-) -> dict[str, Found]:
-    """Return the medians of alternating runs, of some words in a row each.
+    runs: dict[str, Any], sizes: Sizes, read: Callable[[int], float], prompt: int, words: int,
+    at_once: int,
+) -> dict[str, Found]:  # fmt: skip
+    """Return the medians of alternating runs, of some words in a row each, `at_once` in each run.
 
     Other threads of the one before may spin for some time: they get it.
     """
@@ -206,12 +216,16 @@ def measured(
     each: dict[str, list[float]] = {name: [] for name in runs}
     bytes_: dict[str, list[int]] = {name: [] for name in runs}
     reading: dict[int, list[float]] = {ahead: [] for ahead in AHEAD}
+    warm, turn = max(2, WARM // at_once), max(8, TURN // at_once)
     for _ in range(0, words, TURN):
         for name, run in runs.items():
             time.sleep(PAUSE)
-            for k in range(WARM + TURN):
-                size, taken = sizes.read(run.held), run.read_on(1)
-                if k >= WARM:
+            if run.held + (warm + turn) * at_once > LONGEST:
+                run.restart()
+                run.read_on(prompt)
+            for k in range(warm + turn):
+                size, taken = sizes.read(run.held), run.read_on(at_once)
+                if k >= warm:
                     each[name].append(taken)
                     bytes_[name].append(size)
         for ahead, taken_each in reading.items():
@@ -221,7 +235,7 @@ def measured(
     found = {}
     for name, times in each.items():
         shares = (size / rate / taken for size, taken in zip(bytes_[name], times, strict=True))
-        found[name] = Found(median(times), median(prompts[name]) / prompt, median(shares))
+        found[name] = Found(median(times) / at_once, median(prompts[name]) / prompt, median(shares))
     return found
 
 
@@ -246,12 +260,13 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
         onnx.save(make_decoder.Decoder(shape).model(), wide)
         for weights in chosen.weights.split(","):
             model = wide
-            if weights != "float32":
+            if weights != "float32" and weights not in MODES:
                 model = folder / f"{weights}.onnx"
                 quantize_weights(Job(wide, model, weights="int4"))
                 if weights == "int4-int8":
                     let_round(model)
-            own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads)
+            mode = MODES.get(weights, "")
+            own = Compiled(model, folder / weights, shape, chosen.prompt, chosen.threads, mode)
             read = reader(folder, own.sizes.weights, chosen.threads)
             yield (
                 f"a word of {weights} reads {own.sizes.weights / 1e6:.1f} MB of weights and "
@@ -260,9 +275,9 @@ def rows(chosen: argparse.Namespace) -> Iterator[str]:
             runs: dict[str, Any] = {"atc": own, "onnxruntime": Onnxruntime(model, chosen.threads)}
             if chosen.threads > 1:
                 alone = folder / f"{weights}-alone"
-                runs["atc, alone"] = Compiled(model, alone, shape, chosen.prompt, 1)
+                runs["atc, alone"] = Compiled(model, alone, shape, chosen.prompt, 1, mode)
             for who, found in measured(
-                runs, own.sizes, read, chosen.prompt, chosen.steps
+                runs, own.sizes, read, chosen.prompt, chosen.steps, chosen.at_once
             ).items():
                 yield (
                     f"{weights:10}{who:13}{1 / found.word:9.1f} words/s{found.share:8.2f} of memory"
@@ -339,6 +354,7 @@ def main() -> None:
     parser.add_argument("--weights", default="float32,int4")
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--at_once", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--make_gguf", type=int, choices=(0, 1), default=0)
