@@ -156,7 +156,7 @@ class MatMulBf16(Kernel[MatMul, Bf16Params], SharesPanels[MatMul, Bf16Params]):
             "partitions": params.partitions,
             "blocks": shape.blocks, "room": shape.block * shape.stride, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
-            "epilogues": finish.functions(*vector_kinds(panels)),
+            "epilogues": finish.functions(*vector_kinds(panels)), "arguments": text.arguments,
             "a_base": batch_base(op.a_view, outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
             "b_base": packed_base(op.batch, op.b_view, outer, size) if mode == "packed"
@@ -251,20 +251,22 @@ class _TileText:
     """Registers for sums, where the run counts the rows and each height has its own phases."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
-        """Return the head of a tile's function, its calls, and where each accumulator goes."""
-        asked = self.prefetch
-        shared = asked is not None and asked.next
-        operands = ["const float *a", "const float *b", *["const float *next"] * shared]
-        if asked and asked.by_rows:
-            operands += ["const float *next", "ptrdiff_t part"]
+        """Return the head of a tile's function, its phases, and where each accumulator goes."""
+        asked = self.prefetch.parameters("float") if self.prefetch else []
+        operands = ["const float *a", "const float *b", *asked]
         sums = tile.rows * panel.vectors
-        given = [*["next"] * shared, *self.finish.places, self.target, *self.finish.extras]
         return {
             **tile_function(self.finish, panel, tile, operands),
             **tile_ends(self.finish, panel, tile, self.op.n, self.lanes),
             "phases": _phases(sums, self.free, self.op.k) if self.free else self.phases,
-            "arguments": ", ".join(given),
         }  # fmt: skip
+
+    @property
+    def arguments(self) -> str:
+        """The last arguments of a tile's call, those after `b` and what it asks for by rows."""
+        shared = self.prefetch is not None and self.prefetch.next
+        given = [*["next"] * shared, *self.finish.places, self.target, *self.finish.extras]
+        return ", ".join(given)
 
 
 KERNELS = (MatMulBf16(),)

@@ -34,6 +34,11 @@ class Prefetch:
     line: int
     by_rows: bool = False
 
+    def parameters(self, c: str) -> list[str]:
+        """Return a tile's parameters for this, given the C type of weights."""
+        given = [f"const {c} *next"] * (self.next or self.by_rows)
+        return [*given, *["ptrdiff_t part"] * self.by_rows]
+
     def share(self, depth: int) -> int:
         """Return the weights that a tile asks for."""
         return depth // self.every * self.lines * self.line

@@ -384,14 +384,12 @@ class _TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        operands = ["const float *a", f"const {self.weights.c} *b"]
-        operands += [f"const {self.stored.c} *next"] * self.shared
-        if self.ahead and self.ahead.by_rows:
-            operands += [f"const {self.stored.c} *next", "ptrdiff_t part"]
+        asked = self.ahead.parameters(self.stored.c) if self.ahead else []
+        operands = ["const float *a", f"const {self.weights.c} *b", *asked]
         flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
-            phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
+            phases = _phases(self.busy, sums, self.free // sums)
         lines = range(0, panel.vectors * self.lanes, FLOATS.line)
         awaited = self.finish.awaited(self.sizes, self.nearby, tile.rows, lines)
         if self.leaves and not self.last_block:
@@ -411,15 +409,11 @@ class _TileText:
         return {"rows": rows, "head": head, "whole": whole, "part": part}
 
     @property
-    def shared(self) -> bool:
-        """Whether each tile asks for a share of the next panel."""
-        return self.ahead is not None and self.ahead.next
-
-    @property
     def arguments(self) -> str:
         """The last arguments of a tile's call, those after `b` and what it asks for by rows."""
         blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
-        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.target]
+        shared = self.ahead is not None and self.ahead.next
+        given = [*["next"] * shared, *self.finish.places, *blocks, self.target]
         return ", ".join((*given, *self.finish.extras))
 
 
