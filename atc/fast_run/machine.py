@@ -40,6 +40,16 @@ SPREAD = 1.25
 """The most by which a number may be larger than when it was measured before."""
 COMPUTING = 0.8
 """What tiles get of the rate at which a loop reads that does nothing else."""
+STREAMS = (
+    ("some", "v_prefetch_l2(p + 8192)", 1024),
+    ("every", "v_prefetch_l2(p + 16384)", 64),
+    ("near", "v_prefetch_l1(p + 8192)", 64),
+)
+"""Ways to ask for a stream of memory: C, and every how many bytes."""
+STREAMED = 96 * MIB
+"""Bytes of such a stream."""
+FASTER = 1.05
+"""How many times as fast a way must be that asks for more lines, or sooner."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
 _TIMEOUT = 300
 
@@ -137,7 +147,8 @@ def _program(
     (folder / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
     values: dict[str, object] = {
         "chains": CHAINS[target.vector_registers], "sizes": sizes, "largest": max(sizes),
-        "chased": CHASED, "seconds": seconds,
+        "chased": CHASED, "seconds": seconds, "vector": target.vector_bytes, "streams": STREAMS,
+        "streamed": min(STREAMED, max(sizes)),
     }  # fmt: skip
     (folder / "machine.c").write_text(render("bench/machine.c.j2", values))
     compile_many([Job(compiler, flags, "machine.c", folder)], 1)
@@ -188,6 +199,7 @@ def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int])
     near, middle = _within(wide.rates, 0, l1), _within(wide.rates, l1, l2)
     far = _within(wide.rates, l2, l3) if l3 > 2 * l2 else 0.0
     beyond = wide.rates[max(wide.rates)]
+    some, every, near_lines = (wide.numbers[f"{name}_lines"] for name, *_ in STREAMS)
     return replace(
         known,
         datapath=widest.vector_bytes,
@@ -200,6 +212,8 @@ def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int])
         if far
         else Cache(0, 0.0, 0.0),
         memory=round(beyond, 1),
+        every_line=every > FASTER * some,
+        near_lines=near_lines > FASTER * max(some, every),
         measured=True,
     )
 

@@ -389,7 +389,9 @@ def made(machine: Machine, vector_bytes: int) -> Found:
 
     numbers = {
         "fmas": machine.fma_rate(vector_bytes) * 0.98, "fma_latency": machine.fma_latency + 0.03,
-        "loads": machine.load_rate(vector_bytes) * 0.97,
+        "loads": machine.load_rate(vector_bytes) * 0.97, "some_lines": machine.memory * 0.7,
+        "every_lines": machine.memory * (0.8 if machine.every_line else 0.72),
+        "near_lines": machine.memory * (0.9 if machine.near_lines else 0.73),
     }  # fmt: skip
     lines = [f"{name} 0 {value:g}" for name, value in numbers.items()]
     for size in sizes:
@@ -414,6 +416,15 @@ def test_what_is_measured_becomes_a_machine(
     assert machine.l1.size / 2 <= found.l1.size <= machine.l1.size
     assert machine.l2.size / 2 <= found.l2.size <= machine.l2.size
     assert found.memory == machine.memory
+
+
+@pytest.mark.parametrize(
+    ("every", "near"), [(False, False), (True, False), (False, True), (True, True)]
+)
+def test_lines_are_asked_for_as_was_fastest(every: bool, near: bool) -> None:
+    machine = replace(ZEN5, every_line=every, near_lines=near)
+    found = machine_of(MACHINES["haswell"], [made(machine, 64)], {})
+    assert (found.every_line, found.near_lines) == (every, near)
 
 
 def test_the_system_reports_the_sizes_of_caches(tmp_path: Path) -> None:
