@@ -12,6 +12,7 @@ from atc.backends.cpu.conv import (
     depthwise_looped,
     depthwise_nhwc,
     depthwise_open,
+    dynamic_bf16,
     dynamic_shape,
     dynamic_shape_pairs,
     filter_gradient,
@@ -41,7 +42,8 @@ KERNELS: tuple[AnyKernel, ...] = (
     *first_layer_pairs.KERNELS, *depthwise.KERNELS, *depthwise_int8.KERNELS,
     *depthwise_looped.KERNELS, *depthwise_open.KERNELS, *winograd.KERNELS, *winograd_int8.KERNELS,
     *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *dynamic_shape_pairs.KERNELS,
-    *nchw_rows.KERNELS, *pool_int8.KERNELS, *pool_places.KERNELS, *pool_planes.KERNELS,
+    *dynamic_bf16.KERNELS, *nchw_rows.KERNELS, *pool_int8.KERNELS, *pool_places.KERNELS,
+    *pool_planes.KERNELS,
     *depthwise_nhwc.KERNELS, *filter_gradient.KERNELS, *filter_gradient_depthwise.KERNELS,
     *pointwise_winograd.KERNELS,
 )  # fmt: skip

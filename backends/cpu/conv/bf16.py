@@ -40,7 +40,7 @@ def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
 
 def sampled_pairs(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
     """Return what is convolved: of what a stride meets alone, where that is rounded."""
-    return w if is_rounded(w) or _odd_rest(w) else sampled(w)
+    return w if is_rounded(w) or has_odd_rest(w) else sampled(w)
 
 
 def is_rounded(w: Workload[ConvBlocked]) -> bool:
@@ -48,10 +48,18 @@ def is_rounded(w: Workload[ConvBlocked]) -> bool:
     return w.inputs[0] is not None and w.inputs[0].dtype is DType.BFLOAT16
 
 
-def _odd_rest(w: Workload[ConvBlocked]) -> int:
+def has_odd_rest(w: Workload[ConvBlocked]) -> int:
     """Return the channels of the last block where a pair would hold one that is none."""
     g = geometry(w, 1)
     return g.ic % g.block if g.ic % PAIR else 0
+
+
+def pair_elements(w: Workload[ConvBlocked], reads: WordReads = READS) -> Elements:
+    """Return how pairs of channels are multiplied."""
+    return Elements(
+        x="uint16_t", weight="uint16_t", result=w.outputs[0].dtype.c, sums="vf32", reads=reads,
+        load="v_load((const float *)(const void *)({}))", dot="v_dot_pairs_acc",
+    )  # fmt: skip
 
 
 def pair_values(
@@ -59,12 +67,8 @@ def pair_values(
 ) -> dict[str, object]:
     """Return what the template wants to know of a convolution cut into pairs of bfloat16."""
     epilogue = TileEpilogue(w.op.epilogue, w, words.g, target)
-    elements = Elements(
-        x="uint16_t", weight="uint16_t", result=w.outputs[0].dtype.c, sums="vf32", reads=reads,
-        load="v_load((const float *)(const void *)({}))", dot="v_dot_pairs_acc",
-    )  # fmt: skip
     return {
-        **words.values(elements),
+        **words.values(pair_elements(w, reads)),
         "start": lambda vector, tile, column: epilogue.start(vector), "started": False, "starts": 0,
         "packed": "(const uint16_t *)(const void *)x1", "epilogue": epilogue,
     }  # fmt: skip
@@ -90,7 +94,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, kinds)
         if not fits or is_depthwise(w) or geometry(w, 1).plain:
             return False
-        return not (is_rounded(w) and _odd_rest(w))
+        return not (is_rounded(w) and has_odd_rest(w))
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
@@ -116,7 +120,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
     ) -> dict[str, object]:
         """Return the tiles, and how many vectors of an image are rounded."""
         words = in_words(sampled_pairs(w), params, PAIR)
-        g, rest, axes = words.g, _odd_rest(w), geometry(w, 1)
+        g, rest, axes = words.g, has_odd_rest(w), geometry(w, 1)
         return {
             **pair_values(w, words, target, READS),
             "source": "x0" if is_rounded(w) else "pairs", "converted": not is_rounded(w),

@@ -95,6 +95,7 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
             "bodies": [{**body, "blocks": 1} for body in input_blocks(g, 4)],
             "depth": g.depth, "weights": "x1", "sums": False,
             "start": epilogue.start, "epilogue": epilogue, "planes": None, "lines": 0,
+            "rounded": False,
         }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
@@ -265,7 +266,7 @@ def plane_values(w: Workload[ConvBlocked], params: DynamicParams) -> dict[str, o
     """Return what the template wants to know of planes of taps."""
     g = geometry(w, params.p)
     planes = TapPlanes(g) if params.copied else None
-    return {"planes": planes, "axes": g, "padding": w.op.zero & 255}
+    return {"planes": planes, "axes": g, "padding": w.op.zero & 255, "rounded": False}
 
 
 def copy_cycles(w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> float:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from blocked_convs import DEPTHWISE, DIRECT, LARGE, WINOGRAD, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
+from onnx import TensorProto, helper, numpy_helper
 
+import atc
 from atc.backends.cpu.conv.bf16 import ConvBf16
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
@@ -121,3 +126,57 @@ def test_weights_are_rounded_to_nearest_even() -> None:
     wanted = [1, 1, 1 + 2**-6, -np.inf, np.nan, np.inf, rounded(given)[6]]
     np.testing.assert_array_equal(rounded(given), np.array(wanted, np.float32))
     assert abs(float(rounded(given)[6]) - 1e-40) < 2.0**-134  # half a step of denormals
+
+
+OPEN = (
+    {"kernel": 3, "pads": 1},
+    {"kernel": 3, "pads": 1, "strides": 2},
+    {"kernel": 5, "pads": 2, "dilations": 2},
+    {"kernel": 1, "pads": 0},
+    {"kernel": 1, "pads": 0, "strides": 2, "filters": 70},
+    {"kernel": 3, "pads": 0, "group": 2, "filters": 96},
+)
+"""Attributes of convolutions of 40 channels."""
+
+
+def open_model() -> onnx.ModelProto:
+    """Return a model of these, each with a residual or a ReLU behind it where that fits.
+
+    They read channels that a 1x1 convolution has chosen, so that all that they multiply is exact.
+    """
+    rng = np.random.default_rng(0)
+    chosen = np.eye(40, 20, dtype=np.float32)[:, :, None, None]
+    nodes = [helper.make_node("Conv", ["x", "chosen"], ["c"])]
+    known, outputs = [numpy_helper.from_array(chosen, "chosen")], []
+    for k, case in enumerate(OPEN):
+        size, filters, group = case["kernel"], case.get("filters", 40), case.get("group", 1)
+        weights = rounded(rng.standard_normal((filters, 40 // group, size, size), np.float32))
+        known.append(numpy_helper.from_array(weights, f"w{k}"))
+        nodes.append(helper.make_node(
+            "Conv", ["c", f"w{k}"], [f"s{k}"], pads=[case["pads"]] * 4, group=group,
+            strides=[case.get("strides", 1)] * 2, dilations=[case.get("dilations", 1)] * 2,
+        ))  # fmt: skip
+        same = case.get("strides", 1) == 1 and filters == 40
+        after = ("Add", [f"s{k}", "c"]) if same and size != 5 else ("Relu", [f"s{k}"])
+        nodes.append(helper.make_node(*after, [f"y{k}"]))
+        outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT, None))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 20, "h", "w"])
+    graph = helper.make_graph(nodes, "net", [x], outputs, known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_images_of_any_size_are_multiplied_in_pairs(tmp_path: Path) -> None:
+    target, model = vector_target("x86-64-avx512-bf16"), open_model()
+    onnx.save(model, tmp_path / "m.onnx")
+    done = atc.compile(
+        tmp_path / "m.onnx", tmp_path / "net", target=target.name,
+        input_shape="x:1~2,20,9~40,9~40", precision_mode="allow_mix_precision_bf16",
+    )  # fmt: skip
+    kernels = [node["kernel"].split("(")[0] for node in done.report["nodes"]]
+    assert kernels.count("conv_dynamic_bf16") == len(OPEN)
+    network = atc.load(done.folder)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((1, 20, 9, 9), (2, 20, 17, 40), (1, 20, 33, 15), (1, 20, 40, 39)):
+        x = rounded(np.random.default_rng(1).standard_normal(shape, np.float32))
+        for got, want in zip(network(x), session.run(None, {"x": x}), strict=True):
+            assert np.abs(got - want).max() <= 2 * TOLERANCE * np.abs(want).max()
