@@ -337,9 +337,9 @@ SLOW = {
          "compare.py\n": "compare.py --help\n"},
     ),
     "decoding": Script(
-        ("python tests/benchmarks/decode.py --weights=float32,int4,int4-int8",),
-        {"--weights=float32,int4,int4-int8": "--shape=tiny --weights=int4-int8 --steps=2 "
-         "--prompt=4"},
+        ("python tests/benchmarks/decode.py --weights=float32,float16,bfloat16,int4,int4-int8",),
+        {"--weights=float32,float16,bfloat16,int4,int4-int8": "--shape=tiny "
+         "--weights=float16,int4-int8 --steps=2 --prompt=4 --at_once=2"},
     ),
     "less memory": Script(
         ("python tests/benchmarks/recomputation.py --batch=100 --plan",
