@@ -19,7 +19,12 @@ from atc.backends.cpu.conv.bf16 import (
 )
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.dot_product import in_words
-from atc.backends.cpu.conv.dynamic_shape import WIDE, loop_cycles, loop_values
+from atc.backends.cpu.conv.dynamic_shape import (
+    loop_cycles,
+    loop_values,
+    tile_sets,
+    tiles_of_half,
+)
 from atc.backends.cpu.conv.filter_panels import PanelParams
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.epilogue import TileEpilogue
@@ -50,8 +55,7 @@ class ConvDynamicBf16(Kernel[ConvBlocked, PanelParams]):
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
-        sets = [PanelParams(p=p, nv=nv) for p, nv in WIDE if nv <= geometry(w, p).mb]
-        return cheapest(self, sets, w, target, 3)
+        return cheapest(self, tile_sets(w, target), w, target, 3)
 
     def packs(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -72,8 +76,7 @@ class ConvDynamicBf16(Kernel[ConvBlocked, PanelParams]):
         words = in_words(w, params, PAIR)
         g, e = words.g, pair_elements(w)
         epilogue = TileEpilogue(w.op.epilogue, w, g, target)
-        largest = in_words(concrete(w), params, PAIR).g
-        tiles = -(-largest.rows.out * -(-largest.cols.out // params.p) // 4)
+        tiles = tiles_of_half(in_words(concrete(w), params, PAIR))
         return {
             **loop_values(g, params), "e": e, "per": words.per, "unit": words.unit,
             "types": {"x": e.x, "weight": e.weight, "result": e.result},

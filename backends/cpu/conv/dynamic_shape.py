@@ -70,9 +70,7 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
-        shapes = WIDE if target.vector_registers >= 32 else NARROW
-        sets = [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
-        return cheapest(self, sets, w, target, 3)
+        return cheapest(self, tile_sets(w, target), w, target, 3)
 
     def packs(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -147,9 +145,7 @@ class ConvDynamicBytes(Kernel[ConvBlocked, DynamicParams]):
 
     def tiles(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> int:
         """Return the tiles of an image of half the largest extents."""
-        largest = self.words(concrete(w), params, target)
-        g = largest.g
-        return -(-g.rows.out * -(-g.cols.out // largest.p) // 4)
+        return tiles_of_half(self.words(concrete(w), params, target))
 
     def scratch(self, w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> int:
         """Reserve the planes of an image."""
@@ -272,6 +268,18 @@ def plane_values(w: Workload[ConvBlocked], params: DynamicParams) -> dict[str, o
 def copy_cycles(w: Workload[ConvBlocked], params: DynamicParams, target: Target) -> float:
     """Return the cycles that copying takes."""
     return TapPlanes(geometry(w, 1)).cycles(target.machine, 1) if params.copied else 0.0
+
+
+def tile_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
+    """Return the tiles of floats that fit the registers."""
+    shapes = WIDE if target.vector_registers >= 32 else NARROW
+    return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
+
+
+def tiles_of_half(largest: Words) -> int:
+    """Return the tiles of an image of half the extents of the largest one."""
+    g = largest.g
+    return -(-g.rows.out * -(-g.cols.out // largest.p) // 4)
 
 
 def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
