@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_dynamic, upper_bound
-from atc.ir.expr import Call, Expr, Input, call, cast, substitute, walk
+from atc.ir.expr import Call, Expr, Input, call, cast, operands_of, substitute
 from atc.ir.graph import Array, DType, Node, TensorType
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, Window
 from atc.ir.ops.blocked import BYTES
@@ -183,7 +183,7 @@ def _scaled_sums(
         return expr, (scale, name), (channel, channel)
     last = len(op.epilogue.views) + 1
     result = call("Mul", cast(total, DType.FLOAT), Input(DType.FLOAT, last))
-    types = {e.index: e.dtype for e in walk(op.epilogue.expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(op.epilogue.expr)}
     expr = substitute(op.epilogue.expr, lambda k: Input(types[k], k) if k else result)
     return expr, (*node.inputs[2:], scale), (*op.epilogue.views, channel)
 

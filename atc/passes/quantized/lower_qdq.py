@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from atc.ir.expr import Input, substitute, walk
+from atc.ir.expr import Input, operands_of, substitute
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import ArgReduce, Conv, ConvTranspose, Map, MatMul, Pool, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
@@ -96,7 +96,7 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
     known = {k: d for k, d in known.items() if d.dtype in BYTES}
     if not known:
         return node
-    types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(op.expr)}
     expr = substitute(op.expr, lambda k: known[k].expr(k) if k in known else Input(types[k], k))
     names = [known[k].source if k in known else name for k, name in enumerate(node.inputs)]
     expr, inputs, views = distinct_operands(expr, names, op.views)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.dims import is_dynamic, max_value
-from atc.ir.expr import Call, Expr, Input, call, cast, const, substitute, walk
+from atc.ir.expr import Call, Expr, Input, call, cast, const, operands_of, substitute
 from atc.ir.graph import Dequantization, DType, Node
 from atc.ir.ops import Epilogue, MatMul
 from atc.ir.view import View, gather_view
@@ -146,6 +146,6 @@ def _scaled_sums(
     scaled = call("Mul", cast(total, DType.FLOAT), factor)
     if bias is not None:
         return scaled, tuple(names), tuple(views)
-    types = {e.index: e.dtype for e in walk(op.epilogue.expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(op.epilogue.expr)}
     expr = substitute(op.epilogue.expr, lambda k: Input(types[k], k) if k else scaled)
     return expr, tuple(names), tuple(views)

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_dynamic, lower_bound, max_value
-from atc.ir.expr import Expr, Input, call, cast, const, substitute, walk
+from atc.ir.expr import Expr, Input, call, cast, const, operands_of, substitute
 from atc.ir.graph import DType, Node, TensorType, row_major
 from atc.ir.ops import (
     ArgReduce,
@@ -89,7 +89,7 @@ def _scaled(x: Dequantized, count: int) -> Expr:
 
 def _after(expr: Expr, result: Expr) -> Expr:
     """Return an epilogue's expression of a result that is computed first."""
-    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(expr)}
     return substitute(expr, lambda k: Input(types[k], k) if k else result)
 
 
