@@ -7,10 +7,12 @@ the temporary folders hear of it, and of the terminal's end (SIGHUP).
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 _GARBAGE = 50_000
@@ -18,6 +20,8 @@ _GARBAGE = 50_000
 _SPINNING = "4"
 """The logarithm of the cycles for which numpy's threads spin before they sleep: the usual 26 let
 each of them waste some 50 ms of a core once numpy is imported."""
+_AFTER = 0.01
+"""Seconds until a signal that got lost comes again."""
 
 
 def main() -> int:
@@ -50,6 +54,7 @@ def _run(command: list[str]) -> int:
             signal.signal(number, _ended)
     if interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _unraisable
     try:
         return run([*command, *sys.argv[1:]])
     finally:
@@ -73,3 +78,25 @@ def _open_closed_streams() -> None:
 
 def _ended(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)  # lets temporary folders go on the way out
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Let a signal that came in a finalizer, where exceptions get lost, come again soon after."""
+    if isinstance(what.exc_value, KeyboardInterrupt):
+        number = int(signal.SIGINT)
+    elif isinstance(what.exc_value, SystemExit) and isinstance(what.exc_value.code, int):
+        number = what.exc_value.code - 128
+    else:
+        sys.__unraisablehook__(what)
+        return
+    again = threading.Timer(_AFTER, _signal_main, (number,))  # this is still the finalizer
+    again.daemon = True
+    again.start()
+
+
+def _signal_main(number: int) -> None:
+    """Send a signal to the main thread, also one that waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:  # Windows
+        _thread.interrupt_main(number)

@@ -336,6 +336,34 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
     assert os.listdir(scratch) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finalizer_ends_the_program(number: signal.Signals) -> None:
+    """Python ignores exceptions there, also those of signals' handlers."""
+    code = f"""if True:
+        import os, time
+        import atc.cli.main, atc.cli.start
+        class Temporary:
+            def __del__(self):
+                os.kill(os.getpid(), {int(number)})
+                time.sleep(0.05)
+        def run(argv):
+            try:
+                Temporary()
+                time.sleep(60)
+            except (KeyboardInterrupt, SystemExit) as error:
+                print(repr(error))
+                raise
+        atc.cli.main.main = run
+        atc.cli.start.main()"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )  # fmt: skip
+    expected = "KeyboardInterrupt()" if number == signal.SIGINT else f"SystemExit({128 + number})"
+    assert done.stdout.strip() == expected
+    assert "ignored" not in done.stderr
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("module", ["atc.options.help", "rich"])
 def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Path) -> None:
