@@ -82,10 +82,11 @@ def _ended(number: int, frame: FrameType | None) -> None:
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """Let a signal that came in a finalizer, where exceptions get lost, come again soon after."""
-    if isinstance(what.exc_value, KeyboardInterrupt):
-        number = int(signal.SIGINT)
-    elif isinstance(what.exc_value, SystemExit) and isinstance(what.exc_value.code, int):
-        number = what.exc_value.code - 128
+    error = what.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number = signal.SIGINT
+    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        number = signal.Signals(error.code - 128)
     else:
         sys.__unraisablehook__(what)
         return
@@ -94,7 +95,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
     again.start()
 
 
-def _signal_main(number: int) -> None:
+def _signal_main(number: signal.Signals) -> None:
     """Send a signal to the main thread, also one that waits."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, number)
