@@ -16,7 +16,7 @@ import numpy as np
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Const, Expr, Input
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
-from atc.ir.ops import ConvBlocked, Map, MatMul
+from atc.ir.ops import Conv, ConvBlocked, Map, MatMul
 from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import State, Storing, groups, moves, widened
 
@@ -63,7 +63,7 @@ def is_exact(node: Node, exact: set[str], half: DType) -> bool:
     match node.op:
         case Map():
             return holds(node.op.expr, lambda k: node.inputs[k] in exact, half)
-        case ConvBlocked() | MatMul():
+        case Conv() | ConvBlocked() | MatMul():
             return holds(
                 node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact, half
             )

@@ -27,6 +27,8 @@ TRANSLATIONS, TRANSLATED = 64, 0.8
 WAITED = 0.04
 """Part of a product's arithmetic from which on waiting for B's panels is worth asking ahead: on a
 Sapphire Rapids 197 rows take 0.87 of the time that way, of 0.15 to 0.6 MB of weights."""
+WAITED_WIDENING = 0.01
+"""The same where floats are made of a panel before its first tile, which waits for all of it."""
 STRADDLING = 2.2
 """Cycles that a step waits for vectors that lie in two lines, which aren't in the L1 cache."""
 
@@ -172,7 +174,9 @@ def from_slow_l3(machine: Machine, nbytes: int) -> bool:
     return machine.slow_l3 and nbytes >= streamed(machine)
 
 
-def asks_ahead(machine: Machine, nbytes: int, products: float, lanes: int) -> bool:
+def asks_ahead(
+    machine: Machine, nbytes: int, products: float, lanes: int, waited: float = WAITED
+) -> bool:
     """Return whether row tiles that share a panel of B ask for the next one, of `nbytes` in all.
 
     A network's other weights drive B out of the near caches from run to run, however small it is.
@@ -182,7 +186,7 @@ def asks_ahead(machine: Machine, nbytes: int, products: float, lanes: int) -> bo
     if nbytes > streamed(machine) or not machine.l3.size:
         return nbytes > streamed(machine)
     arithmetic = products / lanes / machine.fma_rate(4 * lanes)
-    return nbytes > machine.l1.size and nbytes / machine.l3.rate > WAITED * arithmetic
+    return nbytes > machine.l1.size and nbytes / machine.l3.rate > waited * arithmetic
 
 
 def crowding(machine: Machine, rows: int, stride: int) -> float:

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from atc.backends.cpu.matmul.cost import asked_by_one_row, asks_ahead, streamed
+from atc.backends.cpu.matmul.cost import (
+    WAITED,
+    WAITED_WIDENING,
+    asked_by_one_row,
+    asks_ahead,
+    streamed,
+)
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
-from atc.backends.render.stored_weights import Weights, stored_weights
+from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
@@ -73,8 +79,10 @@ def requests(
 
 def asks_for_weights(w: Workload[MatMul], target: Target, tiles: int) -> bool:
     """Return whether packed B is asked for before it is read, by so many row tiles."""
-    op, nbytes = w.op, w.op.k * w.op.n * stored_weights(w).dtype.itemsize
+    op, stored = w.op, stored_weights(w)
+    nbytes = op.k * op.n * stored.dtype.itemsize
     if max_value(tiles) == 1:
         return nbytes > streamed(target.machine)
     products = max_value(op.m) * op.k * op.n
-    return asks_ahead(target.machine, nbytes, products, lanes(target))
+    waited = WAITED if stored is FLOATS else WAITED_WIDENING
+    return asks_ahead(target.machine, nbytes, products, lanes(target), waited)

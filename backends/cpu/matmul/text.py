@@ -104,14 +104,14 @@ def _row_stores(
 
 def tile_function(
     finish: EpilogueFunctions, panel: Panel, tile: Tile, operands: Sequence[str],
-    flags: Sequence[str] = (),
+    flags: Sequence[str] = (), suffix: str = "",
 ) -> dict[str, object]:  # fmt: skip
-    """Return the name and the head of a tile's function.
+    """Return the name, with a suffix, and the head of a tile's function.
 
     Its parameters are the product's operands, places of the epilogue's, flags, and memory.
     """
     places, memory = finish.parameters
-    name = f"tile_{panel.name}_{tile.rows}"
+    name = f"tile_{panel.name}_{tile.rows}{suffix}"
     head = wrapped(f"static K_NOINLINE void {name}(", [*operands, *places, *flags, *memory])
     return {"name": name, "panel": panel, "tile": tile, "head": head}
 

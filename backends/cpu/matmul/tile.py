@@ -138,7 +138,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if is_dynamic(op.m):
             return (*found, *blocked)
         below = [replace(p, mb=mb) for p in found for mb in rows_at_a_time(w, p.mr, target.machine)]
-        copied = [replace(p, copy=True) for p in found if _worth_copying(w, int(p.mr))]
+        copied = [
+            replace(p, copy=True) for p in (*found, *blocked) if _worth_copying(w, int(p.mr))
+        ]
         interleaved = [
             replace(p, kb=kb, interleave=True, copy=copy)
             for kb in _interleaved_depths(op, target.machine)
@@ -193,7 +195,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         depth = self._depth(w, params)
         width = params.nv * lanes(target)
         blocks = cut_rows(op.m, params.mb, params.mr)
-        tiles = {t.rows: t for t in all_tiles(blocks)}.values()
+        firsts = {b.tiles[0].rows: b.tiles[0] for b in blocks}.values()
         panels = column_panels(op.n, params.nv, lanes(target))
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
@@ -210,6 +212,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             in_lanes = ahead.every % lanes(target) == 0
         if ahead and ahead.next and params.phases > 1 and not in_lanes:
             ahead = None  # so few sums wait for one another
+        widens = mode == "widened" and not in_lanes  # the first tile of a panel does
+        later = (t for b in blocks for k, t in enumerate(b.tiles) if not widens or k or t.count > 1)
+        tiles = {t.rows: t for t in later}.values()
         step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
@@ -223,6 +228,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "blocks": blocks,
             "panels": panels, "arguments": text.arguments,
             "functions": {(p.name, t.rows): text.function(p, t) for p in panels for t in tiles},
+            "widening": {(p.name, t.rows): text.function(p, t, widens=True)
+                         for p in panels for t in firsts if widens},
             "epilogues": finish.functions(*vector_kinds(panels)),
             "a_base": batch_base(op.a_view, outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
@@ -272,7 +279,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             cycles += steps * apart
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5,
-                       "widened": (1 + stored.widening(target)) / lanes(target)}  # fmt: skip
+                       "widened": (0.5 + stored.widening(target)) / lanes(target)}  # fmt: skip
         copies = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
         cycles += copies * op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
@@ -382,10 +389,16 @@ class _TileText:
     leaves: bool
     """Whether tiles ask for the lines of their results, too."""
 
-    def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
-        """Return the head of a tile's function, and where each accumulator goes."""
+    def function(self, panel: Panel, tile: Tile, widens: bool = False) -> dict[str, object]:
+        """Return the head of a tile's function, and where each accumulator goes.
+
+        One that `widens` makes floats of a panel of B, for the tiles behind it.
+        """
         asked = self.ahead.parameters(self.stored.c) if self.ahead else []
-        operands = ["const float *a", f"const {self.weights.c} *b", *asked]
+        b = [f"const {self.weights.c} *b"]
+        if widens:
+            b = [f"const {self.stored.c} *narrow", "float *restrict b"]
+        operands = ["const float *a", *b, *asked]
         flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
@@ -395,8 +408,9 @@ class _TileText:
         if self.leaves and not self.last_block:
             awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
         return {
-            **tile_function(self.finish, panel, tile, operands, flags), "phases": phases,
-            "awaited": awaited, **tile_ends(self.finish, panel, tile, self.n, self.lanes),
+            **tile_function(self.finish, panel, tile, operands, flags, "_widening" * widens),
+            "phases": phases, "awaited": awaited, "widens": widens,
+            **tile_ends(self.finish, panel, tile, self.n, self.lanes),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:

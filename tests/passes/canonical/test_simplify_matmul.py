@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_text import after, plain_lines
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -111,3 +112,15 @@ def test_products_are_merged_and_right(sample: Callable[[], onnx.ModelProto]) ->
 def test_scaling_and_slicing_leave_no_map() -> None:
     graph = run_passes(compile_graph(scaled_slices()))
     assert not [n for n in graph.nodes if isinstance(n.op, Map)]
+
+
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_a_rounded_factor_moves_to_the_results(half: str) -> None:
+    """As scaled keys do, which attention then reads where they lie."""
+    graph = plain_lines(f"""
+        graph g(x: f32[2,4], z: f32[4,3])
+          s: f32[2,4] = Map(shape=(8), expr=Cast<f32>(Cast<{half}>(Mul(x0, 0.375))), views=(<1>)) x  # s
+          y: f32[2,3] = MatMul(batch=(), m=2, n=3, k=4, a_view=<4,1>, b_view=<3,1>, epilogue=x0) s, z  # y
+          return y
+        """)  # noqa: E501
+    assert "epilogue=Mul(x0, 0.375)) x, z" in after("simplify_matmul", graph)

@@ -137,3 +137,26 @@ def test_what_is_added_elsewhere_keeps_its_rounding() -> None:
           return y
         """ % text(rounded(call("Add", X, rounded(call("Add", Y, Y))))))  # noqa: E501, UP031
     assert after("round_activations", graph) == graph
+
+
+@pytest.mark.parametrize("expr", ["x0", "Max(x0, 0.5)"])
+def test_what_rounded_values_are_chosen_of_is_rounded_no_more(expr: str) -> None:
+    graph = """
+        graph g(x: f32[2,2])
+          h: f32[2,2] = Map(shape=(4), expr=Cast<f32>(Cast<f16>(Exp(x0))), views=(<1>)) x  # h
+          y: f32[2,4] = Map(shape=(4, 2), expr=%s, views=(<1,0>)) h  # y
+          return y
+        """
+    given, wanted = (plain_lines(graph % e) for e in (f"Cast<f32>(Cast<f16>({expr}))", expr))
+    assert after("round_activations", given) == wanted
+
+
+@pytest.mark.parametrize("expr", ["Mul(x0, x0)", "Max(x0, 0.1)"])
+def test_what_16_bits_do_not_hold_is_rounded(expr: str) -> None:
+    graph = plain_lines("""
+        graph g(x: f32[2,2])
+          h: f32[2,2] = Map(shape=(4), expr=Cast<f32>(Cast<f16>(Exp(x0))), views=(<1>)) x  # h
+          y: f32[2,2] = Map(shape=(4), expr=Cast<f32>(Cast<f16>(%s)), views=(<1>)) h  # y
+          return y
+        """ % expr)  # noqa: UP031
+    assert after("round_activations", graph) == graph
