@@ -130,7 +130,7 @@ def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
     compilers = Compilers()
     hanging = find_compiler(get_target("c99"), environ(CC=hanging_compiler(tmp_path, "-c")))
     context = replace(compilers.context, compiler=hanging)
-    begin = []
+    begin: list[float] = []
 
     def interrupted() -> None:
         with compiling(tmp_path, context) as begun:

@@ -383,7 +383,7 @@ def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
     write(tmp_path, {f"{n}.c": "int f(void);\nint f(void) { return 1; }\n" for n in "abcd"})
     jobs = [Job(compiler, (), f"{n}.c", tmp_path) for n in "abcd"]
 
-    begin = []
+    begin: list[float] = []
 
     def interrupt(*_: object) -> None:
         if (tmp_path / "children").exists():
