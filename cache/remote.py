@@ -56,7 +56,7 @@ class RemoteTier:
 
     def __init__(
         self, blobs: Blobs, url: RemoteUrl, secret: Secret | None, writes: bool,
-        warn: Callable[[str], None], session: Session, patience: float = PATIENCE,
+        warn: Callable[[str], None], session: Session,
     ) -> None:  # fmt: skip
         self.counts = RemoteCounts()
         self.shown = url.shown
@@ -64,7 +64,7 @@ class RemoteTier:
         self._reads = not session.rests(url.shown)
         self._writes = writes and self._reads and not session.rests(url.shown, writes=True)
         self._warn, self._session = warn, session
-        self._patience, self._left = patience, IN_ALL
+        self._patience, self._left = PATIENCE, IN_ALL
         self._crew = _Crew(OF_FOLDERS if url.scheme == "file" else AT_A_TIME)
         self._asked: dict[str, Future[bytes | None]] = {}
         self._writing: list[Future[None]] = []

@@ -52,8 +52,8 @@ QUICK = (
     "tests/load_and_run/", "tests/lower/", "tests/memory/", "tests/options/", "tests/passes/",
     "tests/program/", "tests/pytorch/", "tests/quantize/", "tests/tracing/",
     *(f"tests/whole/test_{name}.py" for name in (
-        "compare_models", "cuda", "cuda_ranges", "dynamic", "dynamic_models", "growing_states",
-        "names", "ranges", "states")),
+        "compare_models", "cuda", "cuda_ranges", "documents", "dynamic", "dynamic_models",
+        "growing_states", "names", "ranges", "states")),
 )  # fmt: skip
 """Slow tests of what networks compute, or options do, not of what compilers make of it."""
 PLAIN = ("tests/pytorch/", "tests/tracing/")

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -50,6 +50,8 @@ class SerialLine:
     """How often a request is sent if the answer is missing or damaged."""
     patience: float = 5.0
     """Seconds to wait for an answer, in addition to the time to transfer its bytes."""
+    _asked: int = field(default=0, init=False)
+    """The checksum of the latest request, from which those of its answers go on."""
 
     def ask(
         self, command: str, index: int = 0, offset: int = 0, size: int = 0, data: bytes = b""
@@ -57,6 +59,7 @@ class SerialLine:
         """Send a request and return the answer's status and data; ToolchainError without one."""
         request = _HEAD.pack(b"atc", ord(command), index, offset, size)
         sent = _summed(request) + (_summed(data) if data else b"")
+        self._asked = zlib.crc32(request)
         for _ in range(self.tries):
             self._drain()
             self._write(sent)
@@ -78,7 +81,7 @@ class SerialLine:
         return (self.ask("s") if done is None else done)[0]
 
     def _answer(self, command: str, until: float) -> tuple[int, bytes] | None:
-        """Return the next answer to a command; None if it times out or is damaged."""
+        """Return the next answer to a command; None if it times out, is damaged or another's."""
         met = b""
         while met != b"ATC":
             byte = self._read(1, until)
@@ -86,7 +89,7 @@ class SerialLine:
                 return None
             met = (met + byte)[-3:]
         rest = self._read(_ANSWER.size - 3 + _SUM.size, until)
-        if rest is None or _SUM.unpack(rest[-4:])[0] != zlib.crc32(met + rest[:-4]):
+        if rest is None or _SUM.unpack(rest[-4:])[0] != zlib.crc32(met + rest[:-4], self._asked):
             return None
         _, given, status, size = _ANSWER.unpack(met + rest[:-4])
         if given != ord(command) or size > 1 << 16:
@@ -94,7 +97,7 @@ class SerialLine:
         if not size:
             return status, b""
         data = self._read(size + _SUM.size, until + 20 * size / self.baud)
-        if data is None or _SUM.unpack(data[-4:])[0] != zlib.crc32(data[:-4]):
+        if data is None or _SUM.unpack(data[-4:])[0] != zlib.crc32(data[:-4], self._asked):
             return None
         return status, data[:-4]
 

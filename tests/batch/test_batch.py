@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import pytest
 from networks import pooled_net
 from onnx import TensorProto, helper, numpy_helper
 from projects import require
+from waiting import happens
 
 import atc
 from atc.batch import run
@@ -280,9 +280,7 @@ def test_a_process_that_is_killed_costs_its_row(tmp_path: Path) -> None:
     def report(event: Event) -> None:
         if event.kind == "begins" and not killed:
             killed.append(event.row)
-            deadline = time.monotonic() + 20
-            while not multiprocessing.active_children() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            assert happens(lambda: bool(multiprocessing.active_children()))
             multiprocessing.active_children()[0].kill()
 
     done = run_batch(path, {**VALUES}, report)

@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import networks
 import pytest
 from networks import CountingCompiler, counting_compiler, pooled_net
+from waiting import happens
 
 from atc.cli.main import main
 from atc.options.help import help_text
@@ -350,7 +350,7 @@ def start(bench: Bench, output: str, *more: str, seed: str = "0") -> subprocess.
 def test_parallel_runs_agree(bench: Bench) -> None:  # 41
     runs = [start(bench, f"{number}/net", f"-j{number}", seed=str(number)) for number in (1, 2)]
     for process in runs:
-        err = process.communicate(timeout=120)[1]
+        err = process.communicate(timeout=300)[1]
         assert process.returncode == 0, err
         assert "W10001" not in err
     bench.compiler.compiled()
@@ -386,7 +386,7 @@ def test_a_killed_run_spoils_nothing(bench: Bench, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setenv("CC", str(slow))
         process = start(bench, "net", "-j1")
-        _wait_for((bench.folder / "begun").exists)
+        assert happens((bench.folder / "begun").exists)
         process.kill()
         process.communicate()
     assert not (bench.folder / "net").exists()
@@ -394,16 +394,6 @@ def test_a_killed_run_spoils_nothing(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert bench.compile("enable")
     assert bench.compile("enable") == []
     assert bench.tool("verify") == 0
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    import time
-
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.05)
-    pytest.fail("nothing happened within a minute")
 
 
 # ------------------------------------------------------------------------------------ the commands

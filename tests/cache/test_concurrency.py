@@ -13,7 +13,7 @@ NAMES = [f"k{number}" for number in range(20)]
 
 
 def finish(process: subprocess.Popen) -> str:
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return output
 
@@ -84,7 +84,7 @@ def test_s25_environment_variables_affect_their_user_only(site, monkeypatch):
 def test_s40_kill_9_at_each_step_of_storing_leaves_nothing_false(site, rename, before):
     site.compile("enable")
     process = site.child("kill", str(rename), str(before))
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     finished = rename == 3 and not before
     run = site.compile("enable", ["victim", "add", "conv", "pool"])

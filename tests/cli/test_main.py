@@ -17,6 +17,7 @@ import onnx
 import pytest
 from networks import CountingCompiler, content, conv_net, counting_compiler, save
 from onnx import helper, numpy_helper
+from waiting import PATIENCE, happens
 
 import atc
 from atc.accuracy.compare import run_reference
@@ -324,12 +325,9 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # background jobs ignore some
     ) as process:  # fmt: skip
-        for _ in range(600):
-            if (tmp_path / "begun").exists():
-                break
-            time.sleep(0.05)
+        assert happens((tmp_path / "begun").exists)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert not (tmp_path / "out").exists()
@@ -356,7 +354,7 @@ def test_a_signal_in_a_finalizer_ends_the_program(number: signal.Signals) -> Non
         atc.cli.main.main = run
         atc.cli.start.main()"""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30,
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=PATIENCE,
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )  # fmt: skip
     expected = "KeyboardInterrupt()" if number == signal.SIGINT else f"SystemExit({128 + number})"
@@ -383,13 +381,10 @@ def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Pat
         [sys.executable, "-P", "-c", code, "env", "CC"], stderr=subprocess.PIPE, text=True,
         stdout=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
-        for _ in range(600):
-            if (tmp_path / "begun").exists():
-                break
-            time.sleep(0.05)
+        assert happens((tmp_path / "begun").exists)
         time.sleep(0.3)  # until it sleeps
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     early = module.startswith("atc")  # nothing has begun yet: it ends like any program
     assert (process.returncode, err) == ((-signal.SIGINT, "") if early else (130, "interrupted\n"))
 

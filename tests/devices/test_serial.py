@@ -19,7 +19,7 @@ import atc
 from atc.backends.targets import get_target
 from atc.cli.main import main
 from atc.devices.network import Device, DeviceNetwork
-from atc.devices.serial_line import Span, line_of, open_line, run_over
+from atc.devices.serial_line import SerialLine, Span, line_of, open_line, run_over
 from atc.errors import OptionError, ToolchainError
 
 ROOT = Path(__file__).parents[2]
@@ -102,11 +102,38 @@ def test_damaged_bytes_are_asked_for_again(folder: Path, tmp_path: Path) -> None
         place = tmp_path / str(noise)
         place.mkdir()
         with board(folder, place, noise) as device, open_line(device) as line:
-            patient = replace(line, tries=8, patience=0.1)
+            patient = replace(line, tries=20, patience=0.5)
             spans = [Span(0, 0, 0, 16)]
             found.append(run_over(patient, lambda _: True, [x.tobytes()], sizes, spans))
     assert found[0] == found[1]
     assert all(any(data) for data in found[0][0])
+
+
+class Impatient(SerialLine):
+    """A line whose first request is sent twice, as if its answer came late: others follow late."""
+
+    again = True
+
+    def _write(self, data: bytes) -> None:
+        super()._write(data + data if self.again else data)
+        self.again = False
+
+    def _drain(self) -> None:
+        """Drop nothing: what is late comes after that."""
+
+
+@pytest.mark.slow
+def test_an_answer_to_another_request_is_not_taken(folder: Path, tmp_path: Path) -> None:
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    net = DeviceNetwork(folder, Device(get_target("cortex-m4f"), "serial:"), {})
+    sizes = [int(np.prod(t.shape)) * t.dtype.itemsize for t in net.outputs]
+    spans = [Span(0, 0, at, 8) for at in range(0, 32, 8)]
+    found = []
+    for kind in (SerialLine, Impatient):
+        with board(folder, tmp_path) as device, open_line(device) as line:
+            own = kind(line.descriptor, line.name, line.baud, tries=20)
+            found.append(run_over(own, lambda _: True, [x.tobytes()], sizes, spans))
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def make(folder: Path, *words: str) -> str:
     require("make")
     done = subprocess.run(
         ["make", "-s", "-C", str(folder / "starter"), *words], capture_output=True, text=True,
-        check=False, timeout=60,
+        check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout + done.stderr

@@ -302,17 +302,21 @@ def test_a_candidate_that_never_ends_fails(
 ) -> None:
     kernels = (MapLoops(), Endless())
     monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
-    reported: list[str] = []
-    limited = replace(bench(tmp_path), timeout=1.0, warn=reported.append)
-    rows = by_label(run(graph_of(), limited))
+    for patience in (1.0, 10.0, 100.0):  # where others work, what ends takes longer, too
+        reported: list[str] = []
+        place = tmp_path / str(patience)
+        limited = replace(bench(place), timeout=patience, warn=reported.append)
+        rows = by_label(run(graph_of(), limited))
+        if all(row["map"][0] is not None for row in rows):
+            break
     assert rows
     for row in rows:
         assert row["map"][0] is not None
-        assert row["map_endless"] == (None, "took longer than 1 s")
-    assert by_label(run(graph_of(), replace(limited, algo=bench(tmp_path).algo))) == rows
+        assert row["map_endless"] == (None, f"took longer than {patience:g} s")
+    assert by_label(run(graph_of(), replace(limited, algo=bench(place).algo))) == rows
     assert len(reported) == 2
     for text in reported:
-        assert "--fast_run_timeout: 2 candidate kernels took longer than 1 s" in text
+        assert f"--fast_run_timeout: 2 candidate kernels took longer than {patience:g} s" in text
         assert "map_endless of Map to f32" in text
 
 
@@ -326,7 +330,7 @@ def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: 
     for row in kept["ns"].values():
         row |= {name: -2e9 for name in row if "slow" in name}
     file.write_text(json.dumps(kept))
-    for timeout, again in ((1.0, False), (2.0, False), (3.0, True)):
+    for timeout, again in ((1.0, False), (2.0, False), (300.0, True)):
         started, reported = Started(), list[str]()
         limited = replace(bench(tmp_path, started), timeout=timeout, warn=reported.append)
         for row in by_label(run(graph_of(), limited)):

@@ -74,7 +74,7 @@ def test_the_configuration_file_may_be_no_pipe(fifo: Path) -> None:
     environment = {**os.environ, "ATC_CONFIG": str(fifo)}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "atc", "cache", "stats"],
-        env=environment, capture_output=True, text=True, timeout=60,
+        env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("E10001: the configuration file can't be read: it is not a")

@@ -117,9 +117,9 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_huge_promise_is_refused_at_once() -> None:
     data = HEAD + struct.pack("<Iiiqqiii", 0xF993FAC9, 0, 2, 1 << 20, 1 << 20, 1, 0, 0)
     tracemalloc.start()
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(ModelError):
         parse_params(data + bytes(1000), "f")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5

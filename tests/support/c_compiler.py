@@ -55,7 +55,9 @@ def _level_for(target: Target) -> str:
     """
     narrower = target.simd in ("sse2", "avx2") and "avx512f" in host_features()
     repeated = target.name in EMULATED and target.simd != "rvv"
-    return "-O0" if narrower or repeated else level()
+    if narrower or repeated:
+        return "-O0"
+    return "-Og" if level() == "-O1" and target.simd != "rvv" else level()
 
 
 def compile_in(folder: Path, command: Sequence[str], result: str | None) -> None:

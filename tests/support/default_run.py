@@ -57,17 +57,25 @@ _QUICK = """\
 #!/bin/sh
 # Compiles at -O0, as the last of several levels counts. What kernels include first is parsed once
 # for all that have the same flags: that takes longer than most kernels themselves.
-# Portable C goes to tcc, if there is one, in a fifth of the time; what tcc has anything to say of,
-# and an eighth of the kernels, by their names' digests, go to cc, whose warnings are errors.
+# Portable C goes to tcc, if there is one, in a fifth of the time, also beside kernels in vectors;
+# what tcc has anything to say of, and an eighth of the kernels, by their names' digests, go to cc,
+# whose warnings are errors.
 # Objects of the ONNX backend, which meet no cache of atc's, are kept for equal words, sources and
 # headers; this file's last line names the compiler.
 if [ -n "$ATC_TESTS_TCC" ]; then
   case " $* " in
-    *" -m"* | *" -x "* | *" -g "* | *" -fs"* | *" -pthread "*) ;;
+    *" -m32 "* | *" -x "* | *" -g "* | *" -fs"* | *" -pthread "*) ;;
     *" src/kernels/"*[08].c" "*) ;;
     *" -std=c99 "*" -c src/"*".c "*)
+      portable=${*##* -c } portable=${portable%% *}
       for object; do :; done
-      said=$("$ATC_TESTS_TCC" "$@" 2>&1) && [ -z "$said" ] &&
+      ! grep -q 'simd\\|intrin' "$portable" && said=$(
+        for each; do
+          shift
+          case $each in -m*) ;; *) set -- "$@" "$each" ;; esac
+        done
+        exec "$ATC_TESTS_TCC" "$@" 2>&1
+      ) && [ -z "$said" ] &&
         ! grep -q '__fix\\|__float' "$object" && exit  # functions of its own library
       ;;
   esac

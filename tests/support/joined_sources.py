@@ -26,7 +26,7 @@ def compile_joined(jobs: Sequence[Job], workers: int) -> None:
     alike: dict[object, list[Job]] = {}
     for job in jobs:
         place = PurePosixPath(job.source)
-        joins = place.suffix != ".S" and (place.parent.name == "kernels" or place.name[:3] == "net")
+        joins = place.parent.name == "kernels" or place.name[:3] == "net"
         own = place.parent if joins else job.source
         alike.setdefault((own, place.suffix, job.flags), []).append(job)
     parts = [
@@ -42,7 +42,9 @@ def compile_joined(jobs: Sequence[Job], workers: int) -> None:
 
 def _join(jobs: Sequence[Job]) -> None:
     """Write all sources into the first one's file."""
-    text = joined_text({job.source: (job.cwd / job.source).read_text("utf-8") for job in jobs})
+    texts = {job.source: (job.cwd / job.source).read_text("utf-8") for job in jobs}
+    assembly = jobs[0].source.endswith(".S")
+    text = "#undef WEIGHTS\n".join(texts.values()) if assembly else joined_text(texts)
     for job in jobs:
         (job.cwd / f"{job.source}.o").write_bytes(EMPTY)
     (jobs[0].cwd / jobs[0].source).write_text(text, "utf-8")

@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from waiting import happens
 
 import atc
 from atc.backends.targets import host_target
@@ -138,10 +138,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def _settles(count: Callable[[], int], at: int) -> bool:
     """Return whether a count gets to `at`: joined threads are listed for a moment."""
-    end = time.monotonic() + 10
-    while count() != at and time.monotonic() < end:
-        time.sleep(0.001)
-    return count() == at
+    return happens(lambda: count() == at)
 
 
 def check_forks_with_threads(path: Path, threads: int) -> None:
@@ -162,7 +159,7 @@ if child:
     ended = os.waitpid(child, 0)[1]
     library.net_stop_threads(context)
     sys.exit(ended != 0)
-signal.alarm(20)
+signal.alarm(120)
 if len(sys.argv) > 3:
     library.net_stop_threads(context)
 assert library.net_start_threads(context) == 0
@@ -173,7 +170,7 @@ os._exit(0)
 """
     for stopped in ([], ["stopped before"]):
         command = [sys.executable, "-c", program, str(path), str(threads), *stopped]
-        assert subprocess.run(command, timeout=60, check=False).returncode == 0
+        assert subprocess.run(command, timeout=300, check=False).returncode == 0
 
 
 def check_contexts_with_threads(path: Path, threads: int) -> None:

@@ -239,7 +239,7 @@ def make_library(folder: Path, model: onnx.ModelProto, name: str = "net") -> Pat
 def run_example(program: Path, *files: Path) -> dict[str, list[float]]:
     """Run an example program; return the printed values by output."""
     command = [str(program), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     result: dict[str, list[float]] = {}
     for line in done.stdout.splitlines():

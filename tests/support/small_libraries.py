@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from waiting import happens
 
 from atc.backends.toolchain.compiler import Compiler
 from atc.backends.toolchain.compiling import Job, compile_many
@@ -56,15 +57,18 @@ def script(path: Path, body: str) -> Path:
 def hanging_compiler(tmp_path: Path, when: str) -> str:
     """Return a compiler that hangs once its command line holds a word, with a child of its own."""
     real = shutil.which("gcc") or "cc"
-    text = f'case " $* " in *" {when} "*) sleep 60 & echo $! >> {tmp_path}/children; wait;; esac'
+    text = f'case " $* " in *" {when} "*) sleep 600 & echo $! >> {tmp_path}/children; wait;; esac'
     return str(script(tmp_path / "hanging-cc", f'{text}\nexec {real} "$@"'))
 
 
 def are_gone(children: Path) -> bool:
     """Say whether all processes of a list have ended."""
-    for _ in range(100):  # the kernel needs a moment, and init another to bury them
-        states = [Path(f"/proc/{pid}/stat") for pid in children.read_text().split()]
-        if all(not s.exists() or s.read_text().split()[2] == "Z" for s in states):
-            return True
-        time.sleep(0.05)
-    return False
+    return happens(lambda: all(map(is_gone, children.read_text().split())))
+
+
+def is_gone(pid: str) -> bool:
+    """Say whether a process has ended; the kernel needs a moment, and init another to bury it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from random import SystemRandom
 from urllib.request import urlopen
 
 import pytest
@@ -38,9 +39,12 @@ def need_package(package: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that the system gives to no connection before a server listens there."""
+    while True:
+        port = SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from atc.backends.cpu.conv.window_tiles import UNROLLED
@@ -78,7 +79,7 @@ class Across:
         """Whether numbers are read in pairs, every other one a vector."""
         return self.cols.stride == 2
 
-    @property
+    @cached_property
     def reads(self) -> dict[int, list[int]]:
         """The columns of the window that each read holds, by the read's place in a row."""
         found: dict[int, list[int]] = {}
@@ -87,7 +88,7 @@ class Across:
             found.setdefault(at - at % 2 if self.pairs else at, []).append(at)
         return found
 
-    @property
+    @cached_property
     def span(self) -> int:
         """The numbers of a row from the first to the last that is read for a vector."""
         width = {1: self.lanes, 2: 2 * self.lanes}.get(
@@ -213,13 +214,13 @@ class PoolPlanes(Kernel[Pool, RowsParams]):
         loads = len(across.reads) * (2 if across.pairs else 1) / machine.load_rate(size)
         if cols.stride > 2:
             loads = cols.kernel * across.lanes * GATHERED
-        total = 0.0
+        total, spots = 0.0, across.spots()
         for tile in cut_columns(rows, params.r):
             lines = lines_of(tile, rows)
             users = sum(len(line.users) for line in lines)
             steps = (len(lines) * (cols.kernel - 1) + users) / machine.fma_rate(size)
             each = max(len(lines) * loads, steps) + 1.5 * tile.width + 1.0
-            for spot in across.spots():
+            for spot in spots:
                 copy = COPY + across.span / across.lanes
                 total += tile.count * (CALL + spot.count * each + spot.copied * len(lines) * copy)
         return prod(w.input(0).shape[:2]) * total

@@ -294,16 +294,13 @@ def test_a_program_that_is_not_there_is_a_toolchain_error(tmp_path: Path) -> Non
 
 
 def test_a_process_over_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
-    hang = script(tmp_path / "hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    with pytest.raises(ToolchainError, match=r"hang took longer than 0\.5 s"):
-        run_binary([str(hang)], 0.5)
-    child = int((tmp_path / "child").read_text())
-    for _ in range(100):  # the kernel needs a moment, and init another to bury it
-        state = Path(f"/proc/{child}/stat")
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail("the child is still running")
+    hang = script(tmp_path / "hang", f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    for patience in (0.5, 5.0, 50.0):  # where others work, it begins later
+        with pytest.raises(ToolchainError, match=f"hang took longer than {patience:g} s"):
+            run_binary([str(hang)], patience)
+        if (tmp_path / "child").exists():
+            break
+    assert are_gone(tmp_path / "child")
 
 
 @pytest.mark.few(1)
@@ -386,17 +383,21 @@ def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
     write(tmp_path, {f"{n}.c": "int f(void);\nint f(void) { return 1; }\n" for n in "abcd"})
     jobs = [Job(compiler, (), f"{n}.c", tmp_path) for n in "abcd"]
 
+    begin: list[float] = []
+
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if (tmp_path / "children").exists():
+            begin.append(time.monotonic())
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.7)
-    begin = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
             compile_many(jobs, 2)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin[0] < 60
     assert are_gone(tmp_path / "children")
