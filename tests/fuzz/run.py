@@ -129,7 +129,9 @@ def _base(seed: int) -> onnx.ModelProto:
 
 def _file(framework: str, seed: int) -> bytes:
     """Return a damaged model, or what a framework's converter makes of a damaged file of it."""
-    return converted(framework, foreign_mutant(framework, seed)) if framework else mutant(seed, _base)
+    if framework:
+        return converted(framework, foreign_mutant(framework, seed))
+    return mutant(seed, _base)
 
 
 def _damaged(framework: str, seed: int) -> Case:
