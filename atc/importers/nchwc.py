@@ -90,7 +90,7 @@ def _block_of(nodes: Sequence[onnx_ir.Node], convs: Mapping[onnx_ir.Node, Filter
 def _fits_conv(node: onnx_ir.Node, shape: Sequence[int], block: int) -> bool:
     outputs, inputs = shape[:2]
     group = node.attributes.get_int("group", 1)
-    if not shape[0] or outputs % block:
+    if 0 in shape or outputs % block:
         return False
     if inputs >= block:
         return inputs % block == 0

@@ -64,6 +64,7 @@ def torch_files() -> tuple[bytes, ...]:
     """Return two small programs of torch.export."""
     import torch
 
+    torch.set_num_threads(1)  # a forked process has no other threads to wait for
     torch.manual_seed(0)
     image = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),

@@ -101,7 +101,7 @@ def test_two_thousand_models(kind: str, target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.fuzz)]
+    "count", [pytest.param(6, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.fuzz)]
 )
 @pytest.mark.parametrize("framework", ["tflite", "torch"])
 def test_damaged_files_of_other_packages(framework: str, count: int) -> None:

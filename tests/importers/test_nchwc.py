@@ -124,9 +124,15 @@ def test_what_nothing_tells_is_refused(tmp_path: Path) -> None:
     assert "ORT_ENABLE_EXTENDED" in (caught.value.hint or "")
 
 
-def test_filters_in_no_blocks_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape", [(12, 3, 3, 3), (0, 3, 3, 3), (16, 0, 3, 3), (16, 3, 0, 3), (16, 12, 3, 3)]
+)
+def test_filters_in_no_blocks_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = network(tmp_path / "net.onnx", 12)
     model = onnx.load(path)
+    filters = next(t for t in model.graph.initializer if t.name == "w0")
+    filters.CopyFrom(numpy_helper.from_array(np.zeros(shape, np.float32), "w0"))
+    model.graph.node[0].attribute.append(helper.make_attribute("group", 1 + (shape[1] == 12)))
     model.graph.node[0].domain = DOMAIN
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     onnx.save(model, path)
