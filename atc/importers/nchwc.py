@@ -89,14 +89,20 @@ def _block_of(nodes: Sequence[onnx_ir.Node], convs: Mapping[onnx_ir.Node, Filter
 
 def _fits_conv(node: onnx_ir.Node, shape: Sequence[int], block: int) -> bool:
     outputs, inputs = shape[:2]
-    group = node.attributes.get_int("group", 1)
     if 0 in shape or outputs % block:
         return False
+    blocked = _is_blocked(node.inputs[0])
     if inputs >= block:
-        return inputs % block == 0
-    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-    blocked = producer and producer.domain == DOMAIN and producer.op_type != "ReorderOutput"
-    return inputs == 1 if group > 1 else not blocked
+        return inputs % block == 0 and blocked is not False
+    return inputs == 1 if node.attributes.get_int("group", 1) > 1 else not blocked
+
+
+def _is_blocked(value: onnx_ir.Value | None) -> bool | None:
+    """Return whether a value lies in blocks, None behind operators that take both layouts."""
+    producer = None if value is None else value.producer()
+    if producer is None:
+        return False
+    return producer.op_type != "ReorderOutput" if producer.domain == DOMAIN else None
 
 
 def _fits_output(
