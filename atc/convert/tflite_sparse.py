@@ -5,12 +5,16 @@ Imported by the converter's process alone, beside tensorflow.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import flatbuffers
 import numpy as np
 import numpy.typing as npt
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says is no reason
+
 from tensorflow.lite.python import schema_py_generated as schema
 
 _DTYPES = {
