@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says is no reason
+from atc.convert.tflite_sparse import dense_file
 
 
 def convert(path: str, result: str, opset: int) -> None:
     """Write the model as ONNX, with tf2onnx's own command."""
     from tf2onnx.convert import main
 
-    kind = "--saved-model" if os.path.isdir(path) else "--tflite"
+    folder = os.path.isdir(path)
+    path = path if folder else dense_file(path, f"{result}.dense")
+    kind = "--saved-model" if folder else "--tflite"
     sys.argv = ["tf2onnx.convert", kind, path, "--output", result, "--opset", str(opset)]
     main()
 

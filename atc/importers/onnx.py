@@ -20,6 +20,7 @@ from atc.importers.axes import Names, names_of, resolve, resolve_by_names
 from atc.importers.domains import STANDARD, resolve_domains
 from atc.importers.mapped import DataFiles, mapped_tensor, read_mapped
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
+from atc.importers.nchwc import lay_out_plainly
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
 
@@ -62,6 +63,7 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         model = inlined(model, str(path))
         _sort(model)
         _replace_tensors(model, _own)
+        lay_out_plainly(model)
         mark_maps(model, maps)
         if text := _wrong_scales(model):
             model.metadata_props["atc.warnings"] = text

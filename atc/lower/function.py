@@ -139,6 +139,4 @@ def not_covered(node: onnx_ir.Node, opset: int, where: str) -> UnsupportedError:
     """Return the error of an operator that is neither."""
     of = f"of domain '{node.domain}' " if node.domain else ""
     message = f"operator {node.op_type} {of}(opset {opset}) is not covered"
-    laid_out = "onnxruntime laid it out for one machine; save with ORT_ENABLE_EXTENDED at most"
-    nchwc = node.domain == "com.microsoft.nchwc"
-    return UnsupportedError(message, where=where, hint=laid_out if nchwc else "")
+    return UnsupportedError(message, where=where)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
 import numpy as np
-import numpy.typing as npt
 
 from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import Array, DType, TensorType
@@ -17,6 +16,8 @@ from atc.lower.builder import Builder
 from atc.lower.concat_pad import pad
 from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
+
+LARGEST_TABLE = 1 << 26  # elements
 
 
 def roots_of_unity(length: int, inverse: bool, dtype: DType) -> Array:
@@ -54,7 +55,7 @@ def dft(ctx: LoweringContext) -> str:
     length = _scalar(ctx, 1, "the length")
     if length is None:
         length = 2 * (x.shape[axis] - 1) if inverse and onesided else x.shape[axis]
-    ctx.require(length > 0, f"a transform of length {length}")
+    ctx.require(0 < length <= LARGEST_TABLE, f"a transform of length {length}")
     out = length // 2 + 1 if onesided and not inverse else length
     parts = 1 if inverse and onesided else 2
     shape = (*x.shape[:axis], out, *x.shape[axis + 1 : -1], parts)
@@ -116,7 +117,7 @@ def _table(ctx: LoweringContext, values: Array) -> str:
 def window(ctx: LoweringContext) -> str:
     """ONNX HannWindow-17, HammingWindow-17, BlackmanWindow-17 of a length that is known."""
     (size,) = ctx.ints_const(0, "the window's length")
-    ctx.require(0 <= size <= 1 << 30, f"a window of length {size}")
+    ctx.require(0 <= size <= LARGEST_TABLE, f"a window of length {size}")
     period = size if ctx.int("periodic", 1) else size - 1
     angle = 2 * np.pi * np.arange(size) / max(period, 1)
     factors = WINDOWS[ctx.node.op_type]
@@ -130,25 +131,19 @@ def mel_weight_matrix(ctx: LoweringContext) -> str:
     given = [ctx.required_const(i, name).reshape(()).item() for i, name in enumerate(names)]
     filters, length, rate = (int(v) for v in given[:3])
     ctx.require(filters >= 0 and length >= 0 and rate > 0, f"{names[:3]} are {given[:3]}")
+    bins = length // 2 + 1
+    ctx.require(filters * bins <= LARGEST_TABLE, f"{filters} filters of {bins} bins")
     low, high = (2595 * np.log10(1 + float(v) / 700) for v in given[3:])
     mel = low + np.arange(filters + 2) * (high - low) / (filters + 2)
     hertz = 700 * (10 ** (mel / 2595) - 1)
     edges = np.floor((length + 1) * hertz / rate).astype(np.int64)
-    bins = np.arange(length // 2 + 1)
-    ctx.require(bool((edges >= 0).all() and (edges < len(bins)).all()), "an edge is outside")
-    columns = [_triangle(bins, *edges[k : k + 3].tolist()) for k in range(filters)]
-    return _table(ctx, np.array(columns).reshape(filters, len(bins)).T)
-
-
-def _triangle(
-    bins: npt.NDArray[np.int64], left: int, centre: int, right: int
-) -> npt.NDArray[np.float64]:
-    """Return a filter that rises from `left` to 1 at `centre` and falls to 0 at `right`."""
-    rise = (bins - left) / max(centre - left, 1)
-    fall = (right - bins) / max(right - centre, 1)
-    up = (bins >= left) & (bins < centre)
-    down = (bins > centre) & (bins < right)
-    return np.where(bins == centre, 1.0, np.where(up, rise, np.where(down, fall, 0.0)))
+    ctx.require(bool((edges >= 0).all() and (edges < bins).all()), "an edge is outside")
+    filled = np.zeros((bins, filters))
+    for k, (left, centre, right) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
+        filled[left:centre, k] = np.arange(centre - left) / max(centre - left, 1)
+        filled[centre:right, k] = np.arange(right - centre, 0, -1) / max(right - centre, 1)
+        filled[centre, k] = 1
+    return _table(ctx, filled)
 
 
 # ---- others -------------------------------------------------------------------------------------

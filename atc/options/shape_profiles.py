@@ -51,7 +51,7 @@ def shape_profiles_of(options: Options) -> tuple[Options, ...]:
         (i, a, _own(n)) for i, shape in _tensors(options) for a, n in enumerate(shape)
         if _is_open(n)
     ]  # fmt: skip
-    _check_rows(name, rows, len(open_axes), least=2 if fallback_of(options) is None else 1)
+    _check_rows(name, rows, len(open_axes), ranges=_has_ranges(options))
     _check_ranges(name, rows, [n for _, _, n in open_axes])
     none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
     return tuple(
@@ -62,13 +62,14 @@ def shape_profiles_of(options: Options) -> tuple[Options, ...]:
 
 def fallback_of(options: Options) -> Options | None:
     """Return the options of the plan for all other shapes, None where there is none."""
-    extents = [_own(n) for _, shape in _tensors(options) for n in shape]
-    if not any(getattr(options, name) for name in _LISTS):
-        return None
-    if not any(isinstance(n, Range) for n in extents):
+    if not any(getattr(options, name) for name in _LISTS) or not _has_ranges(options):
         return None
     none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
     return replace(options, **none)  # type: ignore[arg-type]
+
+
+def _has_ranges(options: Options) -> bool:
+    return any(isinstance(_own(n), Range) for _, shape in _tensors(options) for n in shape)
 
 
 def _is_open(extent: object) -> bool:
@@ -116,16 +117,17 @@ def _check_place(options: Options, name: str) -> None:
     images = {(1, 2), (2, 3)} if options.input_format in ("", "ND") else (
         {(1, 2)} if options.input_format == "NHWC" else {(2, 3)}
     )  # fmt: skip
+    what = "a range" if _has_ranges(options) else "-1"
     for tensor, axes, rank in held:
         where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))} of '{tensor}'"
         if name == "dynamic_batch_size" and axes != [0]:
             raise OptionError(
-                f"-1 is at {where}, a batch is the first axis", where="--input_shape",
+                f"{what} is at {where}, a batch is the first axis", where="--input_shape",
                 hint="use --dynamic_dims", code="E10031" if 0 in axes else "E10018",
             )  # fmt: skip
         if name == "dynamic_image_size" and (rank != 4 or tuple(axes) not in images):
             raise OptionError(
-                f"-1 is at {where}, an image's are its height and width",
+                f"{what} is at {where}, an image's are its height and width",
                 where="--input_shape", hint="use --dynamic_dims", code="E10020",
             )  # fmt: skip
 
@@ -146,7 +148,9 @@ def _rows(options: Options, name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(row * (count // len(row)) for row in rows)
 
 
-def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int, least: int) -> None:
+def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int, ranges: bool) -> None:
+    least = 1 if ranges else 2
+    places, place = (f"{count} ranges", "range") if ranges else (f"{count} times -1", "-1")
     if not least <= len(rows) <= MOST:
         code, what = ("E10035", "few") if len(rows) < least else ("E10036", "many")
         raise OptionError(
@@ -159,8 +163,8 @@ def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int, least: i
             code = "E10045" if len(row) < count else "E10046"
             code = "E10037" if len(row) != len(rows[0]) else code
             raise OptionError(
-                f"'{','.join(map(str, row))}' has {len(row)} values, --input_shape has {count} "
-                "times -1", where=f"--{name}", hint="give each profile one value per -1", code=code,
+                f"'{','.join(map(str, row))}' has {len(row)} values, --input_shape has {places}",
+                where=f"--{name}", hint=f"give each profile one value per {place}", code=code,
             )  # fmt: skip
         if rows.count(row) > 1:
             raise OptionError(

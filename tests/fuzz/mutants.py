@@ -42,14 +42,15 @@ def mutant(seed: int, base: Callable[[int], onnx.ModelProto]) -> bytes:
     d = Draw(np.random.default_rng((77, seed)))
     data = d.pick(real_models()) if d.chance(0.25) else base(seed).SerializeToString()
     if d.chance(0.3):
-        return _damaged(d, data)
+        return damaged(d, data)
     model = onnx.ModelProto.FromString(data)
     for _ in range(d.int(1, 3)):
         d.pick(STRUCTURAL)(d, model)
     return model.SerializeToString()
 
 
-def _damaged(d: Draw, data: bytes) -> bytes:
+def damaged(d: Draw, data: bytes) -> bytes:
+    """Change, insert, remove and cut bytes."""
     content = bytearray(data)
     for _ in range(d.int(1, 8)):
         at = d.int(0, max(0, min(len(content), 4000) - 1) if d.chance(0.7) else len(content) - 1)

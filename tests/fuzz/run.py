@@ -2,8 +2,9 @@
 
 Kinds: graph (random graphs), place (those whose values depend on where they lie), op (single
 operators), contrib (those of onnxruntime), converted (what others train and convert), torch, keras
-and paddle (modules that their exporters write), mutant (damaged models). What fails is shrunk,
-printed, and with --keep=DIR written as a model with its inputs. A seed draws the same again.
+and paddle (modules that their exporters write), mutant (damaged models), mutant-tflite and
+mutant-torch (what converters make of damaged files). What fails is shrunk, printed, and with
+--keep=DIR written as a model with its inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fuzz.contrib import TEMPLATES as CONTRIB
 from fuzz.converted import draw_converted
 from fuzz.draw import UNSUITABLE, Draw
 from fuzz.elementwise import Template
+from fuzz.foreign import converted, foreign_mutant
 from fuzz.graphs import TEMPLATES, draw_graph, draw_places
 from fuzz.mutants import mutant, outcome
 from google.protobuf.message import DecodeError
@@ -88,7 +90,9 @@ DRAWN: Mapping[str, Callable[[int], Case]] = {
     "torch": lambda seed: _of_package("torch_models").draw_torch(seed),
     "keras": lambda seed: _of_package("tensorflow_models").draw_keras(seed),
     "paddle": lambda seed: _of_package("paddle_models").draw_paddle(seed),
-    "mutant": lambda seed: _mutant(seed),
+    "mutant": lambda seed: _damaged("", seed),
+    "mutant-tflite": lambda seed: _damaged("tflite", seed),
+    "mutant-torch": lambda seed: _damaged("torch", seed),
 }  # fmt: skip
 """How the case of a seed is drawn, by kind."""
 
@@ -111,9 +115,11 @@ def run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
 
 
 def _run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
-    if kind != "mutant":
+    word, _, framework = kind.partition("-")
+    if word != "mutant":
         return check([draw(kind, seed) for seed in seeds], target)
-    reasons = {seed: outcome(mutant(seed, _base), target) for seed in seeds}
+    files = {seed: _file(framework, seed) for seed in seeds}
+    reasons = {seed: outcome(data, target) if data else "" for seed, data in files.items()}
     return [Failure(draw(kind, seed), reason) for seed, reason in reasons.items() if reason]
 
 
@@ -121,13 +127,20 @@ def _base(seed: int) -> onnx.ModelProto:
     return draw("graph" if seed % 2 else "op", seed).model
 
 
-def _mutant(seed: int) -> Case:
+def _file(framework: str, seed: int) -> bytes:
+    """Return a damaged model, or what a framework's converter makes of a damaged file of it."""
+    if framework:
+        return converted(framework, foreign_mutant(framework, seed))
+    return mutant(seed, _base)
+
+
+def _damaged(framework: str, seed: int) -> Case:
     """Return a damaged model; an empty one where its file can't be read at all."""
     try:
-        model = onnx.ModelProto.FromString(mutant(seed, _base))
+        model = onnx.ModelProto.FromString(_file(framework, seed))
     except DecodeError:
         model = onnx.ModelProto()
-    return Case(f"mutant {seed}", model, {})
+    return Case(f"mutant{framework and '-'}{framework} {seed}", model, {})
 
 
 def shrunk(failure: Failure, target: str) -> Failure:

@@ -100,6 +100,17 @@ def test_two_thousand_models(kind: str, target: str) -> None:
     assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
 
 
+@pytest.mark.parametrize(
+    "count", [pytest.param(6, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.fuzz)]
+)
+@pytest.mark.parametrize("framework", ["tflite", "torch"])
+def test_damaged_files_of_other_packages(framework: str, count: int) -> None:
+    for package in EXPORTERS["keras" if framework == "tflite" else framework]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}, of the extra '{framework}'")
+    assert_clean([f for p in slices(range(count)) for f in run(f"mutant-{framework}", p, "c99")])
+
+
 @pytest.mark.fuzz
 def test_two_thousand_damaged_models() -> None:
     parts = slices(range(10_000, 12_000))

@@ -118,7 +118,13 @@ def test_halves() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "length", "axis"),
-    [((2, 8, 3), None, 1), ((2, 8, 1), 0, 1), ((2, 8, 1), None, 2), ((8,), None, 0)],
+    [
+        ((2, 8, 3), None, 1),
+        ((2, 8, 1), 0, 1),
+        ((2, 8, 1), 2**40, 1),
+        ((2, 8, 1), None, 2),
+        ((8,), None, 0),
+    ],
 )
 def test_nonsense_is_refused(shape: tuple[int, ...], length: int | None, axis: int) -> None:
     x = np.zeros(shape, np.float32)
@@ -200,6 +206,15 @@ def test_a_window_of_run_time_length_is_refused() -> None:
     size = np.array(4)
     with pytest.raises(UnsupportedError, match="length"):
         run_model(node_model("HannWindow", [size], constant=[]), [size])
+
+
+@pytest.mark.parametrize(("bins", "filters"), [(2**30, 8), (2**40, 1), (2**20, 2**20)])
+def test_an_absurd_table_is_refused_at_once(bins: int, filters: int) -> None:
+    given = [np.array(v) for v in (filters, bins, 16000)] + [np.float32(v) for v in (0, 8000)]
+    with pytest.raises(ModelError, match="filters of"):
+        run_model(node_model("MelWeightMatrix", given, opset=17), [], fold=False)
+    with pytest.raises(ModelError, match="length"):
+        run_model(node_model("HannWindow", [np.array(bins * filters)], opset=17), [], fold=False)
 
 
 # ---- LRN ----------------------------------------------------------------------------------------

@@ -108,6 +108,20 @@ def test_wrong_lists(shape: str, lists: dict[str, str], code: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("shape", "lists", "message"),
+    [
+        ("x:1~8,3,8~64,8", {IMAGE: "8,8"}, "a range is at axes 0, 2 of 'x'"),
+        ("x:1~8,3~4", {BATCH: "1,2"}, "a range is at axes 0, 1 of 'x'"),
+        ("x:1~8,3~4", {DIMS: "1;2"}, "'1' has 1 values, --input_shape has 2 ranges"),
+        ("x:-1,-1", {DIMS: "1;2"}, "'1' has 1 values, --input_shape has 2 times -1"),
+    ],
+)
+def test_ranges_are_called_ranges(shape: str, lists: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        shape_profiles(input_shape=shape, **lists)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiles")

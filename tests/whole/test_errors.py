@@ -52,10 +52,6 @@ def unknown_domain(path: Path) -> None:
     relu(path, op_type="Special", domain="com.example.custom")
 
 
-def one_machines_layout(path: Path) -> None:
-    relu(path, op_type="Conv", domain="com.microsoft.nchwc")
-
-
 def missing_value(path: Path) -> None:
     relu(path, inputs=["nobody"])
 
@@ -102,7 +98,6 @@ MODELS: dict[str, tuple[Make, str, tuple[str, ...]]] = {
     "truncated protobuf": (truncated, "E10041", ("not a readable ONNX model",)),
     "unknown operator": (unknown_operator, "E10055", ("FrobnicateTensor", "'act'")),
     "unknown domain": (unknown_domain, "E10055", ("com.example.custom", "Special", "'act'")),
-    "layout of one machine": (one_machines_layout, "E10055", ("Conv", "ORT_ENABLE_EXTENDED")),
     "open dimension": (open_dimension, "E10055", ("'x'", "'batch'", "--input_shape=")),
     "missing value": (missing_value, "E10041", ("'nobody'", "'act'")),
     "wrong shapes": (shapes_that_do_not_fit, "E10041", ("'product'", "MatMul")),

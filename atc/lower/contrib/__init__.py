@@ -1,4 +1,4 @@
-"""Lowerings of onnxruntime's own operators (com.microsoft).
+"""Lowerings of onnxruntime's own operators (com.microsoft and com.microsoft.nchwc).
 
 May import `lower` and what it may; importing them registers them.
 """
@@ -12,6 +12,7 @@ from atc.lower.contrib import (
     grouped_attention,
     indexing,
     linear_attention,
+    nchwc,
     positions,
     quantize,
     tensor,
@@ -19,5 +20,5 @@ from atc.lower.contrib import (
 
 __all__ = [
     "attention", "blocks", "causal_conv", "experts", "fused", "grouped_attention", "indexing",
-    "linear_attention", "positions", "quantize", "tensor",
+    "linear_attention", "nchwc", "positions", "quantize", "tensor",
 ]

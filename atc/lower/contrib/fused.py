@@ -93,6 +93,9 @@ def activated(ctx: LoweringContext, x: str) -> str:
             return compute(ctx, lambda v: prelu(v, like(v, at(0, 0.01))), x)
         case "HardSigmoid":
             return compute(ctx, lambda v: hard_sigmoid(v, at(0, 0.2), at(1, 0.5)), x)
+        case "HardSwish":
+            slope, offset = at(0, 1 / 6), at(1, 0.5)
+            return compute(ctx, lambda v: call("Mul", v, hard_sigmoid(v, slope, offset)), x)
         case "Clip":
             low, high = at(0, -3.4028234663852886e38), at(1, 3.4028234663852886e38)
             clip = lambda v: call("Min", call("Max", v, like(v, low)), like(v, high))  # noqa: E731
