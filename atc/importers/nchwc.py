@@ -24,16 +24,23 @@ SAVE = "save it with ORT_ENABLE_EXTENDED at most"
 Filters = npt.NDArray[np.float32]
 
 
-def lay_out_plainly(model: onnx_ir.Model) -> None:
+def lay_out_plainly(model: onnx_ir.Model) -> str:
     """Replace the filters of blocked convolutions, and tell ReorderInput its block.
 
-    Raises UnsupportedError where nothing tells the block, ModelError for filters in no blocks.
+    Returns a line where only the filters' scales tell the block, else "". Raises UnsupportedError
+    where nothing tells it, ModelError for filters in no blocks.
     """
     nodes = [n for n in model.graph.all_nodes() if n.domain == DOMAIN]
     if not nodes:
-        return
+        return ""
     convs = {n: _filters(n) for n in nodes if n.op_type == "Conv"}
-    block = _block_of(nodes, convs)
+    fitting = _fitting_blocks(nodes, convs)
+    block = fitting[0] if len(fitting) == 1 else _likely_block([*convs.values()])
+    if not block:
+        raise UnsupportedError(
+            "onnxruntime laid it out for one processor, in blocks of 8 or 16 channels, and nothing "
+            "in it says which", hint=SAVE,
+        )  # fmt: skip
     plain: dict[onnx_ir.Value, onnx_ir.Value] = {}
     for node in nodes:
         if node.op_type == "ReorderInput":
@@ -49,6 +56,12 @@ def lay_out_plainly(model: onnx_ir.Model) -> None:
             model.graph.register_initializer(value)
             plain[weight] = value
         node.replace_input_with(1, plain[weight])
+    if len(fitting) == 1:
+        return ""
+    return (
+        f"onnxruntime laid it out for one processor; taken to be in blocks of {block} channels, as "
+        f"the scales of its filters say: to be sure, {SAVE}"
+    )
 
 
 def plain_filters(stored: Filters, block: int) -> Filters:
@@ -70,7 +83,10 @@ def _filters(node: onnx_ir.Node) -> Filters:
     return tensor.numpy()
 
 
-def _block_of(nodes: Sequence[onnx_ir.Node], convs: Mapping[onnx_ir.Node, Filters]) -> int:
+def _fitting_blocks(
+    nodes: Sequence[onnx_ir.Node], convs: Mapping[onnx_ir.Node, Filters]
+) -> Sequence[int]:
+    """Return the blocks that channel counts and layouts admit; raises ModelError for none."""
     fitting = [
         block for block in BLOCKS
         if all(_fits_conv(n, f.shape, block) for n, f in convs.items())
@@ -78,13 +94,7 @@ def _block_of(nodes: Sequence[onnx_ir.Node], convs: Mapping[onnx_ir.Node, Filter
     ]  # fmt: skip
     if not fitting:
         raise ModelError(f"its filters lie in no blocks of {BLOCKS[0]} or {BLOCKS[1]} channels")
-    block = fitting[0] if len(fitting) == 1 else _likely_block([*convs.values()])
-    if not block:
-        raise UnsupportedError(
-            "onnxruntime laid it out for one processor, in blocks of 8 or 16 channels, and nothing "
-            "in it says which", hint=SAVE,
-        )  # fmt: skip
-    return block
+    return fitting
 
 
 def _fits_conv(node: onnx_ir.Node, shape: Sequence[int], block: int) -> bool:

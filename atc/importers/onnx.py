@@ -63,10 +63,10 @@ def load_onnx(path: Path, mapped: bool = False) -> onnx_ir.Model:
         model = inlined(model, str(path))
         _sort(model)
         _replace_tensors(model, _own)
-        lay_out_plainly(model)
+        texts = [text for text in (lay_out_plainly(model), _wrong_scales(model)) if text]
         mark_maps(model, maps)
-        if text := _wrong_scales(model):
-            model.metadata_props["atc.warnings"] = text
+        if texts:
+            model.metadata_props["atc.warnings"] = "\n".join(texts)
     except AtcError as error:
         error.where = error.where or str(path)
         raise

@@ -115,6 +115,7 @@ def test_blocks_are_told_by_the_channels_scales(block: int, tmp_path: Path) -> N
     saved = laid_out(path)
     in_blocks(saved, block)
     compare(path, saved)
+    assert f"blocks of {block} channels" in load_onnx(saved).metadata_props["atc.warnings"]
 
 
 def test_what_nothing_tells_is_refused(tmp_path: Path) -> None:
