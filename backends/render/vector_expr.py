@@ -124,8 +124,8 @@ def stored(expr: Expr) -> Expr | None:
 
 def held_between(dtype: DType) -> tuple[int, int]:
     """Return the least and the largest number of a type of integers."""
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.min), int(limits.max)
+    count = 1 << 8 * dtype.itemsize
+    return (-count // 2, count // 2 - 1) if dtype.is_signed else (0, count - 1)
 
 
 def _before_rounding(e: Expr, half: DType) -> Expr:
