@@ -10,7 +10,7 @@ import numpy as np
 
 from atc.dims import decided
 from atc.ir.expr import Expr, operands_of, renumber
-from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune, reads, type_of
+from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.ir.view import View
 
 
@@ -125,6 +125,13 @@ def numbered(operands: Iterable[Operand], first: int = 0) -> dict[Operand, int]:
     distinct = dict.fromkeys(operands)
     ordered = sorted(distinct, key=lambda o: not o[0])
     return {o: k for k, o in enumerate(ordered, first)}
+
+
+def zero_points(state: Rewriting, x: str, zero: int, dtype: DType) -> tuple[str, ...]:
+    """Return the operands of a Conv for the zero point of x and none of w; none where it is 0."""
+    if not zero:
+        return ()
+    return state.add_constant(np.asarray(zero, dtype.numpy), f"{x}.zero"), ""
 
 
 def distinct_operands(

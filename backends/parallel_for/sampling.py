@@ -56,8 +56,12 @@ def grid_axes(op: GridSample) -> list[GridAxis]:
     return axes
 
 
+TOGETHER = 32
+"""Points of a block: a channel after the other is read and written near one place."""
+
+
 class GridSampleTaps(ParallelFor[GridSample]):
-    """GridSample point by point: neighbours and weights once, then a sum per channel."""
+    """GridSample by blocks of points: neighbours and weights once, then sums channel by channel."""
 
     name = "grid_sample"
     op = GridSample
@@ -83,6 +87,7 @@ class GridSampleTaps(ParallelFor[GridSample]):
             "behind": taps // 2,
             "rank": rank,
             "margin": MARGIN,
+            "together": TOGETHER,
             "element": x.c,
             "grid": grid.c,
             "plane": prod(op.shape),

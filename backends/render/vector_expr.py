@@ -53,25 +53,26 @@ def lanes(target: Target) -> int:
     return target.vector_bytes // 4
 
 
-LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
-         DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16",
-         DType.FLOAT16: "v_load_f16"}  # fmt: skip
-"""The load of a vector of each type; bytes and 16-bit floats become floats."""
-
-LOADED_PARTS = {
-    DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
-    DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n", DType.FLOAT16: "v_load_f16_n",
-}  # fmt: skip
-"""The load of the first lanes of a vector."""
-
-STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
-          DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16",
-          DType.FLOAT16: "v_store_f16"}  # fmt: skip
-
 BYTES = frozenset({DType.UINT8, DType.INT8})
+
+NARROW = BYTES | {DType.UINT16, DType.INT16}
+"""Integers that are floats once they are loaded; storing floats as such saturates."""
 
 ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
 """The functions that round floats as a cast there and back does."""
+
+_NAMES = {DType.FLOAT: ("v_load", "v_store"), DType.INT32: ("v_i32_load", "v_i32_store")} | {
+    t: (f"v_load_{t.label}", f"v_store_{t.label}") for t in (*NARROW, *ROUNDED)
+}
+
+LOADS = {t: load for t, (load, _) in _NAMES.items()}
+"""The load of a vector of each type; narrow integers and 16-bit floats become floats."""
+
+LOADED_PARTS = {t: f"{load}_n" for t, load in LOADS.items()}
+"""The load of the first lanes of a vector."""
+
+STORES = {t: store for t, (_, store) in _NAMES.items()}
+"""The store of a vector of each type."""
 
 
 KINDS = {DType.BOOL: "vmask", DType.INT32: "vi32", DType.FLOAT16: "vf16"}
@@ -93,8 +94,8 @@ INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 def vectorisable(expr: Expr) -> bool:
     """Return whether every subexpression is a float or a mask that the vocabulary can compute.
 
-    Bytes, 16-bit floats and INT32 sums may be operands, where the expression makes floats of them;
-    sums, differences and products of INT32 are computed too.
+    Narrow integers, 16-bit floats and INT32 sums may be operands, where the expression makes floats
+    of them; sums, differences and products of INT32 are computed too.
     """
     return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
 
@@ -107,18 +108,24 @@ def integral(expr: Expr) -> bool:
 def stored(expr: Expr) -> Expr | None:
     """Return the float expression whose vector is stored for a value; None where there is none.
 
-    Storing bytes saturates: an integer that is to be saturated is stored as it is, and so is one
-    that was clamped where that does the same. Storing 16-bit floats rounds.
+    Storing narrow integers saturates: an integer that is to be saturated is stored as it is, and so
+    is one that was clamped where that does the same. Storing 16-bit floats rounds.
     """
     match expr:
         case Input() if expr.dtype in ROUNDED:
             return cast(expr, DType.FLOAT)
         case Call(fn="Cast", args=(x,)) if expr.dtype in ROUNDED:
             return _before_rounding(x, expr.dtype) if x.dtype is DType.FLOAT else None
-        case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
+        case Call(fn="CastSaturate", args=(x,)) if expr.dtype in NARROW and _whole(x):
             return _unclamped(x, expr.dtype)
         case _:
             return expr if expr.dtype is DType.FLOAT else None
+
+
+def held_between(dtype: DType) -> tuple[int, int]:
+    """Return the least and the largest number of a type of integers."""
+    count = 1 << 8 * dtype.itemsize
+    return (-count // 2, count // 2 - 1) if dtype.is_signed else (0, count - 1)
 
 
 def _before_rounding(e: Expr, half: DType) -> Expr:
@@ -127,7 +134,7 @@ def _before_rounding(e: Expr, half: DType) -> Expr:
 
 
 def _unclamped(e: Expr, dtype: DType) -> Expr:
-    """Return a whole number that is stored as bytes, less clamps beyond which storing saturates.
+    """Return a whole number that is stored narrow, less clamps beyond which storing saturates.
 
     It is round(clamp(x)) or that plus a zero point.
     """
@@ -141,7 +148,7 @@ def _unclamped(e: Expr, dtype: DType) -> Expr:
 
 
 def _without_clamps(e: Expr, dtype: DType, zero: float) -> Expr:
-    low, high = (0, 255) if dtype is DType.UINT8 else (-128, 127)
+    low, high = held_between(dtype)
     match e:
         case Call(fn="Max", args=(x, Const(value=bound))) if np.rint(float(bound)) + zero <= low:
             return _without_clamps(x, dtype, zero)
@@ -158,7 +165,7 @@ def _whole(e: Expr) -> bool:
         case Call(fn="Add" | "Sub" | "Max" | "Min", args=(a, b)):
             return e.dtype is DType.FLOAT and _whole(a) and _whole(b)
         case Call(fn="Cast", args=(a,)):
-            return e.dtype is DType.FLOAT and a.dtype in BYTES
+            return e.dtype is DType.FLOAT and a.dtype in NARROW
         case Const():
             return e.dtype is DType.FLOAT and float(e.value).is_integer()
         case _:
@@ -166,8 +173,8 @@ def _whole(e: Expr) -> bool:
 
 
 def store_vector(dtype: DType, place: str, value: str, count: str = "") -> str:
-    """Return the C statement that stores a vector, or `count` lanes of it; NaN as the byte 0."""
-    if dtype is DType.INT8:
+    """Return the C statement that stores a vector, or `count` lanes of it; NaN as the integer 0."""
+    if dtype in NARROW and dtype is not DType.UINT8:
         value = f"v_without_nan({value})"
     if count:
         return f"{STORES[dtype]}_n({place}, {value}, {count});"
@@ -192,7 +199,7 @@ def _supported(e: Expr) -> bool:
             return e.dtype in LOADS
         case Call(fn="Cast", args=(Input(dtype=dtype),)) if dtype in ROUNDED:
             return e.dtype is DType.FLOAT
-        case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
+        case Call(fn="Cast", args=(a,)) if a.dtype in NARROW:
             return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
@@ -356,9 +363,9 @@ def _text(
             return f"v_set1((float){e.extent})"
         case Call(fn="Max" | "Min", args=(a, b)):
             return _extreme(e.fn, a, b, args)
-        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, *ROUNDED, DType.INT32):
+        case Call(fn="Cast", args=(a,)) if a.dtype in (*NARROW, *ROUNDED, DType.INT32):
             if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype is not DType.INT32):
-                return args[0]  # bytes and 16-bit floats are read as floats
+                return args[0]  # narrow integers and 16-bit floats are read as floats
             return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
         case Call(fn=fn, dtype=DType.INT32):
             return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"

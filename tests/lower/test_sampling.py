@@ -24,7 +24,8 @@ GRIDS = [
     if rank == 2 or mode != "cubic" or padding == "zeros"
 ]
 SPATIAL = {1: (5,), 2: (4, 5), 3: (3, 2, 4)}
-POINTS = {1: (6,), 2: (3, 4), 3: (2, 3, 2)}
+POINTS = {1: (6,), 2: (7, 10), 3: (2, 3, 2)}
+"""Those of rank 2 are two blocks of points and a part of one."""
 
 
 def grid_inputs(rank: int) -> list[Array]:

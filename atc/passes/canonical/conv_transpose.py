@@ -23,7 +23,7 @@ from atc.ir.ops import Conv, ConvTranspose, Epilogue, Map, Reshape, Window, iden
 from atc.ir.ops.blocked import BYTES
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense, gather_view, split_loop
-from atc.passes.rewriting import Rewriting, distinct_operands
+from atc.passes.rewriting import Rewriting, distinct_operands, zero_points
 
 Index = tuple[int | slice, ...]
 
@@ -119,13 +119,7 @@ def _convolved(node: Node, op: ConvTranspose, window: Window, inputs: Sequence[s
 
 def _zero_points(state: Rewriting, node: Node, op: ConvTranspose) -> tuple[str, ...]:
     """Return the operands of a Conv for the zero point of x; none where that is 0."""
-    return (_zero(state, node, op), "") if op.zero else ()
-
-
-def _zero(state: Rewriting, node: Node, op: ConvTranspose) -> str:
-    """Return a constant of what stands for 0 in x."""
-    zero = np.asarray(op.zero, state.types[node.inputs[0]].dtype.numpy)
-    return state.add_constant(zero, f"{node.inputs[0]}.zero")
+    return zero_points(state, node.inputs[0], op.zero, state.types[node.inputs[0]].dtype)
 
 
 def _of_filters(state: Rewriting, node: Node, op: ConvTranspose) -> Expr:
@@ -187,7 +181,7 @@ def _of_groups(state: Rewriting, node: Node, op: ConvTranspose) -> Node:
         flipped = state.add_constant(array, f"{node.inputs[1]}.filters")
     source, ones = node.inputs[0], (1,) * op.window.rank
     if op.window.strides != ones:
-        zero = (_zero(state, node, op),) if op.zero else ()
+        zero = _zero_points(state, node, op)[:1]
         source = _spaced(state, node, source, op.window.strides, zero)
     sizes = zip(op.window.kernel, op.window.dilations, op.window.pads, strict=True)
     pads = tuple((k - 1) * d - p for k, d, p in sizes)

@@ -22,7 +22,7 @@ from atc.passes.quantized.matching import (
     dequantized,
     shaped,
 )  # fmt: skip
-from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin, zero_points
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ def integer_conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     x = found.x
     source, window = _source(state, node, op, x)
     source, w = _in_bytes(state, node, op, source, found.w)
-    zero = np.asarray(x.zero, x.dtype.numpy)
-    points = (state.add_constant(zero, f"{node.inputs[0]}.zero"), "") if x.zero else ()
+    points = zero_points(state, node.inputs[0], x.zero, x.dtype)
     weights = state.add_constant(w, f"{node.inputs[1]}.integers")
     new = Conv(window, op.group, found.epilogue, DType.INT32, bool(points))
     inputs = (source, weights, *points, *found.operands)

@@ -28,7 +28,7 @@ from atc.ir.ops import (
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View, dense
 from atc.passes.quantized.matching import SUM_LIMIT, Dequantized, Vector, dequantized, shaped
-from atc.passes.rewriting import Rewriting, merge_origin
+from atc.passes.rewriting import Rewriting, merge_origin, zero_points
 
 EXACT = 1 << 24
 """Whole numbers up to it are floats."""
@@ -126,8 +126,7 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
     divisor, names, views = counts
     total = call("Mul", cast(Input(DType.INT32, 0), DType.FLOAT), const(x.scale, DType.FLOAT))
     ones = state.add_constant(np.ones((shape[1], 1, *op.window.kernel), np.int8), "ones")
-    zero = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.zero")
-    points = (zero, "") if x.zero else ()
+    points = zero_points(state, node.inputs[0], x.zero, x.dtype)
     epilogue = Epilogue(call("Div", total, divisor), views)
     conv = Conv(op.window, shape[1], epilogue, DType.INT32, bool(points))
     return Node(conv, (source, ones, *points, *names), node.outputs, origin)

@@ -13,7 +13,8 @@ from atc.backends.render.opening import OpensExtents, opened_types, opened_view
 from atc.backends.render.reduction import neutral
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import (
-    BYTES,
+    NARROW,
+    held_between,
     lanes,
     readable_typed,
     render_vector,
@@ -72,28 +73,36 @@ def merged(op: Reduce) -> Reduce:
     return replace(op, shape=shape, reduced=reduced, views=tuple(views), epilogue=after)
 
 
-EXACT_BYTES = (1 << 24) // 255
-"""Up to so many bytes have an exact sum in float: that is how they are summed."""
+EXACT = 1 << 24
+"""Whole numbers up to it are floats."""
 
 
 def in_floats(op: Reduce) -> Reduce:
-    """Return a Reduce of bytes with elements in float, which have the same sums and extremes."""
-    exact = op.how == "Sum" and prod(max_value(n) for n in op.reduced) <= EXACT_BYTES
+    """Return a Reduce of narrow integers with elements in float, which have the same extremes, and
+    the same sums where these are exact."""
+    count = prod(max_value(n) for n in op.reduced)
     match op.expr:
-        case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in BYTES:
-            return replace(op, expr=cast(x, DType.FLOAT)) if exact else op
+        case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in NARROW:
+            return replace(op, expr=cast(x, DType.FLOAT)) if _exact(op, x.dtype, count) else op
         case Call(fn="Cast", dtype=DType.INT32, args=(Call(fn="CastSaturate") as x,)):
             value = stored(x)
-            return replace(op, expr=_held(value, x.dtype)) if exact and value is not None else op
-        case Input() as x if x.dtype in BYTES and op.how in ("Max", "Min"):
+            if value is None or not _exact(op, x.dtype, count):
+                return op
+            return replace(op, expr=_held(value, x.dtype))
+        case Input() as x if x.dtype in NARROW and op.how in ("Max", "Min"):
             return replace(op, expr=cast(x, DType.FLOAT))
         case _:
             return op
 
 
+def _exact(op: Reduce, dtype: DType, count: int) -> bool:
+    """Return whether all sums of so many integers of a type are floats."""
+    return op.how == "Sum" and count * max(map(abs, held_between(dtype))) <= EXACT
+
+
 def _held(x: Expr, dtype: DType) -> Expr:
-    """Return a whole number as a type of bytes has it, in float; NaN as 0."""
-    low, high = (0, 255) if dtype is DType.UINT8 else (-128, 127)
+    """Return a whole number as a type of narrow integers has it, in float; NaN as 0."""
+    low, high = held_between(dtype)
     held = call("Min", call("Max", x, const(low, DType.FLOAT)), const(high, DType.FLOAT))
     return call("Where", call("IsNaN", x), const(0, DType.FLOAT), held)
 

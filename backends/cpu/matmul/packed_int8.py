@@ -19,7 +19,7 @@ import numpy as np
 from atc.backends.cpu.matmul.cost import Ahead, asked_by_one_row, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed import UNPACKING
-from atc.backends.cpu.matmul.packed_tile import PackedTiles
+from atc.backends.cpu.matmul.packed_tile import PackedTiles, beside_memory
 from atc.backends.cpu.matmul.portable import product_rate
 from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.kernel import Kernel, Params, Workload
@@ -215,8 +215,7 @@ class MatMulRoundingTile(PackedTiles):
             for tile in row_tiles(op.m, params.mr):
                 block = self.block_cycles(op, tile.rows, panel.vectors, target)
                 tiles += panel.count * tile.count * (CALL + op.blocks * block)
-        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + w.input(2).dtype.itemsize)
-        return op.m * op.k * self.preparing + max(tiles, bytes_ / target.machine.memory)
+        return op.m * op.k * self.preparing + beside_memory(w, tiles, target.machine)
 
     def block_cycles(self, op: MatMulPacked, rows: int, vectors: int, target: Target) -> float:
         """Return the cycles of a block of so many rows by so many vectors of columns."""

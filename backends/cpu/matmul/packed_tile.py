@@ -28,7 +28,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions, results, tile_function
 from atc.backends.kernel import Kernel, Pack, Workload
-from atc.backends.machine import CALL, PAGE
+from atc.backends.machine import CALL, PAGE, Machine
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import LOADS, lanes
 from atc.backends.target import Target
@@ -49,6 +49,9 @@ LOOKUP_FEATURES = frozenset({"avx512f"})
 SCATTERED = 2.0
 """How much longer than the L2 cache's rate says rows of x take that the L1 cache doesn't hold: a
 step of the depth reads one number of each."""
+SHOWN = 0.1
+"""Part of what is computed while memory is waited for that takes time nevertheless, and of waiting
+while more is computed: tiles of 4 bits that compute less are faster though all wait for memory."""
 CROWDED = 1.15
 """How much longer loads of x take than there are ports for them."""
 
@@ -231,12 +234,20 @@ class MatMulUnpackingTile(PackedTiles):
                 sums = tile.rows * panel.vectors
                 unpacking = each * panel.vectors
                 loads = CROWDED * tile.rows / machine.loads + panel.vectors / 8 / vectors
-                far = tile.rows * op.k * 4 > machine.l1_kept and panel.count > 1
+                far = tile.rows * op.k * 4 > machine.l1_kept and panel.count > 1 and not _crowd(op)
                 waiting = SCATTERED * tile.rows * 4 / machine.l2.rate if far else 0.0
                 step = max(sums / products, loads) + unpacking + waiting
                 own = CALL + op.k * max(step, machine.fma_latency * FMA_WAIT) + sums * 2
                 cycles += panel.count * tile.count * own
-        return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
+        return beside_memory(w, cycles, machine)
+
+
+def beside_memory(w: Workload[MatMulPacked], cycles: float, machine: Machine) -> float:
+    """Return the cycles of tiles that compute so long while they wait for weights and scales."""
+    op = w.op
+    block = op.block * op.bits / 8 + w.input(2).dtype.itemsize
+    waiting = op.n * op.blocks * block / machine.memory
+    return max(cycles, waiting) + SHOWN * min(cycles, waiting)
 
 
 def _chunk(w: Workload[MatMulPacked], params: SharedParams, target: Target) -> int:

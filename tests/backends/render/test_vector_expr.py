@@ -20,14 +20,15 @@ def evaluate(e: Expr, x: np.ndarray) -> np.ndarray:
     return FUNCTIONS[e.fn](*(evaluate(a, x) for a in e.args)) if isinstance(e, Call) else x
 
 
-@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8])
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT16, DType.UINT16])
 @pytest.mark.parametrize("fn", ["Max", "Min"])
-@pytest.mark.parametrize("zero", [0, -128, 127, 255, 5])
-@pytest.mark.parametrize("bound", [0, -0.5, 254.5, np.inf, -np.inf, 122.4])
+@pytest.mark.parametrize("zero", [0, -128, 127, 255, 5, 32768])
+@pytest.mark.parametrize("bound", [0, -0.5, 254.5, np.inf, -np.inf, 122.4, 65534.5])
 def test_a_clamp_is_left_out_where_storing_does_the_same(
     dtype: DType, fn: str, zero: int, bound: float
 ) -> None:
-    x = np.array([*np.arange(-300, 300, 0.25), np.inf, -np.inf, np.nan], np.float32)
+    parts = (np.arange(s - 300, s + 300, 0.25) for s in (-65536, -32768, 0, 32768, 65536))
+    x = np.array([*np.concatenate([*parts]), np.inf, -np.inf, np.nan], np.float32)
     clamped = call(fn, Input(DType.FLOAT, 0), const(bound, DType.FLOAT))
     whole = call("Add", call("Round", clamped), const(zero, DType.FLOAT))
     found = stored(Call(dtype, "CastSaturate", (whole,)))

@@ -9,6 +9,7 @@ import onnx
 import onnx.shape_inference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from transposed_convs import Transposed
 
 from atc.ir.ops import ConvTranspose
 from atc.passes import run_passes
@@ -16,20 +17,10 @@ from support import assert_close, compile_graph, run_models, runnable
 
 
 @dataclass(frozen=True)
-class Case:
-    kernel: int
-    stride: int
-    pad: int = 0
-    more: int = 0
-    """Output padding."""
-    channels: int = 16
-    filters: int = 16
-    size: tuple[int, int] = (6, 7)
+class Case(Transposed):
     batch: int = 1
     known: bool = True
     """Whether the weights are, when compiling."""
-    group: int = 1
-    dilation: int = 1
 
 
 CASES = (

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from transposed_convs import Transposed
 
 from atc.backends.targets import get_target
 from atc.ir.graph import DType
@@ -25,21 +26,12 @@ TARGETS = ("c99", "x86-64-sse2", "x86-64-avx2", "x86-64-avx512", "x86-64-avx512-
 
 
 @dataclass(frozen=True)
-class Case:
-    kernel: int
-    stride: int
-    pad: int = 0
-    more: int = 0
-    """Output padding."""
-    channels: int = 16
-    filters: int = 16
-    group: int = 1
-    dilation: int = 1
+class Case(Transposed):
+    size: tuple[int, ...] = (5, 6)
     x: Any = np.uint8
     zero: int = 131
     w: Any = np.int8
     per: bool = True
-    size: tuple[int, ...] = (5, 6)
     relu: bool = False
     skip: bool = False
     """Whether a float is added before the result is quantized."""

@@ -13,7 +13,7 @@ from atc.backends.cpu.map.portable import ReduceLoops
 from atc.backends.cpu.map.reduce import ReduceColumns, ReduceRows, loop_slices, merged
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.targets import get_target
-from atc.ir.expr import Expr, Input, call, const
+from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue, Reduce, identity_epilogue
 from atc.ir.view import View, dense, gather_view
@@ -103,6 +103,37 @@ def test_every_extent(target: str) -> None:
         w = workload("Sum", expr, (2, extent), (3,), [View((3 * extent, 1, extent))])
         cases.append((ReduceColumns(), w, truth))
     check(cases, target)
+
+
+def of_integers(kernel: Kernel, how: str, expr: Expr, dtype: DType, count: int) -> Workload:
+    """Return the reduction of 20 rows, or columns, of so many integers, as floats."""
+    view = dense((20, count)) if isinstance(kernel, ReduceRows) else View((1, 20))
+    after = Epilogue(cast(Input(expr.dtype, 0), F), ())
+    op = Reduce(how, (20,), (count,), expr, (view,), after)
+    x, y = TensorType(dtype, (20 * count,)), TensorType(F, (20,))
+    return Workload(op, (x,), (y,), (False,))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_integers_of_16_bits(target: str) -> None:
+    """Extremes, and sums that a float holds exactly; longer ones are left to integers."""
+    record, rng, calls = vector_target(target), np.random.default_rng(1), []
+    for dtype, longest in ((DType.UINT16, 256), (DType.INT16, 512)):
+        x, limits = Input(dtype, 0), np.iinfo(dtype.numpy)
+        for how, expr in (("Sum", cast(x, DType.INT32)), ("Max", x), ("Min", x)):
+            for kernel in (ReduceRows(), ReduceColumns()):
+                w = of_integers(kernel, how, expr, dtype, longest)
+                assert kernel.accepts(w, record), w
+                longer = of_integers(kernel, how, expr, dtype, longest + 1)
+                assert kernel.accepts(longer, record) == (how != "Sum")
+                given = rng.integers(limits.min, limits.max, 20 * longest, dtype.numpy, True)
+                given[: 3 * longest] = limits.max
+                calls.append(Call(kernel, {}, w, [given]))
+    got: Any
+    for each, (got,) in zip(calls, run_calls(calls, record), strict=True):
+        want = expected(each.workload, [each.inputs[0]], lambda v: v)
+        np.testing.assert_array_equal(got, want, err_msg=str(each))
 
 
 @pytest.mark.few(1)

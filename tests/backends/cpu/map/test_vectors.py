@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_program import VECTOR_TARGETS, run_calls, vector_target
 from kernel_program import Call as Run
-from kernel_program import run_calls, vector_target
 
 from atc.backends.cpu.map.vectors import MapVectors
 from atc.backends.kernel import Candidate, Workload, workload_of
@@ -227,3 +227,32 @@ def test_long_rows_are_converted_whole_under_neon(columns: int) -> None:
     (call_,) = (Run(MapVectors(), p, w, [x]) for p in MapVectors().parameters(w, target))
     ((got,),) = run_calls([call_], target)
     np.testing.assert_array_equal(got, x.astype(np.float32))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("dtype", [DType.UINT16, DType.INT16])
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_integers_of_16_bits_are_read_and_stored(target: str, dtype: DType) -> None:
+    """All of them there and back; ones that saturate; and NaN, which becomes 0."""
+    record, limits = vector_target(target), np.iinfo(dtype.numpy)
+    every = np.arange(limits.min, limits.max + 1).astype(dtype.numpy)
+    wide = np.r_[np.arange(-70000, 70000, 8.5, np.float32), np.nan, np.inf, -np.inf]
+    read = cast(Input(dtype, 0), F)
+    calls = []
+    for x, kind, value in (
+        (every, dtype, call("Add", call("Sub", read, const(5, F)), const(5, F))),
+        (every[: len(every) - 3], dtype, call("Mul", read, const(3, F))),
+        (wide.astype(np.float32), F, X),
+    ):
+        narrowed = Call(dtype, "CastSaturate", (call("Round", value),))
+        op = Map((len(x),), narrowed, (dense((len(x),)),))
+        w = Workload(op, (TensorType(kind, x.shape),), (TensorType(dtype, x.shape),), (False,))
+        assert MapVectors().accepts(w, record)
+        (params,) = MapVectors().parameters(w, record)
+        calls.append(Run(MapVectors(), params, w, [x]))
+    (same,), (tripled,), (held,) = run_calls(calls, record)
+    np.testing.assert_array_equal(same, every)
+    more = np.clip(every[: len(every) - 3].astype(np.int64) * 3, limits.min, limits.max)
+    np.testing.assert_array_equal(tripled, more)
+    rounded = np.clip(np.rint(np.nan_to_num(wide, nan=0.0)), limits.min, limits.max)
+    np.testing.assert_array_equal(held, rounded)

@@ -22,6 +22,7 @@ from atc.backends.cpu.matmul.packed_int8 import (
 )
 from atc.backends.cpu.matmul.packed_tile import MatMulUnpackingTile
 from atc.backends.kernel import Candidate, Workload
+from atc.backends.machines import get_machine
 from atc.backends.targets import get_target
 from atc.dims import Symbol, dim
 from atc.ir.expr import Input, call
@@ -331,6 +332,26 @@ def test_avx2_sums_pairs_of_a_word_and_floats_of_many_rows(rows: int, kernel: st
     own = replace(w, op=replace(w.op, m=rows), inputs=types, outputs=out)  # type: ignore[type-var]
     node = Node(own.op, (), ("y",), ("n",))
     assert choose(node, own, get_target("x86-64-avx2"), ANY).candidate.kernel.name == kernel
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("rounds", "kernel"), [
+    (False, "matmul_packed_fixed_tile"), (True, "matmul_packed_bytes_tile"),
+])  # fmt: skip
+def test_where_all_wait_for_memory_few_rows_are_one_tile_that_computes_least(
+    bits: int, rounds: bool, kernel: str
+) -> None:
+    target = get_target("x86-64-avx512-vnni", machine=get_machine("sapphirerapids"))
+    n, k, block = 8192, 2048, 32
+    for m in (1, 2, 3):
+        op = MatMulPacked(m, n, k, block, bits, identity_epilogue(DType.FLOAT), rounds)
+        weights = TensorType(DType.UINT8, (n, k // block, block * bits // 8))
+        scales = TensorType(DType.FLOAT, (n, k // block))
+        types = (TensorType(DType.FLOAT, (m, k)), weights, scales, None)
+        known = (False, True, True, True)
+        w = Workload(op, types, (TensorType(DType.FLOAT, (m, n)),), known)
+        chosen = choose(Node(op, (), ("y",), ("n",)), w, target, ANY).candidate
+        assert (chosen.kernel.name, chosen.params.mr) == (kernel, m), chosen.label
 
 
 def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
