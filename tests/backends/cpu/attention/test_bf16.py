@@ -186,6 +186,24 @@ def test_weights_are_rounded_before_they_are_divided(name: str) -> None:
     np.testing.assert_allclose(halves, exact, rtol=2**-11 + 1e-4)
 
 
+@pytest.mark.parametrize("name", ROUNDING)
+def test_no_weight_is_denormal(name: str) -> None:
+    """Products with denormals take 150 cycles each: masks of -100 (Swin) make many."""
+    kernel, target_name = ROUNDING[name]
+    target = vector_target(target_name)
+    w, operands, _ = prepared(Case(1, 6, 40, 8, 40), np.float32)
+    operands[0] *= 30
+    operands[2] = np.eye(40, dtype=np.float32)[None]
+    params = next(iter(kernel.parameters(w, target)), {})
+    ((got,),) = run_calls([Call(kernel, params, w, operands)], target)
+    scores = (operands[0].astype(np.float64) @ operands[1].swapaxes(1, 2)) * 8**-0.5
+    exact = np.exp(scores - scores.max(-1, keepdims=True))
+    tiny = (exact > 0) & (exact < np.finfo(np.float32).tiny)
+    assert tiny.any()
+    assert not got[tiny].any()
+    np.testing.assert_allclose(got, exact / exact.sum(-1, keepdims=True), rtol=0, atol=2e-4)
+
+
 def test_split_products_of_infinities_are_those_of_floats() -> None:
     case, kernel, target = CASES["whole"], AttentionAmxSplit(), vector_target("x86-64-amx")
     w, operands, plain = prepared(case, np.float32)
