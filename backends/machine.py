@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import ceil
 from typing import Any
 
@@ -61,8 +61,16 @@ class Machine:
     near_lines: bool = False
     """Whether requests are for the first cache where templates ask for the second, as on Zen 5, and
     for each line: requests for the second one are dropped there as soon as many wait."""
+    slow_pairs: bool = False
+    """Whether vectors take four multiply-adds' time for a product of pairs of bfloat16, half of
+    float's rate, as on Sapphire Rapids, which has tiles for that."""
     measured: bool = False
     """Whether a program found the numbers on this very machine."""
+
+    @property
+    def of_pairs(self) -> Machine:
+        """The core as vectors find it that multiply pairs of bfloat16, not floats."""
+        return replace(self, fmas=self.fmas / 4) if self.slow_pairs else self
 
     def fma_rate(self, vector_bytes: int) -> float:
         """Return the multiply-adds started per cycle on vectors of so many bytes."""

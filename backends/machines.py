@@ -35,12 +35,13 @@ def _zen(
 
 def _core(
     name: str, datapath: int, l1: int, l2: Cache, l3: Cache, memory: float, latency: float = 4.0,
-    loads: float = 2.0, every_line: bool = False,
+    loads: float = 2.0, every_line: bool = False, slow_pairs: bool = False,
 ) -> Machine:  # fmt: skip
     near = Cache(l1 * KIB, 2.0 * datapath, 7.0)
     return Machine(
         name, datapath, fmas=2.0, fma_latency=latency, loads=loads, l1=near, l2=l2, l3=l3,
         memory=memory, every_line=every_line,
+        slow_pairs=slow_pairs,
     )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ _RECORDS = (
     _core("cascadelake", 64, 32, Cache(MIB, 28.0, 14.0), Cache(MIB, 8.0, 70.0), 5.0),
     _core("icelake", 64, 48, Cache(5 * MIB // 4, 28.0, 14.0), Cache(3 * MIB // 2, 10.0, 70.0), 5.0),
     _core("sapphirerapids", 64, 48, Cache(2 * MIB, 32.0, 15.0), Cache(2 * MIB, 13.5, 75.0), 5.25,
-          every_line=True),
+          every_line=True, slow_pairs=True),
     _core("alderlake", 32, 48, Cache(5 * MIB // 4, 28.0, 15.0), Cache(3 * MIB, 12.0, 68.0), 8.0,
           loads=3.0),
     _core("gracemont", 16, 32, Cache(MIB // 2, 12.0, 17.0), Cache(3 * MIB, 8.0, 75.0), 6.0, 6.0),

@@ -159,6 +159,10 @@ def _widen_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
             node.output[k] = name or _UNREAD
         for attribute in node.attribute:
             _widen_attribute(node, attribute)
+        if node.op_type == "ConstantOfShape" and not node.attribute:  # zeros in float
+            node.attribute.append(
+                helper.make_attribute("value", numpy_helper.from_array(np.zeros(1)))
+            )
 
 
 def _widen_attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:

@@ -170,6 +170,14 @@ static inline vf32 v_exp_bounded(vf32 a) {
   return v_times_bounded(m, power);
 }
 
+/* The same, but 0 below e^-87, the least normal numbers: products with denormals take some cores 150 cycles. */
+static inline vf32 v_exp_normal(vf32 a) {
+  vf32 power;
+  const vf32 held = v_select(v_lt(a, v_set1(-87.0f)), v_set1(V_EXP_LEAST), a);
+  const vf32 m = v_exp_scaled(held, &power);
+  return v_times_bounded(m, power);
+}
+
 /* e^x - 1 = 2^n (e^r - 1) + (2^n - 1), in halves so that 2^n does not overflow before the
  * result. Max 1.59 ulp. */
 static inline vf32 v_expm1(vf32 x) {

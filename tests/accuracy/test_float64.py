@@ -43,6 +43,18 @@ def test_floats_are_not_rounded() -> None:
     assert y[0] == float(x[0]) * float(np.float32(1 / 3)) + 0.5
 
 
+def test_zeros_whose_type_is_left_out_are_float64() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["z"]),
+        helper.make_node("Equal", ["x", "z"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, t, [2]) for n, t in (("x", 1), ("y", 9)))
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]))
+    (got,) = evaluate(model, np.array([0, 1e-30], np.float32))
+    np.testing.assert_array_equal(got, [True, False])
+
+
 @pytest.mark.parametrize(
     "operator",
     ["AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "GatherElements",

@@ -15,6 +15,7 @@ from atc.backends import machines
 from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
 from atc.backends.cpu.conv.nchw_rows import ConvNchwRows
 from atc.backends.cpu.conv.winograd import ConvWinograd
+from atc.backends.cpu.matmul.bf16 import MatMulBf16
 from atc.backends.cpu.matmul.cost import TileParams, crowding
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
@@ -131,6 +132,18 @@ def test_tiles_are_chosen_for_products_of_many_rows_on_avx2() -> None:
             for k in (MatMulTile(), MatMulDot())
         }
         assert least[MatMulTile] < least[MatMulDot], name
+
+
+def test_pairs_are_multiplied_where_that_is_faster_than_floats() -> None:
+    many, one = product(128, 768, 768), product(1, 2048, 2048)  # one row waits for its weights
+    for name, w, gains in (("zen4", many, True), ("sapphirerapids", many, False),
+                           ("zen4", one, True), ("sapphirerapids", one, True)):  # fmt: skip
+        target = get_target("x86-64-avx512-bf16", machine=MACHINES[name])
+        floats, pairs = (
+            min(k.cost(w, p, target) for p in k.parameters(w, target))
+            for k in (MatMulTile(), MatMulBf16())
+        )
+        assert (pairs < floats) == gains, (name, w.op)
 
 
 @pytest.mark.parametrize(

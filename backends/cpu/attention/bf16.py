@@ -75,7 +75,7 @@ class AttentionBf16(AttentionTile):
     def cost(self, w: Workload[Attention], params: AttentionParams, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""
         op, step = w.op, lanes(target)
-        cycles = product_cycles(target.machine, op, params, step, pair=2)
+        cycles = product_cycles(target.machine.of_pairs, op, params, step, pair=2)
         cycles += op.queries * -(-op.keys // step) * (EXPONENTIAL + 1)
         rows = "rows" if op.q_view.strides[-1] == 1 else "any"
         cycles += op.queries * op.depth / step * CONVERTED[rows]

@@ -134,7 +134,7 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         words = in_words(sampled_pairs(w), params, PAIR)
         g = words.g
         vectors = g.batch * g.supers * g.icb * g.in_plane / g.block
-        return words.cycles(target.machine) + (0 if is_rounded(w) else vectors * ROUNDING)
+        return words.cycles(target.machine.of_pairs) + (0 if is_rounded(w) else vectors * ROUNDING)
 
 
 KERNELS = (ConvBf16(),)

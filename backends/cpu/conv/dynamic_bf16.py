@@ -91,7 +91,7 @@ class ConvDynamicBf16(Kernel[ConvBlocked, PanelParams]):
         words = in_words(w, params, PAIR)
         g = words.g
         vectors = 0 if is_rounded(w) else g.batch * g.supers * g.icb * g.in_plane / g.block
-        return loop_cycles(target.machine, g, params, words.depth) + vectors * ROUNDING
+        return loop_cycles(target.machine.of_pairs, g, params, words.depth) + vectors * ROUNDING
 
 
 KERNELS = (ConvDynamicBf16(),)

@@ -289,7 +289,7 @@ class ConvFirstBf16(FirstLayer):
         """Estimated cycles."""
         words, g = self.words(w, params, target), geometry(w, 1)
         rounding = g.batch * g.ic * g.rows.size * (g.cols.size / g.block + 4) * ROUNDING
-        return words.cycles(target.machine) + rounding
+        return words.cycles(target.machine.of_pairs) + rounding
 
 
 KERNELS = (ConvFirstBytes(), ConvFirstBf16())

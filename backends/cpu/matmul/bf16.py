@@ -175,7 +175,7 @@ class MatMulBf16(Kernel[MatMul, Bf16Params], SharesPanels[MatMul, Bf16Params]):
         for b in shape.blocks:
             tiles = sum(
                 p.count * t.count
-                * tile_cycles(machine, t.rows, p.vectors, wide, shape.pairs, phases, far)
+                * tile_cycles(machine.of_pairs, t.rows, p.vectors, wide, shape.pairs, phases, far)
                 for p in column_panels(op.n, nv, wide)
                 for t in b.tiles
             )

@@ -276,7 +276,7 @@ class RecurrentBatch(BatchedRecurrent[BatchParams]):
         """Cycles of all tiles, or of reading the weights; cells cost the same in all kernels."""
         op, lane, mr = w.op, lanes(target), params.mr
         depth = self.depth(op)
-        machine = target.machine
+        machine = target.machine.of_pairs if self.bf16 else target.machine
         far = int(op.batch * self.stride(op, lane) * 4 > machine.l1_kept)
         groups = -(-op.hidden // (params.u * lane))
         cycles = nbytes = 0.0

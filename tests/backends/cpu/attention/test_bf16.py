@@ -3,6 +3,7 @@ that are rounded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -37,6 +38,8 @@ class Case:
     masked: bool = False
     transposed: bool = False
     """Whether q and v have their last two axes exchanged in memory."""
+    window: tuple[int, int] | None = None
+    """How many keys before and after key i a query i sees, by positions; None for all."""
 
 
 CASES = {
@@ -46,7 +49,17 @@ CASES = {
     "transposed": Case(2, 3, 18, 5, 3, transposed=True),
     "one": Case(2, 1, 1, 1, 1),
     "wide": Case(1, 4, 70, 33, 100, masked=True),
+    "many": Case(2, 75, 100, 72, 70, masked=True),
+    "blocks": Case(1, 49, 130, 16, 24),
 }
+
+SEEN = {
+    "causal": Case(2, 70, 70, 33, 40, window=(70, 0)),
+    "with a past": Case(1, 40, 100, 64, 64, window=(100, 60)),
+    "sliding": Case(1, 100, 100, 16, 70, window=(20, 3)),
+    "after the keys": Case(1, 100, 40, 16, 16, window=(64, -60), masked=True),
+}
+"""What positions hide, with rows that see nothing."""
 
 
 def view(shape: tuple[int, ...], transposed: bool) -> View:
@@ -62,7 +75,9 @@ def stored(array: Array, transposed: bool) -> Array:
     return np.ascontiguousarray(array.swapaxes(-1, -2) if transposed else array)
 
 
-def prepared(case: Case, dtype: Any = ml_dtypes.bfloat16) -> tuple[Workload, list[Array], Array]:
+def prepared(
+    case: Case, dtype: Any = ml_dtypes.bfloat16
+) -> tuple[Workload, list[Array | None], Array]:
     """Return the workload, its operands and the result in float64 of operands rounded to a type."""
     rng = np.random.default_rng(case.keys)
     q, k, v = (
@@ -76,22 +91,38 @@ def prepared(case: Case, dtype: Any = ml_dtypes.bfloat16) -> tuple[Workload, lis
     scale = float(np.float32(case.depth**-0.5))
     scaled = call("Mul", Input(F, 0), const(scale, F))
     views: tuple[View, ...] = ()
-    operands = [stored(q, case.transposed), stored(k, case.by_keys), stored(v, case.transposed)]
+    turned = (case.transposed, case.by_keys, case.transposed)
+    operands: list[Array | None] = [stored(x, t) for x, t in zip((q, k, v), turned, strict=True)]
     if case.masked:
         scaled, views = call("Add", scaled, Input(F, 1)), (View((0, case.keys, 1)),)
         operands.append(mask)
+    hidden = np.zeros((case.queries, case.keys), bool)
+    if case.window:
+        before, after = case.window
+        key, query = (Input(DType.INT64, len(views) + k) for k in (1, 2))
+        seen = [
+            call("GreaterOrEqual", key, call("Sub", query, const(before, DType.INT64))),
+            call("LessOrEqual", key, call("Add", query, const(after, DType.INT64))),
+        ]
+        scaled = call("Where", call("And", *seen), scaled, const(-np.inf, F))
+        views += (View((0, 0, 1)), View((0, 1, 0)))
+        operands += [None, None]
+        far = np.arange(case.keys) - np.arange(case.queries)[:, None]
+        hidden = (far < -before) | (far > after)
     shape = (case.heads, case.queries, case.width)
     op = Attention(
         (case.heads,), case.queries, case.keys, case.depth, case.width,
         view(q.shape, case.transposed), view(k.shape, case.by_keys), view(v.shape, case.transposed),
         dense(shape), Epilogue(scaled, views), Epilogue(Input(F, 0), ()),
+        masked=case.window is not None,
     )  # fmt: skip
-    types = tuple(map(type_of, operands))
+    types = tuple(None if x is None else type_of(x) for x in operands)
     w = Workload(op, types, (TensorType(F, shape),), (False,) * len(types))
     a, b, c = (x.astype(dtype).astype(np.float64) for x in (q, k, v))
-    scores = a @ b * scale + (mask if case.masked else 0)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return w, operands, weights @ c / weights.sum(-1, keepdims=True)
+    scores = np.where(hidden, -np.inf, a @ b * scale + (mask if case.masked else 0))
+    most = np.maximum(scores.max(-1, keepdims=True), -1e30)
+    weights = np.exp(scores - most)
+    return w, operands, weights @ c / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
 
 
 KERNELS: dict[str, tuple[Kernel, str, Any, float]] = {
@@ -105,9 +136,20 @@ KERNELS: dict[str, tuple[Kernel, str, Any, float]] = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_are_those_of_rounded_operands(name: str) -> None:
+    check(name, CASES)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", [name for name in KERNELS if "tiles" in name])
+def test_tiles_meet_the_keys_that_positions_show(name: str) -> None:
+    check(name, SEEN)
+
+
+def check(name: str, cases: Mapping[str, Case]) -> None:
+    """Run a kernel on all cases at once."""
     kernel, target_name, dtype, tolerance = KERNELS[name]
     target, calls, wanted = vector_target(target_name), [], []
-    for case in CASES.values():
+    for case in cases.values():
         w, operands, expected = prepared(case, dtype)
         w.op.check(w.inputs, w.outputs)
         assert kernel.accepts(w, target), case
@@ -142,6 +184,24 @@ def test_weights_are_rounded_before_they_are_divided(name: str) -> None:
     scores = (operands[0].astype(np.float64) @ operands[1].swapaxes(1, 2)) * 8**-0.5
     exact = np.exp(scores - scores.max(-1, keepdims=True))
     np.testing.assert_allclose(halves, exact, rtol=2**-11 + 1e-4)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_no_weight_is_denormal(name: str) -> None:
+    """Products with denormals take 150 cycles each: masks of -100 (Swin) make many."""
+    kernel, target_name = ROUNDING[name]
+    target = vector_target(target_name)
+    w, operands, _ = prepared(Case(1, 6, 40, 8, 40), np.float32)
+    operands[0] *= 30
+    operands[2] = np.eye(40, dtype=np.float32)[None]
+    params = next(iter(kernel.parameters(w, target)), {})
+    ((got,),) = run_calls([Call(kernel, params, w, operands)], target)
+    scores = (operands[0].astype(np.float64) @ operands[1].swapaxes(1, 2)) * 8**-0.5
+    exact = np.exp(scores - scores.max(-1, keepdims=True))
+    tiny = (exact > 0) & (exact < np.finfo(np.float32).tiny)
+    assert tiny.any()
+    assert not got[tiny].any()
+    np.testing.assert_allclose(got, exact / exact.sum(-1, keepdims=True), rtol=0, atol=2e-4)
 
 
 def test_split_products_of_infinities_are_those_of_floats() -> None:
