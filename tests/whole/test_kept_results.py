@@ -160,7 +160,8 @@ echo '{content}' >"$2"
         ("", "of tcc", "-std=c99 -O2 -c src/kernels/a_10.c", "of cc"),  # of those that cc checks
         ("warning", "of tcc", "-std=c99 -O2 -c src/a.c", "of cc"),
         ("", "__floatundisf", "-std=c99 -O2 -c src/a.c", "of cc"),
-        ("", "of tcc", "-std=c99 -mavx2 -c src/a.c", "of cc"),
+        ("", "of tcc", "-std=c99 -mavx2 -c src/a.c", "of tcc"),
+        ("", "of tcc", "-std=c99 -mavx2 -c src/vectors.c", "of cc"),
         ("", "of tcc", "-std=c99 -fsanitize=address -c src/a.c", "of cc"),
         ("", "of tcc", "-x c++ -c src/a.cu", "of cc"),
     ],
@@ -178,6 +179,8 @@ def test_portable_c_goes_to_tcc(
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/vectors.c").write_text('#include "simd.h"\n')
     monkeypatch.setenv(default_run._TCC, str(tools / "tcc"))
     compile_quickly(run_folder, None, b"")
     command = [os.environ["CC"], *words.split(), "-o", "a.o"]

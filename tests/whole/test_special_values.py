@@ -442,6 +442,23 @@ def test_activations_are_rounded_once(dtype: type[np.generic], tier: str) -> Non
         np.testing.assert_allclose(got, nearest, 2**-7, 2**-20, err_msg=name)
 
 
+FACTOR = (
+    "A constant factor of an operand that only a product of matrices reads, such as that of scaled "
+    "keys, is its results' instead, before these are rounded."
+)
+
+
+@pytest.mark.parametrize("tier", ["c99", "host"])
+def test_a_factor_of_an_operand_is_the_results(tier: str) -> None:
+    """60000 times 2 would be infinite in float16, rounded before the product."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        scaled (float16[3, 2] a, float16[2, 5] b) => (float16[3, 5] y)
+        <float16[1] two = {2}> { s = Mul (a, two) y = MatMul (s, b) }""")
+    (run,) = compile_models([model], tier)
+    (got,) = run([np.full((3, 2), 60000, F16), np.full((2, 5), 0.125, F16)])
+    np.testing.assert_array_equal(got, np.full((3, 5), 30000, F16))
+
+
 def test_the_page_says_just_that() -> None:
     if not PAGE.exists():
         pytest.skip("the checkout's documentation isn't here")
@@ -450,5 +467,5 @@ def test_the_page_says_just_that() -> None:
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
     assert {" ".join(b.split()) for b in bullets} == {
         *FACTS, WINOGRAD, TRANSPOSED, INNER_PRODUCT, FIXED_POINT, MODES, HALVES, ONCE,
-        *PRODUCTS.values(),
+        FACTOR, *PRODUCTS.values(),
     }  # fmt: skip
