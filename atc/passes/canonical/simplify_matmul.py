@@ -42,6 +42,11 @@ def _read_through(state: Rewriting, node: Node, index: int) -> Node | None:
     scale = _scaled(source.op.expr)
     if scale is not None and state.only_reader(name) and op.accumulator is scale.dtype:
         op = _scale_results(op, scale)
+        if not isinstance(scale.args[0], Input):
+            wide = replace(source.op, expr=scale.args[0])
+            type_ = TensorType(scale.dtype, state.types[name].shape)
+            name = state.emit(wide, source.inputs, type_, source, "unscaled")
+            return replace(node, op=op, inputs=_with_input(node, index, name))
     elif not source.op.is_movement:
         return _in_memory_order(state, node, op, index)
     refined = read_through(op, index, source.op.shape, source.op.views)
@@ -71,13 +76,16 @@ def _in_memory_order(state: Rewriting, node: Node, op: MatMul, index: int) -> No
         replace(source.op, shape=extents, views=(sorted_view,)), source.inputs,
         TensorType(source.op.expr.dtype, extents), source, "sorted",
     )  # fmt: skip
-    inputs = (*node.inputs[:index], computed, *node.inputs[index + 1 :])
-    return replace(node, op=refined, inputs=inputs)
+    return replace(node, op=refined, inputs=_with_input(node, index, computed))
 
 
 def _with_operand(node: Node, op: MatMul, index: int, source: Node) -> Node:
-    inputs = (*node.inputs[:index], source.inputs[0], *node.inputs[index + 1 :])
+    inputs = _with_input(node, index, source.inputs[0])
     return replace(node, op=op, inputs=inputs, origin=merge_origin(source, node))
+
+
+def _with_input(node: Node, index: int, name: str) -> tuple[str, ...]:
+    return (*node.inputs[:index], name, *node.inputs[index + 1 :])
 
 
 def _scale_results(op: MatMul, scale: Call) -> MatMul:
@@ -145,7 +153,7 @@ def split_rows(op: MatMul, rows: int) -> MatMul:
 
 
 def _scaled(expr: Expr) -> Call | None:
-    """Return an expression that is its operand times, or divided by, a float number.
+    """Return an expression that is its operand, or this widened, times or divided by a number.
 
     What rounds it to 16 bits is left out, as within an activation: results are nearer to exact
     ones, and on all targets the same.
@@ -155,12 +163,21 @@ def _scaled(expr: Expr) -> Call | None:
             half.dtype.is_half
         ):
             return _scaled(x)
-        case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul" | "Div", args=(Input(), Const())):
-            return expr
-        case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul", args=(Const() as c, Input() as x)):
-            return Call(expr.dtype, "Mul", (x, c))
+        case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul" | "Div", args=(x, Const())):
+            return expr if _is_operand(x) else None
+        case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul", args=(Const() as c, x)):
+            return Call(expr.dtype, "Mul", (x, c)) if _is_operand(x) else None
         case _:
             return None
+
+
+def _is_operand(expr: Expr) -> bool:
+    """Return whether an expression is an operand, or one of 16 bits widened."""
+    match expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(Input() as x,)):
+            return x.dtype.is_half
+        case _:
+            return isinstance(expr, Input)
 
 
 def _column_as_row(node: Node) -> Node:
