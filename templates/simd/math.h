@@ -694,36 +694,36 @@ static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
 /* --- Integers of 16 bits, as floats --- */
 
 /* The upper halves of lanes as signed integers. */
-static inline vf32 simd_upper_halves(vf32 a) { return v_cvt_f32(v_i32_shr(v_cast_i32(a), 16)); }
+static inline vf32 v_upper_halves(vf32 a) { return v_cvt_f32(v_i32_shr(v_cast_i32(a), 16)); }
 static inline vf32 v_load_i16(const int16_t *p) {
-  return simd_upper_halves(v_load_bf16((const uint16_t *)p));
+  return v_upper_halves(v_load_bf16((const uint16_t *)p));
 }
 static inline vf32 v_load_i16_n(const int16_t *p, size_t n) {
-  return simd_upper_halves(v_load_bf16_n((const uint16_t *)p, n));
+  return v_upper_halves(v_load_bf16_n((const uint16_t *)p, n));
 }
-static inline vf32 simd_unsigned_halves(vf32 a) {
+static inline vf32 v_unsigned_halves(vf32 a) {
   return v_cvt_f32(v_i32_and(v_i32_shr(v_cast_i32(a), 16), v_i32_set1(0xffff)));
 }
-static inline vf32 v_load_u16(const uint16_t *p) { return simd_unsigned_halves(v_load_bf16(p)); }
+static inline vf32 v_load_u16(const uint16_t *p) { return v_unsigned_halves(v_load_bf16(p)); }
 static inline vf32 v_load_u16_n(const uint16_t *p, size_t n) {
-  return simd_unsigned_halves(v_load_bf16_n(p, n));
+  return v_unsigned_halves(v_load_bf16_n(p, n));
 }
 /* The nearest integers between both bounds, of no NaN, in the upper halves of lanes. */
-static inline vf32 simd_held_halves(vf32 a, float low, float high) {
+static inline vf32 v_held_halves(vf32 a, float low, float high) {
   const vf32 held = v_max_const(v_set1(low), v_min_const(v_set1(high), a));
   return v_cast_f32(v_i32_shl(v_round_i32(held), 16));
 }
 static inline void v_store_i16(int16_t *p, vf32 a) {
-  v_store_halves((uint16_t *)p, simd_held_halves(a, -32768.0f, 32767.0f));
+  v_store_halves((uint16_t *)p, v_held_halves(a, -32768.0f, 32767.0f));
 }
 static inline void v_store_i16_n(int16_t *p, vf32 a, size_t n) {
-  v_store_halves_n((uint16_t *)p, simd_held_halves(a, -32768.0f, 32767.0f), n);
+  v_store_halves_n((uint16_t *)p, v_held_halves(a, -32768.0f, 32767.0f), n);
 }
 static inline void v_store_u16(uint16_t *p, vf32 a) {
-  v_store_halves(p, simd_held_halves(a, 0.0f, 65535.0f));
+  v_store_halves(p, v_held_halves(a, 0.0f, 65535.0f));
 }
 static inline void v_store_u16_n(uint16_t *p, vf32 a, size_t n) {
-  v_store_halves_n(p, simd_held_halves(a, 0.0f, 65535.0f), n);
+  v_store_halves_n(p, v_held_halves(a, 0.0f, 65535.0f), n);
 }
 
 /* --- Numbers that all lanes are multiplied by --- */

@@ -223,9 +223,15 @@ def test_bigger_products_cost_more(target: str, kernel: AnyKernel) -> None:
     assert prod(costs) > 0
 
 
-@pytest.mark.parametrize("precisions", [("float32", "bf16x3"), ("float32", "bf16x3", "bf16")])
-def test_few_rows_stay_in_vectors(precisions: Sequence[str]) -> None:
-    """A tile product takes as long for few rows as for 16, and vectors read weights faster."""
+@pytest.mark.parametrize(
+    ("precisions", "rows"),
+    [(("float32", "bf16x3"), {128}), (("float32", "bf16x3", "bf16"), {16, 128})],
+)
+def test_few_rows_stay_in_vectors(precisions: Sequence[str], rows: set[int]) -> None:
+    """A tile product takes as long for few rows as for 16, and vectors read weights faster.
+
+    Those multiply pairs of bfloat16 so slowly that tiles may be faster for 16 rows.
+    """
     record, limits = get_target("x86-64-amx"), Limits(precisions=frozenset(precisions))
     for n, k in ((768, 768), (1000, 2048), (4096, 4096)):
         chosen = {}
@@ -234,4 +240,5 @@ def test_few_rows_stay_in_vectors(precisions: Sequence[str]) -> None:
             found = candidates(w, record, limits)
             best = min(found, key=lambda c: c.kernel.cost(w, c.params, record))
             chosen[m] = best.kernel.name.startswith("matmul_amx")
-        assert [m for m, tiles in chosen.items() if tiles] == [128], (n, k)
+        in_tiles = {m for m, tiles in chosen.items() if tiles}
+        assert {128} <= in_tiles <= rows, (n, k)
