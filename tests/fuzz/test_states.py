@@ -15,8 +15,8 @@ from fuzz.states import PARTS, draw_stateful, outcome
     ("seeds", "target"),
     [
         pytest.param(range(2), "host"),
-        pytest.param(range(10), "c99", marks=pytest.mark.slow),
-        pytest.param(range(10, 20), "host", marks=pytest.mark.slow),
+        pytest.param(range(6), "c99", marks=pytest.mark.slow),
+        pytest.param(range(10, 16), "host", marks=pytest.mark.slow),
         pytest.param(range(100, 200), "c99", marks=pytest.mark.fuzz),
         pytest.param(range(200, 300), "host", marks=pytest.mark.fuzz),
     ],
