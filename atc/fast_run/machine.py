@@ -50,6 +50,8 @@ STREAMED = 96 * MIB
 """Bytes of such a stream."""
 FASTER = 1.05
 """How many times as fast a way must be that asks for more lines, or sooner."""
+SLOW_PAIRS = 0.375
+"""The part of multiply-adds' rate below which products of pairs of bfloat16 are slow."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
 _TIMEOUT = 300
 
@@ -145,7 +147,9 @@ def _program(
     compiler = find_compiler(target, environ)
     flags = (*compile_flags(compiler, target), "-I.")
     (folder / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
+    (folder / "bf16.h").write_text(verbatim("simd/bf16.h"))
     values: dict[str, object] = {
+        "pairs": "avx512_bf16" in target.features,
         "chains": CHAINS[target.vector_registers], "sizes": sizes, "largest": max(sizes),
         "chased": CHASED, "seconds": seconds, "vector": target.vector_bytes, "streams": STREAMS,
         "streamed": min(STREAMED, max(sizes)),
@@ -214,6 +218,9 @@ def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int])
         memory=round(beyond, 1),
         every_line=every > FASTER * some,
         near_lines=near_lines > FASTER * max(some, every),
+        slow_pairs=wide.numbers["pair_products"] < SLOW_PAIRS * wide.numbers["fmas"]
+        if "pair_products" in wide.numbers
+        else known.slow_pairs,
         measured=True,
     )
 

@@ -405,6 +405,7 @@ def made(machine: Machine, vector_bytes: int) -> Found:
         "loads": machine.load_rate(vector_bytes) * 0.97, "some_lines": machine.memory * 0.7,
         "every_lines": machine.memory * (0.8 if machine.every_line else 0.72),
         "near_lines": machine.memory * (0.9 if machine.near_lines else 0.73),
+        "pair_products": machine.of_pairs.fma_rate(vector_bytes) * 1.03,
     }  # fmt: skip
     lines = [f"{name} 0 {value:g}" for name, value in numbers.items()]
     for size in sizes:
@@ -438,6 +439,12 @@ def test_lines_are_asked_for_as_was_fastest(every: bool, near: bool) -> None:
     machine = replace(ZEN5, every_line=every, near_lines=near)
     found = machine_of(MACHINES["haswell"], [made(machine, 64)], {})
     assert (found.every_line, found.near_lines) == (every, near)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_pairs_of_bfloat16_are_as_slow_as_measured(slow: bool) -> None:
+    machine = replace(ZEN5, slow_pairs=slow)
+    assert machine_of(MACHINES["haswell"], [made(machine, 64)], {}).slow_pairs == slow
 
 
 def test_the_system_reports_the_sizes_of_caches(tmp_path: Path) -> None:
