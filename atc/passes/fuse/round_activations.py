@@ -8,14 +8,14 @@ What is left out is decided here, on graphs, so that all targets agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 
 from atc.ir.expr import Call, Const, Expr, Input, cast, const, rewritten, walk
 from atc.ir.graph import Array, DType, Graph, Node, reads
 from atc.ir.ops import Map, Reduce
-from atc.passes.layout.store_exact import holds, is_exact
+from atc.passes.layout.store_exact import rounded_once_each
 
 FLOAT = DType.FLOAT
 BOUNDED = frozenset({"Sigmoid", "Tanh", "Erf"})
@@ -28,27 +28,11 @@ STEPS = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Neg", "Abs", "Wher
 def round_activations(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """Leave out the roundings within the activations of a graph."""
     narrowed = _narrowed(graph)
-    once = (_once(node, narrowed.get(node.outputs[0])) for node in graph.nodes)
-    nodes = tuple(_moved_as_they_are(graph, once))
+    nodes = tuple(_once(node, narrowed.get(node.outputs[0])) for node in graph.nodes)
+    for half in (DType.FLOAT16, DType.BFLOAT16):
+        nodes = tuple(rounded_once_each(replace(graph, nodes=nodes), frozenset(), half))
     same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
     return graph if same else replace(graph, nodes=nodes)
-
-
-def _moved_as_they_are(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield nodes without roundings of values that nodes before have rounded."""
-    exact: dict[DType, set[str]] = {DType.FLOAT16: set(), DType.BFLOAT16: set()}
-    for node in nodes:
-        match node.op:
-            case Map(expr=Call(args=(Call(dtype=half),)) as expr) if half in exact:
-                inner = _within(expr, half)
-                if inner is not None and holds(
-                    inner, lambda k: node.inputs[k] in exact[half], half  # noqa: B023
-                ):
-                    node = replace(node, op=replace(node.op, expr=inner))
-        for half, names in exact.items():
-            if is_exact(node, names, half):
-                names.update(n for n in node.outputs if graph.types[n].dtype is FLOAT)
-        yield node
 
 
 def _narrowed(graph: Graph) -> Mapping[str, DType]:

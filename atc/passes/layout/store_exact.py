@@ -7,14 +7,14 @@ it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Const, Expr, Input
+from atc.ir.expr import Call, Const, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
 from atc.ir.ops import Conv, ConvBlocked, Map, MatMul
 from atc.ir.view import dense
@@ -88,6 +88,28 @@ def holds(expr: Expr, exact: Callable[[int], bool], half: DType) -> bool:
             return holds(a, exact, half) and holds(b, exact, half)
         case _:
             return False
+
+
+def rounded_once_each(
+    graph: Graph, constants: frozenset[str], half: DType
+) -> Iterator[Node]:
+    """Yield the nodes without rounding of what is exact anyway, as the constants are."""
+    exact: set[str] = {*constants}
+    for node in graph.nodes:
+        once = _without_rounding(node, exact, half)
+        if is_exact(once, exact, half):
+            exact.update(n for n in once.outputs if graph.types[n].dtype is DType.FLOAT)
+        yield once
+
+
+def _without_rounding(node: Node, exact: set[str], half: DType) -> Node:
+    """Return a node that doesn't round what is exact in 16 bits, as the values `exact` are."""
+    match node.op:
+        case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", args=(x,)) as rounded,))):
+            floats = rounded.dtype is half and x.dtype is DType.FLOAT
+            if floats and holds(x, lambda k: node.inputs[k] in exact, half):
+                return replace(node, op=replace(node.op, expr=cast(x, node.op.expr.dtype)))
+    return node
 
 
 def _storable(state: State, name: str) -> bool:

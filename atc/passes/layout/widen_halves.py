@@ -7,18 +7,18 @@ are stored as floats: an epilogue of floats takes them then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 from atc.dims import is_dynamic, max_value
-from atc.ir.expr import Call, Expr, Input, cast, rewritten
+from atc.ir.expr import Expr, Input, cast, rewritten
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reduce
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import groups, moves
-from atc.passes.layout.store_exact import holds, is_exact, without_copies
+from atc.passes.layout.store_exact import rounded_once_each, without_copies
 from atc.passes.rewriting import fresh_name
 
 FLOAT = DType.FLOAT
@@ -52,7 +52,7 @@ def _as_floats(graph: Graph, half: DType) -> Graph:
         graph, nodes=nodes, types={**graph.types, **floats},
         constants={**graph.constants, **constants},
     )  # fmt: skip
-    return without_copies(replace(widened, nodes=tuple(_rounded_once(widened, spread, half))))
+    return without_copies(replace(widened, nodes=tuple(rounded_once_each(widened, spread, half))))
 
 
 def _resampled_as_floats(graph: Graph) -> Graph:
@@ -81,28 +81,6 @@ def _spread_constants(graph: Graph, half: DType) -> frozenset[str]:
         results = max_value(prod(op.shape)) if isinstance(op, Map) and not op.is_movement else 0
         able -= {n for n in able.intersection(reads(node)) if graph.types[n].size >= results}
     return frozenset(able)
-
-
-def _rounded_once(
-    graph: Graph, constants: frozenset[str], half: DType
-) -> Iterator[Node]:
-    """Yield the nodes without rounding of what is exact anyway, as the constants are."""
-    exact: set[str] = {*constants}
-    for node in graph.nodes:
-        once = _without_rounding(node, exact, half)
-        if is_exact(once, exact, half):
-            exact.update(n for n in once.outputs if graph.types[n].dtype is FLOAT)
-        yield once
-
-
-def _without_rounding(node: Node, exact: set[str], half: DType) -> Node:
-    """Return a node that doesn't round what is exact in 16 bits, as the values `exact` are."""
-    match node.op:
-        case Map(expr=Call(fn="Cast", args=(Call(fn="Cast", args=(x,)) as rounded,))):
-            floats = rounded.dtype is half and x.dtype is FLOAT
-            if floats and holds(x, lambda k: node.inputs[k] in exact, half):
-                return replace(node, op=replace(node.op, expr=cast(x, node.op.expr.dtype)))
-    return node
 
 
 def _widened(node: Node, wide: set[str], half: DType) -> Node:

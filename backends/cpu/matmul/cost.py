@@ -175,7 +175,7 @@ def from_slow_l3(machine: Machine, nbytes: int) -> bool:
 
 
 def asks_ahead(
-    machine: Machine, nbytes: int, products: float, lanes: int, waited: float = WAITED
+    machine: Machine, nbytes: int, products: float, lanes: int, waited: float
 ) -> bool:
     """Return whether row tiles that share a panel of B ask for the next one, of `nbytes` in all.
 
