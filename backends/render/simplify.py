@@ -20,6 +20,7 @@ _RULES = [
     # A name in parentheses that stand there for this factor or term alone.
     (re.compile(rf"([(\[)]|[-+*/%=<>?:,&|] )\((\w+)(?: [*/] 1| [+-] 0)\){_END}"), r"\1\2"),
     (re.compile(rf" [+-] \w+ % 1{_END}(?! [*/%])"), ""),
+    (re.compile(r"(= |\()\w+ % 1(?: \* \w+)*(?=[,;)])"), r"\g<1>0"),
     (re.compile(rf"{_AFTER_OPERAND} [*/] 1{_END}"), ""),
     (re.compile(rf"{_AFTER_OPERAND} [+-] 0{_END}(?! [*/%])"), ""),
     (re.compile(r"([(\[]|[-+,=?:<>] |\breturn )1 \* (?=[\w(])"), r"\1"),

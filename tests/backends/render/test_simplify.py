@@ -39,6 +39,7 @@ SAMPLES = Path(__file__).parents[3] / "samples"
         ("first[kh * 3 + 0 + 1] - first[0 + w]", "first[kh * 3 + 1] - first[w]"),
         ("y = m / 1 * 1;", "y = m;"),
         ("x0 + (at / 1) * 4 + at % 1", "x0 + at * 4"),
+        ("n = at / 1, first = at % 1 * 32;", "n = at, first = 0;"),
         ("(float)(k + 0)", "(float)k"),
         ("if (k * 1) f(k - 0, 1 * n);", "if (k) f(k, n);"),
         ("at = k < 0 ? -1 : k * 1;", "at = k < 0 ? -1 : k;"),
