@@ -1,4 +1,4 @@
-"""Blocks of rows of A that the L2 cache keeps while all panels of a small B pass over them."""
+"""Blocks of rows of A that the L2 cache keeps while all panels of B pass over them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from atc.ir.ops import MatMul
 
 ROWS, WEIGHTS = 1 / 4, 1 / 2
 """Parts of the L2 cache for a block of A, and for the panels that stay beside it."""
+MORE_ROWS = 1 / 2
+"""The part for a block of A where they don't stay, and larger blocks read them less often."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,16 @@ def all_tiles(blocks: Sequence[RowBlocks]) -> list[Tile]:
 def rows_at_a_time(w: Workload[MatMul], mr: int, machine: Machine) -> Sequence[int]:
     """Return the rows worth multiplying at a time, whole tiles: where A exceeds the L2 cache.
 
-    Every panel of B would read A from beyond it.
+    Every panel of B would read A from beyond it. A large B is read again for each block of rows,
+    which must spare A's way through the whole cache.
     """
     op = w.op
     if not w.constant[1] or is_dynamic(op.m):
         return ()
     weights = op.k * op.n * stored_weights(w).dtype.itemsize
     row, l2 = 4 * op.k, machine.l2.size
-    if op.m * row <= l2 // 2 or weights > WEIGHTS * l2:
+    stays = weights <= WEIGHTS * l2
+    if op.m * row <= (l2 // 2 if stays else l2):
         return ()
-    rows = int(ROWS * l2) // row // mr * mr
-    return (rows,) if rows >= 2 * mr else ()
+    found = (int(part * l2) // row // mr * mr for part in (ROWS, MORE_ROWS)[:1 if stays else 2])
+    return [rows for rows in found if rows >= 2 * mr]

@@ -16,9 +16,7 @@ from math import prod
 
 from atc.backends.cpu.matmul.cost import (
     NEAR_STEP,
-    Panel,
     PhasedParams,
-    Tile,
     column_panels,
     crowding,
     row_tiles,
@@ -30,15 +28,16 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
-from atc.backends.cpu.matmul.prefetch import Prefetch, asks_for_weights, prefetch
+from atc.backends.cpu.matmul.prefetch import asks_for_rows, asks_for_weights, prefetch
 from atc.backends.cpu.matmul.row_blocks import all_tiles, cut_rows, rows_at_a_time
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
-from atc.backends.cpu.matmul.text import EpilogueFunctions, spot, tile_ends, tile_function, wrapped
+from atc.backends.cpu.matmul.text import EpilogueFunctions
+from atc.backends.cpu.matmul.tile_text import TileText, phases_of
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
+from atc.backends.render.stored_weights import FLOATS, stored_weights
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes
@@ -54,6 +53,8 @@ INTERLEAVED = 1.0
 """Cycles to interleave a number of A."""
 LINE_ALONE, LINE_BESIDE = 0.5, 1.5
 """Cycles to read a line of A from the L2 cache, and, on Intel's servers, beside panels of B."""
+FAR_PART = 0.3
+"""Part of the time of reading what lies beyond the L2 cache that tiles wait."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 AHEAD = 4
@@ -126,7 +127,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             if high < 1 or nv > -(-max_value(op.n) // width):
                 continue
             for mr in _heights(op.m, high):
-                phases = _phases(busy, mr * nv, (free - mr * by_lane) // (mr * nv))
+                phases = phases_of(busy, mr * nv, (free - mr * by_lane) // (mr * nv))
                 phases -= by_lane and phases == 3  # lanes are shared evenly
                 found.append(TiledParams(mr=mr, nv=nv, phases=phases))
         if is_dynamic(op.k):
@@ -206,7 +207,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         weights = FLOATS if mode == "widened" else stored
         packed = mode in ("packed", "widened")
         count = tile_count(blocks[0].tiles)
-        ahead = prefetch(w, target, count, width, depth, stored) if packed else None
+        rows_ahead = asks_for_rows(w, depth, target.machine) and not (
+            by_lane or params.interleave or params.phases > 1
+        )
+        each = FLOATS.line if rows_ahead else 0
+        ahead = prefetch(w, target, count, width, depth, stored, each) if packed else None
         in_lanes = by_lane and not params.interleave
         if ahead and ahead.next and in_lanes:
             in_lanes = ahead.every % lanes(target) == 0
@@ -218,7 +223,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
-        text = _TileText(
+        text = TileText(
             finish, f"y0 + {y}", weights, stored, op.n, lanes(target), op.k - depth, ahead,
             params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
@@ -239,7 +244,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             if packed else batch_base(op.b_view, outer),
             "bk": bk, "bn": bn, "step": step,
             "panel_step": op.k * width if packed else width if mode == "direct" else width * bn,
-            "block_step": width if packed else bk, "prefetch": ahead,
+            "block_step": width if packed else bk, "prefetch": ahead, "rows_ahead": rows_ahead,
+            "every": ahead.every if ahead and ahead.next else each,
             "stored": stored, "weights": weights, "in_lanes": in_lanes,
             "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
             "copies_open": is_dynamic((depth, bk, bn)),
@@ -288,10 +294,15 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             cycles += line * op.m * op.k / FLOATS.line * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             times = 1 if params.mb else columns / (nv * lanes(target))
-            cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * times
+            cycles += FAR_PART * op.m * op.k * 4 / machine.far_rate * times
         if mode in ("packed", "widened") and asks_for_weights(w, target, tile_count(tiles)):
-            stream = op.k * columns * stored.dtype.itemsize / machine.memory
+            nbytes = op.k * columns * stored.dtype.itemsize
+            stream = nbytes / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
+            if params.mb:  # every block of rows reads B from beyond the L2 cache
+                near = nbytes <= machine.l2.size + machine.l3.size
+                rate = machine.far_rate if near else machine.memory
+                cycles += FAR_PART * nbytes / rate * (op.m // params.mb)
         return prod(op.batch) * cycles
 
 
@@ -320,11 +331,6 @@ def _heights(m: int, high: int) -> Sequence[int]:
         return (high,)
     balanced, even = row_tiles(m, high)[0].rows, largest_divisor(m, high)
     return tuple({balanced: 0, even: 0}) if 3 * even >= 2 * high else (balanced,)
-
-
-def _phases(busy: int, accumulators: int, spare: int) -> int:
-    """Return how many partial sums make `busy` of them, if there are registers for that."""
-    return max(1, min(-(-busy // accumulators), spare, 4))
 
 
 def _depth_blocks(op: MatMul, columns: int, mr: int, machine: Machine) -> Sequence[int]:
@@ -358,77 +364,6 @@ def _leaves(w: Workload[MatMul], target: Target) -> bool:
     """Return whether the result is so large that its lines are far away when they are written."""
     y = w.outputs[0]
     return not is_dynamic(y.shape) and y.nbytes > target.machine.l2.size
-
-
-@dataclass(frozen=True)
-class _TileText:
-    """The C of the tiles' heads, results and calls."""
-
-    finish: EpilogueFunctions
-    target: str
-    """The C address of a tile's first result."""
-    weights: Weights
-    """B as tiles read it."""
-    stored: Weights
-    """B in memory."""
-    n: int
-    lanes: int
-    last_block: int
-    """Where the last block of the depth begins: 0 when there is only one."""
-    ahead: Prefetch | None
-    """What tiles ask for."""
-    phases: int
-    free: int
-    """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
-    sizes: tuple[int, ...]
-    """Bytes of the epilogue's operands."""
-    nearby: int
-    """Bytes of one that is read without being asked for."""
-    busy: int
-    """Sums that keep the FMA units busy."""
-    leaves: bool
-    """Whether tiles ask for the lines of their results, too."""
-
-    def function(self, panel: Panel, tile: Tile, widens: bool = False) -> dict[str, object]:
-        """Return the head of a tile's function, and where each accumulator goes.
-
-        One that `widens` makes floats of a panel of B, for the tiles behind it.
-        """
-        asked = self.ahead.parameters(self.stored.c) if self.ahead else []
-        b = [f"const {self.weights.c} *b"]
-        if widens:
-            b = [f"const {self.stored.c} *narrow", "float *restrict b"]
-        operands = ["const float *a", *b, *asked]
-        flags = ["bool first", "bool last"] * bool(self.last_block)
-        sums, phases = tile.rows * panel.vectors, self.phases
-        if self.free:
-            phases = _phases(self.busy, sums, self.free // sums)
-        lines = range(0, panel.vectors * self.lanes, FLOATS.line)
-        awaited = self.finish.awaited(self.sizes, self.nearby, tile.rows, lines)
-        if self.leaves and not self.last_block:
-            awaited += [spot("y", r, self.n, c) for r in range(tile.rows) for c in lines]
-        return {
-            **tile_function(self.finish, panel, tile, operands, flags, "_widening" * widens),
-            "phases": phases, "awaited": awaited, "widens": widens,
-            **tile_ends(self.finish, panel, tile, self.n, self.lanes),
-        }  # fmt: skip
-
-    def few(self, rows: int) -> dict[str, object]:
-        """Return the head of the function for up to `rows` rows, and what it stores."""
-        places, memory = self.finish.parameters
-        parameters = ["const float *a", "const float *b", "ptrdiff_t columns", *places, *memory]
-        head = wrapped("static K_NOINLINE void dots(", parameters)
-        whole = self.finish.value("result", 0, 0, 0)
-        part = self.finish.value("result", 0, 0, "(size_t)columns")
-        return {"rows": rows, "head": head, "whole": whole, "part": part}
-
-    @property
-    def arguments(self) -> str:
-        """The last arguments of a tile's call, those after `b` and what it asks for by rows."""
-        blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
-        shared = self.ahead is not None and self.ahead.next
-        given = [*["next"] * shared, *self.finish.places, *blocks, self.target]
-        return ", ".join((*given, *self.finish.extras))
 
 
 KERNELS = (MatMulTile(),)

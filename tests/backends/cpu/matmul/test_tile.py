@@ -19,7 +19,8 @@ from atc.backends.cpu.matmul.cost import column_panels, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.portable import MatMulRows
 from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams, read_mode
-from atc.backends.kernel import AnyKernel, Workload
+from atc.backends.kernel import AnyKernel, Candidate, Workload
+from atc.backends.kernel_source import render_kernel
 from atc.backends.machine import Cache, machine_json
 from atc.backends.machines import MACHINES
 from atc.backends.render.tile_geometry import largest_divisor
@@ -169,9 +170,29 @@ def test_many_rows_times_few_weights_are_multiplied_in_blocks_of_rows() -> None:
     assert best.mb
     assert best.mb * 384 * 4 <= target.machine.l2.size // 2
     few = workload((), 100, 96, 384, View((384, 1)), View((96, 1)), "bias, relu", True)
-    large = workload((), 784, 768, 768, View((768, 1)), View((768, 1)), "bias, relu", True)
-    for w in (few, large):
-        assert not any(p.mb for p in kernel.parameters(w, target))
+    assert not any(p.mb for p in kernel.parameters(few, target))
+
+
+@pytest.mark.parametrize(("k", "n", "blocks"), [(384, 1536, True), (2048, 16384, False)])
+def test_large_weights_are_read_again_by_blocks_of_rows_where_that_is_less(
+    k: int, n: int, blocks: bool
+) -> None:
+    target, kernel = get_target("x86-64-avx2"), MatMulTile()
+    w = workload((), 1500, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
+    best = min(kernel.parameters(w, target), key=lambda p: kernel.cost(w, p, target))
+    assert bool(best.mb) is blocks
+
+
+@pytest.mark.parametrize(("m", "asked"), [(840, True), (84, False)])
+def test_tiles_ask_for_the_next_rows_that_the_second_cache_does_not_hold(
+    m: int, asked: bool
+) -> None:
+    target, kernel = get_target("x86-64-avx2"), MatMulTile()
+    w = workload((), m, 20, 160, View((160, 1)), View((20, 1)), "bias, relu", True)
+    params = TiledParams(mr=6, nv=2, phases=1)
+    text = render_kernel(Candidate(kernel, params), w, target).text
+    assert text.count("v_prefetch_l2(a + ") == (2 * 6 if asked else 0)
+    check([("bias, relu", Call(kernel, params, w, operands(w, m)))], target.name)
 
 
 @pytest.mark.slow
