@@ -50,10 +50,10 @@ def pairs_of(
     named = {way for given, own in ways.items() if _is_state(given) for way in own}
     taken: dict[str, str] = {}
     for given, own in ways.items():
-        fit = [c for way, c in own.items() if _says_state(given, way, named)]
-        computed = next((c for c in fit if c not in taken.values()), None)
-        if computed is not None:
-            taken[given] = computed
+        free = (c for way, c in own.items() if _says_state(given, way, named))
+        first = next((c for c in free if c not in taken.values()), None)
+        if first is not None:
+            taken[given] = first
     if len(taken) == len(inputs):  # something is no state
         taken = {a: b for a, b in taken.items() if _is_state(a)}
     return [*taken.items()]

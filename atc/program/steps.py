@@ -302,6 +302,11 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
                     yield from branch
 
 
+def has_bounded_loops(program: Program) -> bool:
+    """Return whether a loop ends the run where it exceeds its declared bound."""
+    return any(isinstance(step, Repeat) and step.strict for step in walk(program.steps))
+
+
 def touched(step: Step) -> tuple[str, ...]:
     """Return the values that a step itself reads or writes."""
     match step:
