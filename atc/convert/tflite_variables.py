@@ -65,7 +65,7 @@ class _Variables:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the outputs of a model are: so many are its `own`, then come those for variables.
+    """The outputs of a model: so many are its `own`, then come those for variables.
 
     `states` are the names of variables, each with the number of the output that it is.
     """
