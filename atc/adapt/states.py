@@ -7,35 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from atc.adapt.state_names import pairs_of
 from atc.dims import RANGES, Range
 from atc.errors import OptionError
 
 STATES = "atc.states"
 """The model's property that holds its states, as `states_of` reads them."""
-
-_NAMES = (
-    (r"past_key_values\.((?!.*encoder).+)", (r"present.\1", r"present_key_values.\1")),
-    (r"past([._].+|)", (r"present\1",)),
-    (r"(.+)_in", (r"\1_out",)),
-    (r"(.+)_in([._]?\d+)", (r"\1_out\2",)),
-    (r"in_(.+)", (r"out_\1",)),
-    (r"([hc])_?0?", (r"\1n", r"\1_n", r"\1_out", r"\1_new", r"new_\1")),
-    (r"(.*(?:state|cache|hidden|memory|hx|cx).*|[hc]\d*)",
-     (r"\1N", r"\1n", r"\1_n", r"\1_out", r"\1_new", r"\1_next", r"new_\1", r"next_\1", r"out_\1",
-      r"\1_output", r"output_\1", r"updated_\1")),
-)  # fmt: skip
-"""Patterns of exporters: an input's name, and what the output that belongs to it may be called.
-
-Keys and values of an encoder are computed once.
-"""
-
 
 def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     """Let the model carry the states that `--state` names, or those it finds if that is "auto".
@@ -47,7 +31,11 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
         pairs = likely_states(model)
         if not pairs:
             raise _none_found(model)
-        notices = [f"--state=auto took {_listed(pairs)}"]
+        held = {given for given, _ in pairs}
+        left = [f"'{v.name}'" for v in _inputs(model) if v.name not in held]
+        notices = [
+            f"--state=auto took {_listed(pairs)}; inputs are " + (_some(left) or "none")
+        ]
     elif wanted:
         pairs, notices = list(_named(model, wanted)), []
     else:
@@ -69,20 +57,25 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
 
 def _none_found(model: ir.Model) -> OptionError:
     """Return the error for a model without states, or whose states have open shapes."""
-    outputs = {v.name for v in model.graph.outputs}
-    for value in _inputs(model):
-        if any(name in outputs for name in _partners(value.name or "")):
-            dims = [str(n) for n in value.shape or ()]
-            shown = ",".join(n if n.isdigit() else "..." for n in dims)
-            return OptionError(
-                f"input '{value.name}' looks like a state, but its shape [{', '.join(dims)}] is "
-                "open", where="--state=auto",
-                hint="give it one, with a range where it grows: "
-                f'--input_shape="{value.name}:{shown}"',
-            )  # fmt: skip
+    inputs = {v.name or "": v for v in _inputs(model)}
+    for name, _ in pairs_of([*inputs], _pairs(model, lambda *_: True)):
+        dims = [str(n) for n in inputs[name].shape or ()]
+        if all(n.isdigit() for n in dims):
+            continue
+        shown = ",".join(n if n.isdigit() else "..." for n in dims)
+        return OptionError(
+            f"input '{name}' looks like a state, but its shape [{', '.join(dims)}] is open",
+            where="--state=auto",
+            hint=f'give it one, with a range where it grows: --input_shape="{name}:{shown}"',
+        )
+    alike: dict[str, str] = {}
+    for given, computed in _pairs(model, _alike):
+        if given not in alike and computed not in alike.values():
+            alike[given] = computed
     return OptionError(
         "no input and output look like a state", where="--state=auto",
-        hint="name them: --state=\"input:output;...\"",
+        hint="name them: --state=\"input:output;...\""
+        + (f". Those of one type are {_listed([*alike.items()])}" if alike else ""),
     )  # fmt: skip
 
 
@@ -132,21 +125,16 @@ def initial_states(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
 
 def likely_states(model: ir.Model) -> list[tuple[str, str]]:
     """Return pairs of inputs and outputs whose names and types are those of states."""
-    outputs = {v.name or "": v for v in model.graph.outputs}
-    found: list[tuple[str, str]] = []
+    return pairs_of([v.name or "" for v in _inputs(model)], _pairs(model, _alike))
+
+
+def _pairs(
+    model: ir.Model, fit: Callable[[ir.Value, ir.Value], bool]
+) -> Iterator[tuple[str, str]]:
     for value in _inputs(model):
-        free = [n for n in outputs if n not in {computed for _, computed in found}]
-        name = next((n for n in _partners(value.name or "") if n in free), None)
-        if name is not None and _alike(value, outputs[name]):
-            found.append((value.name or "", name))
-    return found
-
-
-def _partners(name: str) -> Iterator[str]:
-    for pattern, outputs in _NAMES:
-        match = re.fullmatch(pattern, name)
-        if match is not None:
-            yield from (match.expand(output) for output in outputs)
+        for output in model.graph.outputs:
+            if fit(value, output):
+                yield value.name or "", output.name or ""
 
 
 def _alike(given: ir.Value, computed: ir.Value) -> bool:
@@ -206,5 +194,10 @@ def _inputs(model: ir.Model) -> list[ir.Value]:
 
 
 def _listed(pairs: Sequence[tuple[str, str]]) -> str:
-    shown = ", ".join(f"{a} -> {b}" for a, b in pairs[:4])
-    return shown if len(pairs) <= 4 else f"{shown} and {len(pairs) - 4} more"
+    return _some([f"{a} -> {b}" for a, b in pairs])
+
+
+def _some(texts: Sequence[str]) -> str:
+    """Return the first four of some texts, and how many there are more."""
+    shown = ", ".join(texts[:4])
+    return shown if len(texts) <= 4 else f"{shown} and {len(texts) - 4} more"

@@ -37,7 +37,7 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, network_identifier
 from atc.program.placement import uses_device
-from atc.program.steps import Program, calls
+from atc.program.steps import Program, calls, has_bounded_loops
 from atc.templates import render, verbatim
 
 _LONGEST = 1000
@@ -194,6 +194,7 @@ def _template_values(
         inputs=ports[: len(schedule.inputs)], outputs=ports[len(schedule.inputs) :],
         composites=_composites(program), failures=_failures(kernels), shape_profiles=profiles,
         ranges=ranges, states=_states(program, arena), io=_io_places(program, arena),
+        bounded_loops=any(map(has_bounded_loops, programs)),
         arena_size=max(library.arena_size, least) if has_arena else least,
         alignment=target.alignment,
         touches_arena=has_arena and not target.bare and gpu is None

@@ -411,24 +411,23 @@ class StepWriter:
         counter = f"atc_i{self.depth}"
         carried = [own for own, _, _ in loop.carried_extents]
         counted = loop.trip_count != -1 or loop.strict
-        bounds = [f"{counter} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
+        limited = loop.trips != -1 and not loop.strict
+        bounds = [f"{counter} < {_bracketed(self._extent(loop.trips))}"] if limited else []
         bounds += [f"{counter} < *{self._pointer(loop.count)}"] if loop.count else []
         bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
         yield from self._assigned([(own, first) for own, first, _ in loop.carried_extents])
         yield from [f"int64_t {counter} = 0;"] * counted
         begin = "" if counted else f"int64_t {counter} = 0"
         yield f"for ({begin}; {' && '.join(bounds)}; {counter}++) {{"
+        if loop.strict:
+            last = f"{counter} == {_bracketed(self._extent(loop.trips))}"
+            yield f"  if ({last}) return {self.upper}_ERROR_SHAPE;"
         yield from (f"  {line}" for line in self._consistent(carried))
         yield f"  *{self._pointer(loop.iteration)} = {counter};"
         yield from (f"  {line}" for line in self._guarded(loop.body, loop.guards))
         yield from (
             f"  {line}" for line in self._assigned([(own, n) for own, _, n in loop.carried_extents])
         )
-        if loop.strict:
-            more = f"*{self._pointer(loop.going)} && " if loop.going else ""
-            more += f"{counter} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
-            last = f"{counter} + 1 == {self._extent(loop.trips)}"
-            yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
         if loop.going and loop.trip_count != -1:
             yield f"  if (!*{self._pointer(loop.going)}) {{"
             yield f"    {counter}++;"

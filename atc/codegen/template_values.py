@@ -60,6 +60,8 @@ class TemplateValues:
     states: Sequence[Mapping[str, object]]
     io: Mapping[str, Sequence[int]]
     """Room for inputs and outputs in the arena, by side."""
+    bounded_loops: bool
+    """Whether a loop ends the run that exceeds its declared bound."""
     arena_size: int
     alignment: int
     touches_arena: bool

@@ -9,6 +9,7 @@ import os
 import sys
 
 from atc.convert.tflite_sparse import dense_file
+from atc.convert.tflite_variables import name_states, without_variables
 
 
 def convert(path: str, result: str, opset: int) -> None:
@@ -16,10 +17,15 @@ def convert(path: str, result: str, opset: int) -> None:
     from tf2onnx.convert import main
 
     folder = os.path.isdir(path)
-    path = path if folder else dense_file(path, f"{result}.dense")
+    variables = None
+    if not folder:
+        path, variables = without_variables(path, f"{result}.static")
+        path = dense_file(path, f"{result}.dense")
     kind = "--saved-model" if folder else "--tflite"
     sys.argv = ["tf2onnx.convert", kind, path, "--output", result, "--opset", str(opset)]
     main()
+    if variables is not None:
+        name_states(result, variables)
 
 
 if __name__ == "__main__":

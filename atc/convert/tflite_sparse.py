@@ -41,16 +41,26 @@ def dense_file(path: str, result: str) -> str:
         tensor.buffer, tensor.sparsity = len(model.buffers) - 1, None
     for graph in model.subgraphs:
         graph.operators = [op for op in graph.operators if not _densified(model, graph, op)]
-    builder = flatbuffers.Builder(len(content))
-    builder.Finish(model.Pack(builder), b"TFL3")
-    Path(result).write_bytes(builder.Output())
+    write(model, result)
     return result
+
+
+def write(model: Any, path: str) -> None:
+    """Write a model."""
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    Path(path).write_bytes(builder.Output())
+
+
+def code_of(model: Any, op: Any) -> int:
+    """Return which of the built-in operators this is."""
+    code = model.operatorCodes[op.opcodeIndex]
+    return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
 
 
 def _densified(model: Any, graph: Any, op: Any) -> bool:
     """Return whether an operator only fills up a weight; its result then is that weight."""
-    code = model.operatorCodes[op.opcodeIndex]
-    if max(code.builtinCode, code.deprecatedBuiltinCode) != schema.BuiltinOperator.DENSIFY:
+    if code_of(model, op) != schema.BuiltinOperator.DENSIFY:
         return False
     weight, result = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
     result.buffer = weight.buffer

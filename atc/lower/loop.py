@@ -31,7 +31,7 @@ def loop_(ctx: LoweringContext) -> tuple[str, ...]:
     ctx.require(len(graph.inputs) == 2 + len(states) and collected >= 0, "the body does not fit")
     trips, count, strict = _iterations(ctx)
     begin = ctx.optional(1) if start is None else ""
-    never = trips == 0 or (start is not None and not bool(start.reshape(-1)[0]))
+    never = (trips == 0 and not strict) or (start is not None and not bool(start.reshape(-1)[0]))
 
     def bind(builder: Builder, number: str, held: Sequence[str], _: Sequence[str]) -> None:
         going = builder.scalar(True, DType.BOOL)

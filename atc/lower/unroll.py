@@ -224,21 +224,21 @@ def _emit(
     changing = {e for e, _, _ in growth.extents}
     if any(not changing.isdisjoint(p.shape) for p in parts):
         raise UnsupportedError("the parts that a result collects differ in shape", where=ctx.label)
-    trip_count = -1
+    whole, trip_count = loop.trips, -1
     if parts and (going or loop.start or loop.count or loop.trips == -1):
         if loop.trips == -1:
             raise ctx.unsupported(
                 "how many parts a result collects is known only at run time, and nothing bounds it",
                 f'say how often the loop runs: --value_range="{ctx.name}:0~100"',
             )
-        trip_count = b.symbol(f"iterations of {ctx.name}", 0, loop.trips)
+        whole = b.symbol(f"iterations of {ctx.name}", 0, loop.trips)
+        trip_count = whole if isinstance(whole, Dim) else -1  # else it surely makes none
     outputs = (*([going] if going else []), *made)
     graph = body.graph(loop.graph.name or "body", body.given, outputs)
     op = Loop(
         graph, loop.trips, count, bool(going), loop.collected, trip_count, growth.extents,
         loop.strict,
     )
-    whole = loop.trips if trip_count == -1 else trip_count
     types = [*growth.types, *(TensorType(p.dtype, (whole, *p.shape)) for p in parts)]
     return b.emit(op, [loop.count, loop.start, *loop.states], *types)
 

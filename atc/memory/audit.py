@@ -345,8 +345,7 @@ class _Auditor:
         if span is not None:
             return "", span
         begin = max_value(self.program.byte_offset(value))
-        size = max_value(self.program.types[value].nbytes)
-        return self.program.base(value), _Span(begin, begin + size)
+        return self.program.base(value), _Span(begin, begin + self.program.most_bytes(value))
 
     def _written_by(self, call: Call, shared: str) -> list[_Span]:
         own = [o for o in call.node.outputs if o != shared]
@@ -387,7 +386,7 @@ class _Auditor:
         if value not in self.offsets:
             return None
         begin = self.offsets[value]
-        span = _Span(begin, begin + max_value(self.program.types[value].nbytes))
+        span = _Span(begin, begin + self.program.most_bytes(value))
         if begin < 0 or span.end > self.size:
             raise InternalError(f"memory plan: '{value}' lies outside the arena")
         return span

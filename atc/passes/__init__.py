@@ -19,6 +19,7 @@ from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
 from atc.passes.canonical.decompose_conv3d import decompose_conv3d
 from atc.passes.canonical.decompose_pool3d import decompose_pool3d
 from atc.passes.canonical.fold_views import fold_views
+from atc.passes.canonical.gather_taps import gather_taps
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
 from atc.passes.canonical.pack_operands import pack_operands
@@ -89,6 +90,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions),
     _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
+    _rule("gather_taps", gather_taps),  # when those of bytes are found, while views may be folded
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from atc.backends.flops import operations, traffic, work
 from atc.backends.kernel_source import KernelSource
-from atc.dims import Symbol, concrete
+from atc.dims import Symbol, concrete, max_value, upper_bound
 from atc.ir.graph import Alias, Array, Composite, Node, TensorType, original
 from atc.program.axis_partition import AxisPartition
 from atc.program.cascade import Stripe
@@ -252,6 +252,15 @@ class Program:
             offset += self.byte_offsets.get(value, 0)
         return offset
 
+    def most_bytes(self, value: str) -> int:
+        """Return the most bytes of a value that begins as far behind its base as it may.
+
+        What ends with its base is shorter, the later it begins.
+        """
+        offset = self.byte_offset(value)
+        end = offset + self.types[value].nbytes
+        return min(max_value(end), upper_bound(end)) - max_value(offset)
+
 
 def swap_text(step: Copy | Wait, program: Program) -> str:
     """Return what is copied, or waited for, in words."""
@@ -291,6 +300,11 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
             case Fork():
                 for branch in step.branches:
                     yield from branch
+
+
+def has_bounded_loops(program: Program) -> bool:
+    """Return whether a loop ends the run where it exceeds its declared bound."""
+    return any(isinstance(step, Repeat) and step.strict for step in walk(program.steps))
 
 
 def touched(step: Step) -> tuple[str, ...]:

@@ -70,6 +70,7 @@ class Network:
         self.parameters: tuple[Value, ...] = self._library.values("input", self.inputs)
         self.results: tuple[Value, ...] = self._library.values("output", self.outputs)
         self._given = [v.name for v in self.parameters]
+        self._names = frozenset(self._given)
         self._made = [v.name for v in self.results]
         values = (*self.parameters, *self.results)
         self._direct = self._library.is_direct and all(v.is_plain for v in values)
@@ -86,10 +87,13 @@ class Network:
         return html_table(self._prefix, ("", "name", "type"), rows, self.build_info)
 
     def __call__(
-        self, *inputs: Any, out: Any | Sequence[Any | None] | None = None, stream: Any = None
-    ) -> Any:
+        self, /, *inputs: Any, out: Any | Sequence[Any | None] | None = None, stream: Any = None,
+        **named: Any,
+    ) -> Any:  # fmt: skip
         """Compute the outputs: an array, or a tuple where the network has several.
 
+        Inputs come in the network's order, by their names (`net(x=a)`, `net(**{"x:0": a})`), or
+        the first in order and the rest by name. `out` and `stream` are never names of inputs here.
         Arrays of the right type and shape are read where they lie, if contiguous; small ones are
         copied, which takes less. The outputs are new arrays, or those of `out`. Raises TypeError or
         ValueError naming the tensor.
@@ -100,12 +104,15 @@ class Network:
         torch's or cupy's current stream, of other libraries on the default one, and its results are
         there when that has got so far.
         """
+        if named:
+            inputs = self._ordered(inputs, named)
         found = self._computed(inputs, out, stream)
         return found[0] if len(found) == 1 else tuple(found)
 
     def submit(
-        self, *inputs: Any, out: Array | Sequence[Array | None] | None = None, urgent: bool = False
-    ) -> Future[Any]:
+        self, /, *inputs: Any, out: Array | Sequence[Array | None] | None = None,
+        urgent: bool = False, **named: Any,
+    ) -> Future[Any]:  # fmt: skip
         """Queue a call; returns a future, whose `result()` is what the call returns or raises.
 
         A thread of the network's own runs the calls in the order in which they come; `urgent` ones
@@ -115,7 +122,7 @@ class Network:
         """
         library = self._open()
         try:
-            given = flat(self.parameters, inputs)
+            given = flat(self.parameters, self._ordered(inputs, named) if named else inputs)
             arrays = listed_inputs(self.inputs, given)
             results = self._listed(out)
         except (TypeError, ValueError) as error:
@@ -131,13 +138,26 @@ class Network:
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: Any = None
     ) -> dict[str, Any]:
         """Compute the outputs by name, in the model's order, from inputs by name; see a call."""
-        if inputs.keys() == {*self._given}:
-            listed = [inputs[name] for name in self._given]
-        else:
-            listed = by_name("input", self.parameters, inputs, complete=True)
         given = by_name("output", self.outputs, out, complete=False) if out else None
-        found = self._computed(listed, given, stream)
+        found = self._computed(self._ordered((), inputs), given, stream)
         return dict(zip(self._made, found, strict=True))
+
+    def _ordered(self, first: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the parameters' values, of which the `first` come without names.
+
+        Raises ValueError for a name that isn't one of theirs, TypeError for a missing one.
+        """
+        if not first and named.keys() == self._names:
+            return tuple([named[name] for name in self._given])
+        if len(first) > len(self._given):
+            raise TypeError(
+                f"{len(first)} inputs given, the network takes {len(self._given)}: {self._given}"
+            )
+        given = dict(zip(self._given, first, strict=False))
+        for name in named:
+            if name in given:
+                raise TypeError(f"input {name!r} is given twice")
+        return tuple(by_name("input", self.parameters, {**given, **named}, complete=True))
 
     def _computed(
         self, inputs: Sequence[Any], out: Any | Sequence[Any | None] | None, stream: Any = None
@@ -218,14 +238,18 @@ class Network:
         finally:
             library.idle.append(context)
 
-    def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
+    def bind(
+        self, /, *inputs: Any, out: Array | Sequence[Array | None] | None = None, **named: Any
+    ) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network.
 
+        They come as those of a call do, by name too.
         Its `inputs` and `outputs` are the arrays: write the former, call it, read the latter.
         Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
         """
         library = self._open()
-        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs), in_place=True)
+        given = self._ordered(inputs, named) if named else inputs
+        arrays = listed_inputs(self.inputs, flat(self.parameters, given), in_place=True)
         return Bound(library, arrays, self._listed(out), self.results)
 
     def close(self) -> None:

@@ -155,6 +155,19 @@ PARTS: Mapping[str, Part] = {
         s{n}_out = ScatterND(s{n}_in, place{n}, {x})
         k{n}_out = Add(k{n}_in, one)
         {y} = ReduceMean(s{n}_out, zero)""", {"s": "float[5, 8]", "k": "int64[1]"}),
+    "window": Part("""
+        at{n} = Mod(k{n}_in, five)
+        place{n} = Reshape(at{n}, s11)
+        wide{n} = Concat<axis = 1>({x}, {x})
+        s{n}_out = ScatterND(s{n}_in, place{n}, wide{n})
+        k{n}_out = Add(k{n}_in, one)
+        end{n} = Add(at{n}, one)
+        held{n} = Slice(s{n}_out, zero, end{n}, zero)
+        keys{n} = Transpose<perm = [1, 0]>(held{n})
+        scores{n} = MatMul(wide{n}, keys{n})
+        p{n} = Softmax<axis = -1>(scores{n})
+        mix{n} = MatMul(p{n}, held{n})
+        {y} = Slice(mix{n}, zero, eight, one)""", {"s": "float[5, 16]", "k": "int64[1]"}),
     "flags": Part("""
         positive{n} = Greater({x}, nothing)
         s{n}_out = Xor(s{n}_in, positive{n})
@@ -170,7 +183,7 @@ PARTS: Mapping[str, Part] = {
         {y} = Tanh(z{n})""", {"s": "float[8, 8]"}),
 }  # fmt: skip
 _CONSTANTS: Mapping[str, Any] = {
-    "zero": [0], "one": [1], "two": [2], "four": [4], "five": [5], "end": [1 << 40],
+    "zero": [0], "one": [1], "two": [2], "four": [4], "five": [5], "eight": [8], "end": [1 << 40],
     "s11": [1, 1], "s14": [1, 4], "s18": [1, 8], "s118": [1, 1, 8], "trips": 2,
     "unit": np.float32(1), "nothing": np.float32(0), "most": np.float32(0.75),
     "rest": np.float32(0.25), "step": np.float32(0.0625), "origin": np.int8(0),
@@ -226,6 +239,8 @@ def outcome(seed: int, target: str, folder: Path) -> str:
     case, r = draw_stateful(seed), Random(seed + 10**6)
     options, given = dict(r.pick(*OPTIONS)), r.array(STEPS, 1, 8).astype(np.float32)
     state = r.pick("auto", ";".join(f"{a}:{b}" for a, b in case.states.items()))
+    if "window" in case.parts:  # whose extents the data decide
+        options = {k: v for k, v in options.items() if k not in ("io", "step")}
     path = folder / f"state{seed}.onnx"
     onnx.save(case.model, path)
     output = folder / f"state{seed}"

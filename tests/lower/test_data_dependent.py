@@ -95,6 +95,11 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Inputs, dict[str, int]]] = {
          ints("t", 4), node("Slice", ["joined", "s", "t"], "part"), node("Exp", ["part"], "y")],
         X, {"y": FLOAT},
     ),
+    "rows_read_where_they_lie": (
+        [node("Softmax", ["x"], "all"), ints("a", 0), node("Slice", ["all", "s", "e", "a"], "part"),
+         node("Softmax", ["part"], "y")],
+        {"x": (FLOAT, ["n", 16]), "s": (INT64, [1]), "e": (INT64, [1])}, {"y": FLOAT},
+    ),
     "resized": (resized("linear"), {**X, "size": (FLOAT, [2])}, {"y": FLOAT}),
     "resized_by_cubics": (resized("cubic"), {**X, "size": (FLOAT, [2])}, {"y": FLOAT}),
     "suppression": (

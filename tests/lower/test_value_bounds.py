@@ -252,3 +252,33 @@ def test_a_loop_may_be_bounded_by_its_name(tmp_path: Path) -> None:
     np.testing.assert_allclose(network(x), x / np.array([[2], [4], [8], [16]], np.float32))
     with pytest.raises(RuntimeError, match=SHAPE):
         network(4 * x)
+
+
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_loop_of_a_count_ends_at_its_declared_bound(
+    most: int, kept: bool, tmp_path: Path
+) -> None:
+    """Whether the results of its iterations are collected or only the last one is there."""
+    b = Net()
+    tanh = b("Tanh", "v")
+    results = {b("Identity", "c"): "b", tanh: "f", **({b("Neg", "v"): "f"} if kept else {})}
+    body = b.body("b", {"i": ("i", []), "c": ("b", []), "v": ("f", [2])}, results)
+    n = Net()
+    n("Loop", "count", "", "x", outputs=1 + kept, body=body)
+    n.nodes[-1].name = "repeat"
+    inputs: Mapping[str, tuple[str, object]] = {"count": ("i", []), "x": ("f", [2])}
+    model = n.model(inputs, dict.fromkeys(n.nodes[-1].output, "f"))
+    network = network_of(Case(model, "", [], f"repeat:0~{most}"), tmp_path, "c99")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for count in (0, 1, 2, 3, -1):
+        given = {"count": np.array(count), "x": floats(2)}
+        if count > most:
+            with pytest.raises(RuntimeError, match=SHAPE):
+                network.run(given)
+            continue
+        for found, wanted in zip(
+            network.run(given).values(), session.run(None, given), strict=True
+        ):
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -190,6 +190,47 @@ def test_run_takes_and_gives_names_in_the_models_order(pair: Network) -> None:
     np.testing.assert_array_equal(results["y1"], A * B)
 
 
+def test_inputs_may_come_by_name(pair: Network, single: Network) -> None:
+    for given in ({"b": B, "a": A}, {"a": A, "b": B}):
+        np.testing.assert_array_equal(single(**given), A - B)
+        np.testing.assert_array_equal(single.submit(**given).result(), A - B)
+        np.testing.assert_array_equal(single.bind(**given)(), A - B)
+    np.testing.assert_array_equal(single(A, b=B), A - B)
+    out = np.empty_like(A)
+    assert single(b=B, a=A, out=out) is out
+    np.testing.assert_array_equal(pair(b=B, a=A)[1], A * B)
+
+
+def test_names_of_inputs_may_be_anything(tmp_path: Path) -> None:
+    names = ["self", "x:0", "inputs", "out"]
+    nodes = [helper.make_node("Sum", names, ["named"])]
+    model = make_model(nodes, [(n, F32, (2, 3)) for n in names], [("named", F32, (2, 3))])
+    network = load(make_library(tmp_path / "net", model))
+    given = dict.fromkeys(names, A)
+    np.testing.assert_array_equal(network.run(given)["named"], 4 * A)
+    with pytest.raises(TypeError, match="input 'out' is missing"):
+        network(**given)  # out= is where the result goes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "problem"),
+    [
+        ((), {"a": A}, "input 'b' is missing"),
+        ((A,), {"a": A}, "input 'a' is given twice"),
+        ((A, B), {"a": A}, "input 'a' is given twice"),
+        ((A,), {"c": B}, r"there is no input 'c'; the inputs are \['a', 'b'\]"),
+        ((), {"a": A, "b": B, "c": B}, r"there is no input 'c'; the inputs are \['a', 'b'\]"),
+        ((A, B, A), {"c": B}, r"3 inputs given, the network takes 2: \['a', 'b'\]"),
+    ],
+)
+def test_wrong_names_of_a_call_are_errors(
+    inputs: tuple[Any, ...], named: dict[str, Any], problem: str, single: Network
+) -> None:
+    for call in (single, single.bind, lambda *a, **k: single.submit(*a, **k).result()):
+        with pytest.raises((TypeError, ValueError), match=f"^{problem}$"):
+            call(*inputs, **named)
+
+
 def test_every_call_makes_new_outputs(single: Network) -> None:
     first = single(A, B)
     second = single(B, A)

@@ -368,7 +368,7 @@ def test_states_are_reported_or_taken_when_asked_for(tmp_path: Path) -> None:
     assert [text.split(";")[0] for text in plain.warnings] == ["h0 -> hn look like states"]
     done = atc.compile(model, tmp_path / "net", state="auto")
     assert done.program.inputs == ("x",)
-    assert done.warnings == ("--state=auto took h0 -> hn",)
+    assert done.warnings == ("--state=auto took h0 -> hn; inputs are 'x'",)
 
 
 @pytest.mark.parametrize(
@@ -411,6 +411,7 @@ OTHER = Case(
         ("s:t;s:u", "'s' belongs to two states"),
         ("x:u", "input 'x' is f32[2,8], output 'u' is f32[1,8]"),
         ("auto", "no input and output look like a state"),
+        ("auto", "Those of one type are x -> t)"),
     ],
 )
 def test_a_wrong_option_says_what_is_wrong(option: str, problem: str, tmp_path: Path) -> None:

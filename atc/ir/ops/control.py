@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import Dim
+from atc.dims import Dim, max_value
 from atc.ir.graph import DType, Graph, Op, TensorType
 from atc.ir.ops.elementwise import require
 
@@ -89,7 +89,8 @@ class Loop(Op):
         parts, wholes = made[n:], outputs[n:]
         require(len(parts) == len(wholes) == len(self.backwards), "collected results")
         count = self.trips if self.trip_count == -1 else self.trip_count
-        known = count != -1 and (isinstance(self.trip_count, Dim) or not self.conditional)
+        surely = not self.conditional or max_value(count) == 0
+        known = count != -1 and (isinstance(self.trip_count, Dim) or surely)
         require(not parts or known, "an unknown extent")
         for part, whole in zip(parts, wholes, strict=True):
             require(part is not None, "a part has no type")
