@@ -1,4 +1,4 @@
-"""What PyTorch's exporter would read again and again, read once.
+"""Reads once for all exports, or once for each, what PyTorch's exporter reads again and again.
 
 It parses the sources of its own translations to ONNX for each graph, half a second for what is the
 same each time; most graphs take less. And it lists all operators sixty times while it exports one,
