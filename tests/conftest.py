@@ -64,9 +64,9 @@ UNTIL = "ATC_TESTS_UNTIL"
 
 LONG = (
     "tests/backends/cuda/products/test_tensor.py", "tests/tools/test_check.py::test_it_says_what_",
-    "tests/whole/test_large.py",
+    "tests/whole/test_documents.py", "tests/whole/test_large.py",
 )  # fmt: skip
-"""Tests of most of a minute: they begin first, so that no worker waits for them in the end."""
+"""Tests of up to a minute: they begin first, so that no worker waits for them in the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

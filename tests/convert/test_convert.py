@@ -310,7 +310,13 @@ def test_a_program_of_torch_computes_what_its_module_does(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["SavedModel", "tflite"])
-def test_a_model_of_tensorflow_computes_what_it_does_there(form: str, tmp_path: Path) -> None:
+def test_a_model_of_tensorflow_computes_what_it_does_there(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Converted without what TensorFlow imports only where it is installed."""
+    for name in ("jax", "sklearn"):
+        written(tmp_path / f"without/{name}.py", b"raise SystemExit('imported')")
+    paths = filter(None, (str(tmp_path / "without"), os.environ.get("PYTHONPATH")))
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("tf2onnx")
     weights = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -329,6 +335,7 @@ def test_a_model_of_tensorflow_computes_what_it_does_there(form: str, tmp_path: 
     if form == "tflite":
         content = tf.lite.TFLiteConverter.from_saved_model(str(path)).convert()
         path = written(tmp_path / "net.tflite", content)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     done = atc.compile(path, tmp_path / "net", framework="tflite", target="c99")
     wanted = np.maximum(X.astype(np.float64) @ weights, 0)
     np.testing.assert_allclose(atc.load(done.folder)(X), wanted, atol=1e-5)

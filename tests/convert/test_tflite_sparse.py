@@ -82,18 +82,43 @@ def _densify(schema: Any, model: Any, graph: Any, number: int) -> None:
     graph.operators.insert(0, op)
 
 
+@pytest.fixture(scope="module")
+def dense() -> bytes:
+    """Return a model of one layer, with its weights stored densely."""
+    tf = pytest.importorskip("tensorflow")
+    layer = tf.keras.layers.Dense(8, use_bias=False)
+    net = tf.keras.Sequential([tf.keras.layers.Input((16,), batch_size=1), layer])
+    layer.set_weights([WEIGHTS.T])
+    return bytes(tf.lite.TFLiteConverter.from_keras_model(net).convert())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "densify"), [([0, 1], True), ([1, 0], False), ([0, 1, 2], False)]
 )
-def test_sparse_weights_are_filled_up(order: list[int], densify: bool, tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    pytest.importorskip("tf2onnx")
-    layer = tf.keras.layers.Dense(8, use_bias=False)
-    net = tf.keras.Sequential([tf.keras.layers.Input((16,), batch_size=1), layer])
-    layer.set_weights([WEIGHTS.T])
-    dense = bytes(tf.lite.TFLiteConverter.from_keras_model(net).convert())
-    path = tmp_path / "net.tflite"
+def test_sparse_weights_are_filled_up(
+    order: list[int], densify: bool, dense: bytes, tmp_path: Path
+) -> None:
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    from atc.convert.tflite_sparse import dense_file
+
+    path, filled = tmp_path / "net.tflite", tmp_path / "filled.tflite"
     path.write_bytes(sparse(dense, order, densify))
+    assert dense_file(str(path), str(filled)) == str(filled)
+    model = schema.ModelT.InitFromPackedBuf(filled.read_bytes(), 0)
+    (graph,) = model.subgraphs
+    (layer,) = graph.operators  # nothing fills up any more
+    weight = graph.tensors[layer.inputs[1]]
+    assert weight.sparsity is None
+    stored = np.frombuffer(bytes(model.buffers[weight.buffer].data), np.float32)
+    np.testing.assert_array_equal(stored.reshape(weight.shape), WEIGHTS)
+
+
+@pytest.mark.slow
+def test_a_sparse_model_is_compiled(dense: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("tf2onnx")
+    path = tmp_path / "net.tflite"
+    path.write_bytes(sparse(dense, [0, 1, 2], True))
     done = atc.compile(path, tmp_path / "net", framework="tflite", target="c99")
     np.testing.assert_allclose(atc.load(done.folder)(X), X @ WEIGHTS.T, atol=1e-5)

@@ -123,7 +123,14 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
         lambda lin, x: lin(x.cumsum(1)).sort(-1).values.topk(3).values.std(-1), nn.Linear(8, 5)),
         (image(),)),
 }  # fmt: skip
-DEFAULT = ("convolutions", "dropout")
+DEFAULT = (("convolutions", "float64"), ("dropout", "float64"))
+ALIKE = (
+    "three axes", "shared weights", "frozen layers", "axes in another order",
+    "windows of unequal sizes", "words as an image", "computed again", "masked", "sampled",
+    "sorted",
+)  # fmt: skip
+"""Whose operators are exported for float32 as they are for float64, or others' here are as well."""
+STEPS = [(n, "float64") for n in NETWORKS] + [(n, "float32") for n in NETWORKS if n not in ALIKE]
 
 
 def trained(module: Any, run: Any, inputs: Any) -> list[Any]:
@@ -146,9 +153,9 @@ def given(inputs: Any, kind: Any) -> tuple[Any, ...]:
     return tuple(x.requires_grad_(x.is_floating_point()) for x in own)
 
 
-@pytest.mark.parametrize("kind", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+    ("name", "kind"),
+    [x if x in DEFAULT else pytest.param(*x, marks=pytest.mark.slow) for x in STEPS],
 )
 def test_steps_of_training_are_the_eager_ones(name: str, kind: str) -> None:
     make, inputs = NETWORKS[name]

@@ -9,6 +9,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
+from torch._export import utils  # noqa: E402
 from torch.onnx._internal.exporter import _registration  # noqa: E402
 
 from atc.pytorch.kept_registry import _registry, kept_registry  # noqa: E402
@@ -52,3 +53,21 @@ def test_operators_that_a_package_adds_are_read() -> None:
     assert read
     library._destroy()
     _registry.cache_clear()  # what was read for the operators so far
+
+
+def test_operators_are_listed_once_in_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    whole = utils._materialize_cpp_cia_ops
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: listed.append("") or whole())
+    with kept_registry():
+        wanted = utils._collect_all_valid_cia_ops()
+        once = len(listed)
+        assert utils._collect_all_valid_cia_ops() == wanted
+        assert 0 < len(listed) == once
+    library = torch.library.Library("atc_tests", "DEF")
+    library.define("composite(Tensor x) -> Tensor")
+    library.impl("composite", lambda x: x + 1, "CompositeImplicitAutograd")
+    with kept_registry():  # the next export knows what has been added
+        added = utils._collect_all_valid_cia_ops() - wanted
+    assert "atc_tests::composite" in {op.name() for op in added}
+    library._destroy()

@@ -199,6 +199,12 @@ FAST = {
 }  # fmt: skip
 """By default."""
 
+EXTRAS = (
+    "zig", "quantize", "converters", "exporters", "cuda", "farm", "torch", "docs", "sklearn",
+    "tflite", "peers",
+)  # fmt: skip
+"""What the documents install with `atc`, beside what tests need."""
+
 SLOW = {
     "doctor": Script(
         ("atc doctor", "atc doctor --target=cortex-m4f,aarch64-neon"),
@@ -260,9 +266,9 @@ SLOW = {
         {"pip install . &&": "uv pip install -q . &&",  # by pip in .ci/run, as the next one
          "pip install '.[test]' && pytest":
          "uv pip install -q '.[test]' && pytest -n 0 tests/dims",
-         **{f"pip install '.[{extra}]'": f"uv pip install -q --dry-run '.[{extra}]'"
-            for extra in ("zig", "quantize", "converters", "exporters", "cuda", "farm", "torch",
-                          "docs", "sklearn", "tflite", "peers")}},  # not fetched: gigabytes
+         # All extras go together, and aren't fetched: gigabytes.
+         **{f"pip install '.[{extra}]'\n": "" for extra in EXTRAS[1:]},
+         f"pip install '.[{EXTRAS[0]}]'": f"uv pip install -q --dry-run '.[{','.join(EXTRAS)}]'"},
         first=f"uv venv -q --python={sys.executable} env || python -m venv env\n"
         ". env/bin/activate && command -v uv || pip install -q uv",
     ),
@@ -369,7 +375,7 @@ SLOW = {
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev,docs]'",
          "pre-commit install"),
-        {"pip install -e":
+        {"python3 -m venv .venv": "(uv venv -q .venv || python3 -m venv .venv)", "pip install -e":
          "command -v uv || pip install -q uv; uv pip install -q --dry-run -e",
          "pre-commit install": "uv pip install -q pre-commit; git init -q; pre-commit install"},
     ),
