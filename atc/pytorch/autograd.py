@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atc.errors import UnsupportedError
 from atc.pytorch.graphs import Run
+from atc.pytorch.kept_registry import kept_registry
 from atc.pytorch.open_shapes import OpenShapes, number_of, open_shapes
 
 _ATEN = torch.ops.aten
@@ -66,8 +67,10 @@ def _called(part: torch.fx.GraphModule, *operands: Any) -> Any:
 
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
-    core = core_aten_decompositions()
-    core.pop(_ATEN.bernoulli.default, None)  # it draws other numbers than eager PyTorch does
+    table = core_aten_decompositions()
+    table.pop(_ATEN.bernoulli.default, None)  # it draws other numbers than eager PyTorch does
+    with kept_registry():
+        core = {**table}
     return {
         **core,
         **get_decompositions([

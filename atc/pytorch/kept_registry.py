@@ -20,7 +20,7 @@ from torch.onnx._internal.exporter import _registration
 _Registry: Any = _registration.ONNXRegistry
 _METHOD = "from_torchlib"
 _reads: Any = vars(_Registry).get(_METHOD)
-_LISTS = "_collect_all_valid_cia_ops_for_namespace"
+_LISTS = "_materialize_cpp_cia_ops"
 
 
 @contextmanager
