@@ -21,11 +21,11 @@ from atc.backends.cpu.amx.matmul import (
     BLOCK_END,
     PAIRS,
     ROW_END,
-    SIDE,
     SPLIT_PAIRS,
     STEP,
     panel_cycles,
 )
+from atc.backends.cpu.amx.row_blocks import SIDE
 from atc.backends.cpu.amx.step_orders import in_pieces, row_order, step_orders
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.tile import (
