@@ -82,6 +82,7 @@ CASES = {
     ),
     "unet_batch": Case(lambda: drawn.unet(32, 32), "x:1~3,3,32,32", batches(32, 1, 3)),
     "recurrent_batch": Case(drawn.recurrent, "x:6,1~5,64", [(6, 1, 64), (6, 4, 64), (6, 5, 64)]),
+    "averages_images": Case(drawn.averages, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "plain_images": Case(drawn.plain, "x:1,3,32~64,32~64", SIZES),
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
@@ -229,6 +230,25 @@ def test_a_range_of_rows_takes_the_tiles_of_bytes(target: str) -> None:
 @pytest.mark.parametrize("target", [AVX512, AVX2, "aarch64-neon", "aarch64-neon-i8mm"])
 def test_attention_over_a_range_of_tokens_takes_the_tiles_of_bytes(target: str) -> None:
     assert chosen(attention_of_bytes().model, "x:1~2,1~50,22", target).count("matmul_bytes") == 2
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2])
+def test_averages_that_count_padding_are_fast_for_images_of_a_range(target: str) -> None:
+    kernels = chosen(drawn.averages(), "x:1,3,32~64,32~64", target)
+    assert kernels.count("pool_simd_loops") == 3
+
+
+def test_tokens_of_a_range_take_the_tiles_of_amx() -> None:
+    kernels = chosen(drawn.text(), "x:1~2,1~256", "x86-64-amx")
+    assert kernels.count("attention_amx_bf16x3") == 2
+    assert sum(name.startswith("matmul_amx") for name in kernels) >= 12
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("build", [drawn.mobile, drawn.bytes_net, drawn.plain])
+def test_a_range_of_batches_takes_the_tiles_of_amx(build: Callable[..., onnx.ModelProto]) -> None:
+    kernels = chosen(build(64, 64), "x:1~8,3,64,64", "x86-64-amx")
+    assert any(name.startswith("conv_amx") for name in kernels)
 
 
 @pytest.mark.few(1)
