@@ -74,6 +74,7 @@ def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProt
 TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
+WIDER = "x:1,3,32~100,32~100"
 CASES = {
     "residual_batch": Case(lambda: drawn.residual(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
     "mobile_batch": Case(lambda: drawn.mobile(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
@@ -116,6 +117,9 @@ CASES = {
         drawn.modulated, "x:1~2,3,8~64,8~64",
         [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
         (AVX512, AVX2),
+    ),
+    "modulated_blocks": Case(
+        drawn.modulated, WIDER, images((32, 32), (33, 47), (66, 52), (100, 99))
     ),
     "text": Case(drawn.text, "x:1~3,1~40", [(1, 1), (3, 17), (2, 33), (3, 40)]),
     "products_of_bytes": Case(products_of_bytes, "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6),
@@ -269,8 +273,12 @@ def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
     kernels = {*chosen(model, ranges)}
-    assert kernels & {"conv_nchw_rows", "conv_direct", "conv_winograd"}
+    assert kernels & {"conv_nchw_rows", "conv_direct", "conv_dynamic_shape", "conv_winograd"}
     assert "conv_rows" not in kernels
+
+
+def test_filters_of_the_run_meet_blocks_of_images_of_a_range() -> None:
+    assert "conv_dynamic_shape" in chosen(drawn.modulated(), WIDER)
 
 
 def test_a_residual_may_be_large_or_not() -> None:
