@@ -71,6 +71,17 @@ def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProt
     return net.model({"x": ("f", ["s", 72])}, {x: "f"})
 
 
+def nearest_sizes() -> onnx.ModelProto:
+    """Images in other sizes by the nearest pixels: multiples, parts, and neither."""
+    net, found = drawn.Drawn(), []
+    for size in ((12, 24), (18, 8), (3, 4), (6, 5), (7, 8), (2, 16)):
+        to = net.joined(net.extent("x", 0), 3, *size)
+        y = net("Resize", "x", "", "", to, mode="nearest", nearest_mode="floor",
+                coordinate_transformation_mode="asymmetric")  # fmt: skip
+        found.append(net("Flatten", y))
+    return net.model({"x": ("f", ["n", 3, 6, 8])}, {net("Concat", *found, axis=1): "f"})
+
+
 TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
@@ -84,6 +95,7 @@ CASES = {
     "unet_batch": Case(lambda: drawn.unet(32, 32), "x:1~3,3,32,32", batches(32, 1, 3)),
     "recurrent_batch": Case(drawn.recurrent, "x:6,1~5,64", [(6, 1, 64), (6, 4, 64), (6, 5, 64)]),
     "averages_images": Case(drawn.averages, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
+    "nearest_sizes": Case(nearest_sizes, "x:1~4,3,6,8", [(n, 3, 6, 8) for n in (1, 3, 4)]),
     "plain_images": Case(drawn.plain, "x:1,3,32~64,32~64", SIZES),
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
@@ -275,6 +287,10 @@ def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
     kernels = {*chosen(model, ranges)}
     assert kernels & {"conv_nchw_rows", "conv_direct", "conv_dynamic_shape", "conv_winograd"}
     assert "conv_rows" not in kernels
+
+
+def test_images_of_known_extents_are_repeated_for_any_batch() -> None:
+    assert "gather" not in chosen(drawn.unet(32, 32), "x:1~3,3,32,32")
 
 
 def test_filters_of_the_run_meet_blocks_of_images_of_a_range() -> None:
