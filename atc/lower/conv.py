@@ -218,9 +218,10 @@ def pool(ctx: LoweringContext) -> tuple[str, ...]:
     shape = (*x.shape[:2], *(maximum(n, 1) for n in spatial))
     source = widen(ctx, ctx.input(0))
     dtype = ctx.b.type(source).dtype
+    padded = any(n != 0 for n in (*window.pads, *end))
     op = Pool(
         ctx.node.op_type.removesuffix("Pool"), window, tuple(end),
-        bool(ctx.int("count_include_pad")), _order(ctx), ctx.int("storage_order"),
+        bool(ctx.int("count_include_pad")) and padded, _order(ctx), ctx.int("storage_order"),
     )  # fmt: skip
     types = [TensorType(dtype, shape)]
     if ctx.wants(1):

@@ -200,8 +200,20 @@ def _resize_open(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling)
         elif wide:
             x = _resample(b, x, d, *weight_tables(axis, sampling), work)
         else:
-            x = take(b, x, d, nearest_table(axis, sampling))
+            x = _repeat_axis(b, x, d, nearest_table(axis, sampling))
     return _rounded(b, x, source) if wide else x
+
+
+def _repeat_axis(b: Builder, x: str, d: int, table: Array) -> str:
+    """Read one axis by its table, beside axes that only the run knows: an even one is a view."""
+    repeats, shape = _repeats(table), b.shape(x)
+    even = affine_table(table.reshape(-1, repeats))
+    if even is None:
+        return take(b, x, d, table)
+    outer, inner = prod(shape[:d]), prod(shape[d + 1 :])
+    view = View((shape[d] * inner, *(s * inner for s in even.strides), 1), even.offset * inner)
+    loops = (outer, len(table) // repeats, repeats, inner)
+    return b.reshape(b.view(x, loops, view), (*shape[:d], len(table), *shape[d + 1 :]))
 
 
 def _repeat(b: Builder, x: str, axes: Sequence[Axis], tables: Sequence[Array]) -> str:

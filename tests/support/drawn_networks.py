@@ -111,6 +111,17 @@ def plain(*size: int) -> onnx.ModelProto:
     return _images(net, x, *size)
 
 
+def averages(*size: int) -> onnx.ModelProto:
+    """Averages over windows, padding counted, beside and between convolutions."""
+    net = Drawn()
+    x = net.conv("x", 3, 32)
+    for kernel, stride in ((3, 1), (3, 2), (2, 2)):
+        y = net("AveragePool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2,
+                pads=[kernel % 2] * 4, count_include_pad=1)  # fmt: skip
+        x = net.conv(y, 32, 32)
+    return _images(net, net.classes(x, 32), *size)
+
+
 def normalized(*size: int) -> onnx.ModelProto:
     """Convolutions with statistics of channels, of groups of them, and of each pixel's."""
     net = Drawn()

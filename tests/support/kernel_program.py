@@ -13,7 +13,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.render.own_math import ONE_LANE
 from atc.backends.target import TILES, Target, host_arch, host_features
 from atc.backends.targets import get_target
+from atc.dims import Symbol, concrete, dim, functions_in
 from atc.ir.graph import Array
 from atc.templates import render, verbatim
 from support import static_names
@@ -73,6 +76,20 @@ class Call:
         return f"{Candidate(self.kernel, self.params).label} of {self.workload.op}"
 
 
+@dataclass(frozen=True)
+class _Counted(Symbol):
+    value: int = 0
+
+    @cached_property
+    def text(self) -> str:
+        return str(self.value)
+
+
+def counted(value: int, name: str, high: int, low: int = 1) -> int:
+    """Return an extent that a kernel's call is told: `value`, which may be `low` to `high`."""
+    return dim(_Counted(-1, name, low, high, value=value))
+
+
 def vector_target(name: str) -> Target:
     """Return a target, or skip the test where nothing here can build and run it."""
     target = emulable(get_target(name))
@@ -86,7 +103,10 @@ def vector_target(name: str) -> Target:
 
 
 def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
-    """Compile the kernels and return each call's results; fails on any warning or stray write."""
+    """Compile the kernels and return each call's results; fails on any warning or stray write.
+
+    Results of `counted` extents have room for the largest, whose begin is written.
+    """
     sources = [render_kernel(Candidate(c.kernel, c.params), c.workload, target) for c in calls]
     memory = _Memory()
     texts, outputs = [], []
@@ -95,7 +115,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
         given = [packs[k](a) if k in packs and a is not None else a
                  for k, a in enumerate(call.inputs)]  # fmt: skip
         places = [memory.fixed(a) for a in given if a is not None]
-        results = [memory.free(t.nbytes) for t in call.workload.outputs]
+        results = [memory.free(t.nbytes) for t in concrete(call.workload.outputs)]
         scratch = [memory.free(source.scratch)] if source.scratch else []
         arguments = ", ".join(f"(void *)(d + {at})" for at in (*places, *results, *scratch))
         texts.append(_all_partitions(source, arguments))
@@ -105,7 +125,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
     memory.check(after)
     return [
         [np.frombuffer(after, t.dtype.numpy, t.size, at).reshape(t.shape)
-         for t, at in zip(c.workload.outputs, results, strict=True)]
+         for t, at in zip(concrete(c.workload.outputs), results, strict=True)]
         for c, results in zip(calls, outputs, strict=True)
     ]  # fmt: skip
 
@@ -204,6 +224,8 @@ def _files(
         files["one_lane.c"] = _unit(own)
     unit = _unit(s for s in distinct.values() if s not in own)
     declared = "".join(f"{s.prototype};\n" for s in own)
+    extents = SimpleNamespace(functions=functions_in(s.table for s in sources))
+    declared += render("project/extents.c.j2", {"dynamic": extents})
     files["program.c"] = unit + declared + _MAIN.format(
         size=memory.size + 64, data=memory.size, calls="\n".join(texts),
         permission=render("project/tiles.c.j2", {}) if asks else "",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import erf
 from typing import Any
 
 import numpy as np
+from kernel_program import counted
 
 from atc.backends.kernel import Workload
 from atc.ir.expr import Expr, Input, call, const
@@ -62,6 +64,21 @@ def workload(
     types = tuple(TensorType(F, (v.bounds(s)[1] + 1,)) for v, s in spaces)
     constants = (False, constant, *(False for _ in after.views))
     return Workload(op, types, (TensorType(F, loops),), constants)
+
+
+def counted_rows(w: Workload, high: int) -> Workload:
+    """Return a MatMul whose rows, or matrices where there are several, only the run counts."""
+    op = w.op
+    assert isinstance(op, MatMul)
+    if op.batch:
+        op = replace(op, batch=(counted(op.batch[0], "n", high), *op.batch[1:]))
+    else:
+        op = replace(op, m=counted(op.m, "m", high))
+    a, *others = w.inputs
+    assert a is not None
+    reach = op.a_view.bounds((*op.batch, op.m, op.k))[1] + 1
+    types = (TensorType(a.dtype, (reach,)), *others)
+    return replace(w, op=op, inputs=types, outputs=(replace(w.outputs[0], shape=op.loops),))
 
 
 def operands(w: Workload, seed: int) -> list[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from blocked_convs import Case, build
 from c_compiler import CFLAGS
-from kernel_program import vector_target
+from kernel_program import Call, counted, run_calls, vector_target
 from simd_program import find
 
 from atc.backends.kernel import AnyKernel, Candidate, Workload, workload_of
@@ -46,6 +47,27 @@ def fed(
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     given["x"] = feed(given["x"])
     return w, [given[i] for i in graph.nodes[0].inputs]
+
+
+def check_counted_batches(calls: Sequence[Call]) -> None:
+    """Expect the same bits of images that only the run counts."""
+    target = vector_target(AMX)
+    found = []
+    for call in calls:
+        w = call.workload
+        (y,), images = w.outputs, counted(w.outputs[0].shape[0], "n", 5)
+        *inputs, result = (
+            replace(t, shape=(images, *t.shape[1:])) if t and (k == 0 or t.shape == y.shape) else t
+            for k, t in enumerate((*w.inputs, y))
+        )
+        assert result is not None
+        open_ = replace(w, inputs=tuple(inputs), outputs=(result,))
+        assert call.kernel.supports_extents(open_)
+        assert call.kernel.accepts(open_, target)
+        found.append(replace(call, workload=open_))
+    results = run_calls([*calls, *found], target)
+    for call, (want,), (got,) in zip(calls, results, results[len(calls) :], strict=False):
+        np.testing.assert_array_equal(got[: len(want)], want, str(call))
 
 
 def check_own_tiles(

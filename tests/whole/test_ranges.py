@@ -71,9 +71,21 @@ def products_of_bytes(zero: int = 121, dtype: type = np.uint8) -> onnx.ModelProt
     return net.model({"x": ("f", ["s", 72])}, {x: "f"})
 
 
+def nearest_sizes() -> onnx.ModelProto:
+    """Images in other sizes by the nearest pixels: multiples, parts, and neither."""
+    net, found = drawn.Drawn(), []
+    for size in ((12, 24), (18, 8), (3, 4), (6, 5), (7, 8), (2, 16)):
+        to = net.joined(net.extent("x", 0), 3, *size)
+        y = net("Resize", "x", "", "", to, mode="nearest", nearest_mode="floor",
+                coordinate_transformation_mode="asymmetric")  # fmt: skip
+        found.append(net("Flatten", y))
+    return net.model({"x": ("f", ["n", 3, 6, 8])}, {net("Concat", *found, axis=1): "f"})
+
+
 TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
+WIDER = "x:1,3,32~100,32~100"
 CASES = {
     "residual_batch": Case(lambda: drawn.residual(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
     "mobile_batch": Case(lambda: drawn.mobile(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
@@ -82,6 +94,8 @@ CASES = {
     ),
     "unet_batch": Case(lambda: drawn.unet(32, 32), "x:1~3,3,32,32", batches(32, 1, 3)),
     "recurrent_batch": Case(drawn.recurrent, "x:6,1~5,64", [(6, 1, 64), (6, 4, 64), (6, 5, 64)]),
+    "averages_images": Case(drawn.averages, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
+    "nearest_sizes": Case(nearest_sizes, "x:1~4,3,6,8", [(n, 3, 6, 8) for n in (1, 3, 4)]),
     "plain_images": Case(drawn.plain, "x:1,3,32~64,32~64", SIZES),
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
@@ -115,6 +129,9 @@ CASES = {
         drawn.modulated, "x:1~2,3,8~64,8~64",
         [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
         (AVX512, AVX2),
+    ),
+    "modulated_blocks": Case(
+        drawn.modulated, WIDER, images((32, 32), (33, 47), (66, 52), (100, 99))
     ),
     "text": Case(drawn.text, "x:1~3,1~40", [(1, 1), (3, 17), (2, 33), (3, 40)]),
     "products_of_bytes": Case(products_of_bytes, "x:1~50,72", ROWS, (AVX512, AVX2), 1e-6),
@@ -231,6 +248,25 @@ def test_attention_over_a_range_of_tokens_takes_the_tiles_of_bytes(target: str) 
     assert chosen(attention_of_bytes().model, "x:1~2,1~50,22", target).count("matmul_bytes") == 2
 
 
+@pytest.mark.parametrize("target", [AVX512, AVX2])
+def test_averages_that_count_padding_are_fast_for_images_of_a_range(target: str) -> None:
+    kernels = chosen(drawn.averages(), "x:1,3,32~64,32~64", target)
+    assert kernels.count("pool_simd_loops") == 3
+
+
+def test_tokens_of_a_range_take_the_tiles_of_amx() -> None:
+    kernels = chosen(drawn.text(), "x:1~2,1~256", "x86-64-amx")
+    assert kernels.count("attention_amx_bf16x3") == 2
+    assert sum(name.startswith("matmul_amx") for name in kernels) >= 12
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("build", [drawn.mobile, drawn.bytes_net, drawn.plain])
+def test_a_range_of_batches_takes_the_tiles_of_amx(build: Callable[..., onnx.ModelProto]) -> None:
+    kernels = chosen(build(64, 64), "x:1~8,3,64,64", "x86-64-amx")
+    assert any(name.startswith("conv_amx") for name in kernels)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("ranges", ["x:1~8,3,32,32", "x:1,3,16~64,8~48"])
 @pytest.mark.parametrize("target", ["c99", AVX512])
@@ -249,8 +285,16 @@ def test_filters_of_the_run_are_fast_for_a_range(ranges: str) -> None:
         helper.make_tensor_value_info(n, t.data_type, t.dims) for n, t in known.items()
     )
     kernels = {*chosen(model, ranges)}
-    assert kernels & {"conv_nchw_rows", "conv_direct", "conv_winograd"}
+    assert kernels & {"conv_nchw_rows", "conv_direct", "conv_dynamic_shape", "conv_winograd"}
     assert "conv_rows" not in kernels
+
+
+def test_images_of_known_extents_are_repeated_for_any_batch() -> None:
+    assert "gather" not in chosen(drawn.unet(32, 32), "x:1~3,3,32,32")
+
+
+def test_filters_of_the_run_meet_blocks_of_images_of_a_range() -> None:
+    assert "conv_dynamic_shape" in chosen(drawn.modulated(), WIDER)
 
 
 def test_a_residual_may_be_large_or_not() -> None:

@@ -258,7 +258,7 @@ class ConvTiles(
         """Threads share the panels, and the copy of x before."""
         c = self.cut(w, params)
         partitions = min(threads, c.panels // c.units)
-        alone = c.g.batch * c.g.supers > 1 or partitions < 2 or self._defers_epilogue(w)
+        alone = c.g.batch * c.g.supers != 1 or partitions < 2 or self._defers_epilogue(w)
         return () if alone else [replace(params, partitions=partitions)]
 
     def work_split(

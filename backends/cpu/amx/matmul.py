@@ -30,12 +30,14 @@ from atc.backends.cpu.amx.cost import (
     splitting,
 )
 from atc.backends.cpu.amx.products import LINE, PRODUCTS
+from atc.backends.cpu.amx.row_blocks import SIDE, RowBlock, cut_rows
 from atc.backends.cpu.amx.step_orders import step_orders
-from atc.backends.cpu.matmul.cost import STREAM_AHEAD, row_blocks
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD
 from atc.backends.cpu.matmul.operands import (
     batch_base,
     gathered_b,
     is_float_product,
+    kept_batch,
     packed_base,
     read_mode,
 )
@@ -46,17 +48,19 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic, max_value
+from atc.dims import is_dynamic
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
 
-SIDE, STEP = 32, 32
-"""Rows and columns of a block of results, and the depth of a step of products."""
+STEP = 32
+"""The depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked where numbers are split, and the largest block."""
 TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
+OPEN = 4
+"""Blocks of rows among which requests for a panel are shared where the run may have more."""
 ROW_END, BLOCK_END = 12.0, 90.0
 """Cycles to finish a row of a block, and to store its tiles and begin another."""
 
@@ -117,6 +121,7 @@ class TiledMatMul(Kernel[MatMul]):
     op = MatMul
     template = "cpu/amx/matmul.c.j2"
     portable = False
+    dynamic = True
     bitwise_reproducible = True
     elements: Elements
 
@@ -143,12 +148,19 @@ class TiledMatMul(Kernel[MatMul]):
         outer = tuple(v for v, _ in batch)
         text = self.text(w, outer)
         bk, bn = op.b_view.strides[-2:]
-        lines, shared = -(-e.step // e.line // shape.largest), shape.largest > 1
+        shared = shape.largest > 1
+        lines = -(-e.step // e.line // min(shape.largest, OPEN if shape.open else shape.largest))
+        all_lines = -(-e.step // e.line)
+        orders = step_orders(e.terms, lines)
+        functions = [(f"multiply_{n}", n, orders[n], lines) for n in (1, 2) if n in shape.kinds]
+        if shared and shape.open:
+            orders = step_orders(e.terms, all_lines)
+            functions += [(f"multiply_few_{n}", n, orders[n], all_lines) for n in (1, 2)]
         panel = f"split_panel(all_b + g * {SIDE * bn}, split_b, "
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
-            "orders": step_orders(e.terms, lines), "lines": lines, "shared": shared,
-            "asked": 0 if shared else STREAM_AHEAD // e.size, "each": -(-SIDE // shape.deep),
+            "functions": functions, "lines": lines, "shared": shared,
+            "ahead": STREAM_AHEAD // e.size, "each": -(-SIDE // shape.deep),
             "exact": e.planes > 1, "first_panel": 0, "last_panel": shape.panels, "room": "scratch",
             "place_panel": panel + f"{op.n} - g * {SIDE} < {SIDE} ? {op.n} - g * {SIDE} : {SIDE})",
             "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),
@@ -190,6 +202,7 @@ class MatMulAmx(TiledMatMul):
     def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
         able = {"amx_tile", "amx_bf16"} <= target.features and is_float_product(w)
+        able = able and knows_matrices(w)
         return able and vector_epilogue(w.op.epilogue, w, target, 2)
 
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
@@ -240,48 +253,6 @@ def panel_cycles(mode: str, planes: int) -> float:
 
 
 @dataclass(frozen=True)
-class RowBlock:
-    """`count` blocks of `rows` rows of A from row `first`: `whole` tiles of 32, one of `rest`."""
-
-    first: int
-    count: int
-    rows: int
-
-    @property
-    def padded(self) -> int:
-        """Rows with those that fill the last tile."""
-        unit = SIDE if self.open else 16
-        return -(-self.rows // unit) * unit
-
-    @property
-    def most(self) -> int:
-        """The most rows with those that fill the last tile."""
-        return max_value(self.padded)
-
-    @property
-    def whole(self) -> int:
-        """Blocks of 32 rows, two tiles each."""
-        return -(-self.rows // SIDE) - self.single
-
-    @property
-    def single(self) -> int:
-        """Whether the last block is known to be one tile."""
-        return 0 if self.open else int(0 < self.rows % SIDE <= 16)
-
-    @property
-    def open(self) -> bool:
-        """Whether only the run counts its rows."""
-        return is_dynamic(self.rows)
-
-    @property
-    def kinds(self) -> tuple[int, ...]:
-        """Tiles of its blocks of 32 rows: 1 of the last one where that is single, 2 of others."""
-        if self.open:
-            return (1, 2)
-        return (*[2] * (self.whole > 0), *[1] * self.single)
-
-
-@dataclass(frozen=True)
 class Shape:
     """Steps of the depth, of a block of it, panels of 32 columns, blocks of rows.
 
@@ -302,6 +273,11 @@ class Shape:
     def kinds(self) -> set[int]:
         """Tiles of blocks of rows: 2, 1 or both."""
         return {kind for block in self.blocks for kind in block.kinds}
+
+    @property
+    def open(self) -> bool:
+        """Whether only the run counts rows."""
+        return any(block.open for block in self.blocks)
 
     @property
     def largest(self) -> int:
@@ -348,9 +324,15 @@ def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) 
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
     # a block, as deep as sums are, is multiplied by all of B: a cache holds it meanwhile
-    blocks = row_blocks(op.m, deep * e.planes * LINE, l2_share(target.machine), SIDE)
-    cut = tuple(RowBlock(first, count, rows) for first, count, rows in blocks)
-    return Shape(e, steps, deep, panels, cut, not w.constant[1], starts)
+    blocks = cut_rows(op.m, deep * e.planes * LINE, l2_share(target.machine))
+    return Shape(e, steps, deep, panels, blocks, not w.constant[1], starts)
+
+
+def knows_matrices(w: Workload[MatMul]) -> bool:
+    """Return whether the run decides no more than rows of A and batches of what isn't packed."""
+    op = w.op
+    packed = (kept_batch(op.batch, op.b_view), op.b_view) if w.constant[1] else ()
+    return not is_dynamic((op.k, op.n, op.a_view.strides[-2:], op.b_view.strides[-2:], packed))
 
 
 def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
@@ -399,12 +381,12 @@ class Text:
         _, (_, *operands) = self.finish.parameters
         return wrapped(start, [*parameters, *own, f"{self.finish.result.c} *all_y", *operands])
 
-    def multiply(self, tiles: int, shared: bool, blocked: bool) -> str:
-        """Return the head of the function that multiplies a block of so many row tiles."""
+    def multiply(self, name: str, shared: bool, blocked: bool) -> str:
+        """Return the head of a function that multiplies a block."""
         e = self.e
         parameters = [f"const {e.a} *a", f"const {e.b} *b", "ptrdiff_t step"]
         parameters += [f"const {e.b} *next"] * shared + [f"const {e.sums} *before"] * blocked
-        start = f"static K_NOINLINE void multiply_{tiles}("
+        start = f"static K_NOINLINE void {name}("
         return self.head(start, *parameters, f"{e.sums} *sums", "waiting *w")
 
     def store(self, vector: int, part: int = 0) -> str:

@@ -10,8 +10,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from atc.backends.cpu.amx.matmul import SIDE, Elements, Shape, Text, TiledMatMul, shape_of
+from atc.backends.cpu.amx.matmul import (
+    Elements,
+    Shape,
+    Text,
+    TiledMatMul,
+    knows_matrices,
+    shape_of,
+)
 from atc.backends.cpu.amx.products import LINE
+from atc.backends.cpu.amx.row_blocks import SIDE
 from atc.backends.cpu.matmul.int8 import BYTES, WORD, operand_type, pack_int8x4, zeros
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, has_typed_epilogue
 from atc.backends.kernel import Pack, Params, Workload
@@ -41,7 +49,7 @@ class MatMulAmxBytes(TiledMatMul):
         if not able or op.accumulator is not DType.INT32 or 0 in (*op.loops, op.k):
             return False
         p, q = zeros(w)
-        known = w.constant[1] and q == 0 and 0 <= p < 256
+        known = w.constant[1] and knows_matrices(w) and q == 0 and 0 <= p < 256
         return known and op.a_view.strides[-1] == 1 and has_typed_epilogue(op.epilogue, w, 2)
 
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:

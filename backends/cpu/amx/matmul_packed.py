@@ -17,15 +17,14 @@ from math import ceil
 from atc.backends.cpu.amx.cost import COMPARED, FIRST, end_cycles, l2_share, splitting
 from atc.backends.cpu.amx.matmul import (
     PAIRS,
-    SIDE,
     STEP,
     Elements,
-    RowBlock,
     Shape,
     Text,
     step_cycles,
 )
 from atc.backends.cpu.amx.products import LINE
+from atc.backends.cpu.amx.row_blocks import SIDE, cut_rows
 from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.matmul.packed_int8 import MatMulFixedPointTile, MatMulRoundingTile
 from atc.backends.cpu.matmul.shared_panels import SharedParams
@@ -82,10 +81,7 @@ class _Unpacking(MatMulRoundingTile):
         """Return how many rows are cut: a cache holds a block of them beside a panel."""
         op, e = w.op, self.elements(w)
         steps, panels = op.blocks * op.block // STEP, -(-op.n // SIDE)
-        room = l2_share(target.machine) // (steps * e.planes * LINE)
-        rows = max(SIDE, min(room, max_value(op.m) + SIDE - 1) // SIDE * SIDE)
-        cut = (RowBlock(0, op.m // rows, rows), RowBlock(op.m // rows * rows, 1, op.m % rows))
-        blocks = tuple(b for b in cut if is_dynamic((b.count, b.rows)) or b.count * b.rows)
+        blocks = cut_rows(op.m, steps * e.planes * LINE, l2_share(target.machine))
         return Shape(e, steps, steps, panels, blocks, split_b=True)
 
     def room(self, w: Workload[MatMulPacked], target: Target) -> int:
@@ -107,11 +103,13 @@ class _Unpacking(MatMulRoundingTile):
         text = Text(EpilogueFunctions(op.epilogue, (), 4), shape.e)
         few = super().values(w, params, target)
         few["parts"] = (*self.parts(op)[:2], room)
+        orders = step_orders(shape.e.terms, 0)
         operands = ", ".join(["x1", "x2", *["x3"] * zeros])
         return {
             **few, "few": FEW if dynamic else 0,
             "batch": [], "e": shape.e, "mode": "unpacked", "shape": shape, "text": text,
-            "orders": step_orders(shape.e.terms, 0), "lines": 0, "shared": False, "asked": 0,
+            "functions": [(f"multiply_{n}", n, orders[n], 0) for n in (1, 2) if n in shape.kinds],
+            "lines": 0, "shared": False, "ahead": 0,
             "exact": False, "each": -(-SIDE // shape.deep),
             "first_panel": f"partition * {shape.panels} / {parts}" if parts > 1 else 0,
             "last_panel": f"(partition + 1) * {shape.panels} / {parts}" if parts > 1

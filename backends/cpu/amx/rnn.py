@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, l2_share, splitting
-from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP
+from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, STEP
+from atc.backends.cpu.amx.row_blocks import SIDE
 from atc.backends.cpu.matmul.cost import STREAM_AHEAD
 from atc.backends.cpu.rnn.batch import (
     GROUPS,

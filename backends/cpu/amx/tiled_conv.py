@@ -116,6 +116,7 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
 
     op = ConvBlocked
     portable = False
+    batches = True
     headers = ("bf16", "tiles")
     sums = DType.FLOAT
     parts = 1

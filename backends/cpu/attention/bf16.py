@@ -39,6 +39,7 @@ class AttentionBf16(AttentionTile):
     headers = ("bf16",)
     dynamic = False
     dots = False
+    pairs = True
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept the float kernel's workloads, of extents that are known and without positions."""
@@ -67,10 +68,8 @@ class AttentionBf16(AttentionTile):
     def values(
         self, w: Workload[Attention], params: AttentionParams, target: Target
     ) -> dict[str, object]:
-        """Return the values of the float kernel, and how pairs are made."""
-        vectors = -(-w.op.keys // lanes(target))
-        common = super().values(w, params, target)
-        return {**common, "pairs": True, "modes": MODES, "vectors": vectors}
+        """Return the values of the float kernel, and how panels are read."""
+        return {**super().values(w, params, target), "modes": MODES}
 
     def cost(self, w: Workload[Attention], params: AttentionParams, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""

@@ -219,6 +219,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
     dynamic = True
     dots = True
     """Whether few queries are computed by dot products."""
+    pairs = False
+    """Whether numbers are multiplied by twos."""
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept position masks, too, where these are bounds of the keys that a query sees."""
@@ -266,20 +268,15 @@ class AttentionTile(AttentionKernel[AttentionParams]):
     ) -> dict[str, object]:
         """Tiles of scores and results, how all operands are read, and the epilogues: of many
         queries, and of few."""
-        found = self._tiles(w, params, target)
+        found = self.variant(w, params, target)
         variants = [found]
         few = few_queries(w, target) if params.few else None
         if few is not None:
-            single = self._tiles(*few, target, "few_")
+            single = self.variant(*few, target, "few_")
             variants = [single, found] if max_value(w.op.queries) >= FEW else [single]
-        return {
-            **found, "variants": variants, "few": FEW, "queries": w.op.queries,
-            "start": lowest(DType.FLOAT) if w.op.masked else "-INFINITY",
-            "open": is_dynamic(w.op.keys), "pairs": False,
-            "rounded": rounded_vector(w.op.weights, "weight"),
-        }  # fmt: skip
+        return {**found, "variants": variants, "few": FEW, "queries": w.op.queries}
 
-    def _tiles(
+    def variant(
         self, w: Workload[Attention], params: AttentionParams, target: Target, prefix: str = ""
     ) -> dict[str, object]:
         """Return the values of one way to compute it; names of functions begin with `prefix`.
@@ -324,7 +321,9 @@ class AttentionTile(AttentionKernel[AttentionParams]):
             "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": replace(sizes, keys=0, values=0) if prefix else sizes, "q": q, "k": k, "v": v,
             "scored": score_product, "valued": value_product,
-            "asked": asked, "seen": lines,
+            "asked": asked, "seen": lines, "open": is_dynamic(op.keys), "pairs": self.pairs,
+            "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
+            "rounded": rounded_vector(op.weights, "weight"),
             "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
             "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),

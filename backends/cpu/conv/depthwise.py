@@ -30,6 +30,7 @@ from atc.backends.render.tile_geometry import Geometry, cut_columns
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import BYTES, LOADS, lanes
 from atc.backends.target import Target
+from atc.dims import upper_bound
 from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
@@ -274,10 +275,11 @@ def as_stored(dtype: DType) -> Epilogue:
 
 
 def _inside_pads(op: Pool, w: Workload[Pool]) -> bool:
-    """Return whether every window lies inside the padded input: all average as many elements."""
+    """Return whether every window lies inside the padded input, in any shape: all average as many
+    elements."""
     g = channelwise(w)
     return all(
-        (a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad < a.size + end
+        upper_bound((a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad - a.size - end) < 0
         for a, end in zip((g.rows, g.cols)[-op.window.rank + 1 :], op.end_pads, strict=False)
     )
 

@@ -107,9 +107,7 @@ class PoolLoops(WindowLoops[Pool], Pooling[LoopParams]):
 
     def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Floats only."""
-        op = w.op
-        counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
-        return w.outputs[0].dtype in FLOATS and counted and super().accepts(w, target)
+        return w.outputs[0].dtype in FLOATS and super().accepts(w, target)
 
     def values(self, w: Workload[Pool], params: LoopParams, target: Target) -> dict[str, object]:
         """Each tap is a maximum or a sum, which is divided at the end."""

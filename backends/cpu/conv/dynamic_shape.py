@@ -16,7 +16,13 @@ import numpy as np
 from atc.backends.cpu.conv.blocked import NARROW, Run, Tile, cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import tile_cycles
 from atc.backends.cpu.conv.dot_product import Words
-from atc.backends.cpu.conv.filter_panels import PanelParams, name_of_panels, packed_panels
+from atc.backends.cpu.conv.filter_panels import (
+    PACKING,
+    PanelParams,
+    filter_scratch,
+    name_of_panels,
+    packed_panels,
+)
 from atc.backends.cpu.conv.input_blocks import input_blocks
 from atc.backends.cpu.conv.int8 import (
     ConvBytes,
@@ -62,10 +68,11 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
     dynamic = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Floats, known weights, an image whose extents aren't."""
-        x = w.input(0)
+        """Floats, an image whose extents only the run knows, groups of known weights only."""
+        op, x, filters = w.op, w.input(0), w.input(1)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
-        floats = wide and w.outputs[0].dtype is DType.FLOAT and w.constant[1]
+        single = op.group == 1 and filters.dtype is DType.FLOAT and not is_dynamic(filters.shape)
+        floats = wide and w.outputs[0].dtype is DType.FLOAT and (w.constant[1] or single)
         return floats and is_dynamic(x.shape[1:]) and not is_depthwise(w)
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
@@ -76,11 +83,15 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
-        return packed_panels(w, params)
+        return packed_panels(w, params) if w.constant[1] else {}
 
     def packing(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> str:
         """Of panels."""
-        return name_of_panels(w, params)
+        return name_of_panels(w, params) if w.constant[1] else ""
+
+    def scratch(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> int:
+        """Reserve what filters take that only the run knows, packed."""
+        return filter_scratch(w, geometry(w, params.p))
 
     def values(
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
@@ -91,7 +102,8 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
         return {
             **loop_values(g, params), "types": FLOAT_TYPES, "e": None, "per": 1, "unit": step,
             "bodies": [{**body, "blocks": 1} for body in input_blocks(g, 4)],
-            "depth": g.depth, "weights": "x1", "sums": False,
+            "unpacked": 0 if w.constant[1] else w.input(1).shape[0], "nv": params.nv,
+            "depth": g.depth, "weights": "x1" if w.constant[1] else "packed", "sums": False,
             "start": epilogue.start, "epilogue": epilogue, "planes": None, "lines": 0,
             "rounded": False,
         }  # fmt: skip
@@ -99,7 +111,8 @@ class ConvDynamicShape(Kernel[ConvBlocked, PanelParams]):
     def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         g = geometry(w, params.p)
-        return loop_cycles(target.machine, g, params, g.depth)
+        packing = PACKING * filter_scratch(w, g) / 4
+        return packing + loop_cycles(target.machine, g, params, g.depth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +303,7 @@ def loop_values(g: Geometry, params: PanelParams) -> dict[str, object]:
         "g": g, "p": params.p, "widths": widths, "low": low, "high": high,
         "tiles": [_tile(c, n, g) for n, _, _ in groups for c in widths], "groups": groups,
         "cuts": list(zip(widths, (*widths[1:], 0), strict=True)),
-        "step": 1 if g.plain else g.block,
+        "step": 1 if g.plain else g.block, "unpacked": 0,
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from blocked_convs import DIRECT, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import CASES as QUANTIZED
 from quantized_convs import expected, model, parts
-from tile_convs import AMX, ROUNDING, check_own_tiles, fed
+from tile_convs import AMX, ROUNDING, check_counted_batches, check_own_tiles, fed
 
 from atc.backends.cpu.amx.conv import (
     ConvTiles,
@@ -109,6 +109,13 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
     first, *others = (got for (got,) in run_calls(calls, target))
     for got in others:
         np.testing.assert_array_equal(got, first)
+
+
+def test_images_that_the_run_counts_have_the_same_bits() -> None:
+    names = ("batch", "ragged", "7x7", "strided, ragged")
+    kernels = [kernel for kernel, _ in KERNELS.values()]
+    calls = [call_of(CASES[name], kernels[k % 3], k, np.asarray) for k, name in enumerate(names)]
+    check_counted_batches(calls)
 
 
 def stretch(array: Array, part: Range | None) -> Array:

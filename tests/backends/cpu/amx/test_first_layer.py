@@ -12,7 +12,7 @@ from blocked_convs import DIRECT, Case, build, convolve, from_blocks
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import Case as Quantized
 from quantized_convs import expected, model, parts
-from tile_convs import AMX, ROUNDING, check_own_tiles, fed, rounded
+from tile_convs import AMX, ROUNDING, check_counted_batches, check_own_tiles, fed, rounded
 
 from atc.backends.cpu.amx.first_layer import (
     FirstTiles,
@@ -91,6 +91,11 @@ def run_checks(checks: Sequence[Check]) -> None:
 @pytest.mark.parametrize("precision", KERNELS)
 def test_sums_of_products_in_all_cases(precision: str) -> None:
     run_checks([c for name in CASES for c in checked_sums(precision, name, 4)])
+
+
+def test_images_that_the_run_counts_have_the_same_bits() -> None:
+    calls = [c for name in list(CASES)[:4] for c in calls_of(CASES[name], FirstTilesBf16x3(), 1)]
+    check_counted_batches(calls)
 
 
 def test_operands_of_other_types_are_refused() -> None:

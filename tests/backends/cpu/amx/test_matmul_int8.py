@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from kernel_program import Call, run_calls, vector_target
+from matmul_workloads import counted_rows
 
 from atc.backends.cpu.amx.matmul_int8 import MatMulAmxBytes
 from atc.backends.cpu.matmul.portable import MatMulRows
@@ -69,6 +70,16 @@ def test_sums_are_exact_and_finished_as_by_the_portable_kernel() -> None:
     results = run_calls([*tiles, *plain], record)
     for each, (got,), (want,) in zip(tiles, results, results[len(tiles) :], strict=False):
         np.testing.assert_array_equal(got, want, str(each))
+
+
+def test_rows_that_the_run_counts_have_the_same_sums() -> None:
+    record, kernel = vector_target("x86-64-amx"), MatMulAmxBytes()
+    found = [prepared(m, 40, 130, np.int8, np.int8, (-3, 0), (), True) for m in (1, 16, 33, 70)]
+    known = [Call(kernel, {}, w, arrays) for w, arrays in found]
+    open_ = [Call(kernel, {}, counted_rows(w, 90), arrays) for w, arrays in found]
+    results = run_calls([*known, *open_], record)
+    for each, (want,), (got,) in zip(known, results, results[len(known) :], strict=False):
+        np.testing.assert_array_equal(got[: len(want)], want, str(each))
 
 
 def test_what_tiles_cannot_do_is_left_to_others() -> None:

@@ -83,7 +83,8 @@ CASES = {
     "name",
     ["c99", "x86-64-avx512-vnni",
      *(pytest.param(t, marks=pytest.mark.slow)
-       for t in ("x86-64-avx2", "x86-64-sse2", "aarch64-neon", "armv7-neon", "riscv64-rvv"))],
+       for t in ("x86-64-amx", "x86-64-avx2", "x86-64-sse2", "aarch64-neon", "armv7-neon",
+                 "riscv64-rvv"))],
 )  # fmt: skip
 def test_rows_meet_their_own_matrices(name: str) -> None:
     target = get_target(name) if name == "c99" else vector_target(name)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_program import Call, run_calls, vector_target
-from matmul_workloads import TRUTH, operands, workload
+from matmul_workloads import TRUTH, counted_rows, operands, workload
 
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit, MatMulAmxWhole
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
@@ -130,6 +130,31 @@ def test_large_products_in_blocks_with_prefetch(target: str, kernel: AnyKernel) 
         parameters = kernel.parameters(w, record)
         found += [("bias, relu", Call(kernel, p, w, operands(w, m))) for p in parameters[:1]]
     check(found, target)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "kernel", [k for t, k in KERNELS if t == "x86-64-amx"], ids=lambda k: k.name
+)
+def test_rows_that_the_run_counts_have_the_same_bits(kernel: AnyKernel) -> None:
+    record = vector_target("x86-64-amx")
+    known = [workload((), m, 70, 40, View((40, 1)), View((70, 1)), "residual", True)
+             for m in (1, 15, 16, 17, 31, 32, 33, 64, 65, 100, 380)]  # fmt: skip
+    known += [workload((), m, 40, 1200, View((1200, 1)), View((40, 1)), "bias, relu", True)
+              for m in (1, 33, 400)]  # fmt: skip
+    rows, columns = View((13 * 70, 70, 1)), View((70 * 33, 1, 70))
+    known += [workload((), 33, 13, 48, View((48, 1)), View((1, 48)), "none"),
+              workload((3,), 13, 33, 70, rows, columns, "residual"),
+              workload((3,), 13, 33, 70, rows, View((0, 33, 1)), "none", True)]  # fmt: skip
+    open_ = [counted_rows(w, 500 if not w.op.batch else 9) for w in known]
+    for w in open_:
+        assert kernel.supports_extents(w)
+        assert kernel.accepts(w, record)
+    arrays = [operands(w, 3) for w in known]
+    calls = [Call(kernel, {}, w, x) for w, x in zip([*known, *open_], arrays * 2, strict=True)]
+    results = run_calls(calls, record)
+    for each, (want,), (got,) in zip(calls, results, results[len(known) :], strict=False):
+        np.testing.assert_array_equal(got.ravel()[: want.size], want.ravel(), str(each))
 
 
 def test_weights_are_read_once_where_the_rows_of_a_block_of_the_depth_stay_in_the_cache() -> None:
