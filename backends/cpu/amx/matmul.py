@@ -159,8 +159,8 @@ class TiledMatMul(Kernel[MatMul]):
         panel = f"split_panel(all_b + g * {SIDE * bn}, split_b, "
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
-            "functions": functions, "lines": lines, "shared": shared,
-            "ahead": STREAM_AHEAD // e.size, "each": -(-SIDE // shape.deep),
+            "multiplying": functions, "lines": lines, "shared": shared,
+            "asked": STREAM_AHEAD // e.size, "each": -(-SIDE // shape.deep),
             "exact": e.planes > 1, "first_panel": 0, "last_panel": shape.panels, "room": "scratch",
             "place_panel": panel + f"{op.n} - g * {SIDE} < {SIDE} ? {op.n} - g * {SIDE} : {SIDE})",
             "epilogues": text.finish.functions(op.n >= 16, op.n % 16 != 0),

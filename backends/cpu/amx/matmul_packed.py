@@ -108,8 +108,8 @@ class _Unpacking(MatMulRoundingTile):
         return {
             **few, "few": FEW if dynamic else 0,
             "batch": [], "e": shape.e, "mode": "unpacked", "shape": shape, "text": text,
-            "functions": [(f"multiply_{n}", n, orders[n], 0) for n in (1, 2) if n in shape.kinds],
-            "lines": 0, "shared": False, "ahead": 0,
+            "multiplying": [(f"multiply_{n}", n, orders[n], 0) for n in (1, 2) if n in shape.kinds],
+            "lines": 0, "shared": False, "asked": 0,
             "exact": False, "each": -(-SIDE // shape.deep),
             "first_panel": f"partition * {shape.panels} / {parts}" if parts > 1 else 0,
             "last_panel": f"(partition + 1) * {shape.panels} / {parts}" if parts > 1

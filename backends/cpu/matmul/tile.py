@@ -17,6 +17,7 @@ from math import prod
 from atc.backends.cpu.matmul.cost import (
     NEAR_STEP,
     PhasedParams,
+    Tile,
     column_panels,
     crowding,
     row_tiles,
@@ -29,7 +30,12 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.prefetch import asks_for_rows, asks_for_weights, prefetch
-from atc.backends.cpu.matmul.row_blocks import all_tiles, cut_rows, rows_at_a_time
+from atc.backends.cpu.matmul.row_blocks import (
+    RowBlocks,
+    all_tiles,
+    cut_rows,
+    rows_at_a_time,
+)
 from atc.backends.cpu.matmul.shared_panels import SharedParams, SharesPanels
 from atc.backends.cpu.matmul.text import EpilogueFunctions
 from atc.backends.cpu.matmul.tile_text import TileText, phases_of
@@ -196,7 +202,6 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         depth = self._depth(w, params)
         width = params.nv * lanes(target)
         blocks = cut_rows(op.m, params.mb, params.mr)
-        firsts = {b.tiles[0].rows: b.tiles[0] for b in blocks}.values()
         panels = column_panels(op.n, params.nv, lanes(target))
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
@@ -207,9 +212,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         weights = FLOATS if mode == "widened" else stored
         packed = mode in ("packed", "widened")
         count = tile_count(blocks[0].tiles)
-        rows_ahead = asks_for_rows(w, depth, target.machine) and not (
-            by_lane or params.interleave or params.phases > 1
-        )
+        singly = count == 1 or by_lane or params.interleave or params.phases > 1
+        rows_ahead = not singly and asks_for_rows(w, depth, target.machine)
         each = FLOATS.line if rows_ahead else 0
         ahead = prefetch(w, target, count, width, depth, stored, each) if packed else None
         in_lanes = by_lane and not params.interleave
@@ -218,8 +222,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if ahead and ahead.next and params.phases > 1 and not in_lanes:
             ahead = None  # so few sums wait for one another
         widens = mode == "widened" and not in_lanes  # the first tile of a panel does
-        later = (t for b in blocks for k, t in enumerate(b.tiles) if not widens or k or t.count > 1)
-        tiles = {t.rows: t for t in later}.values()
+        runs = [_tiles_in_order(b, widens) for b in blocks]
         step = bk if mode == "direct" else width
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
@@ -230,11 +233,13 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
-            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "blocks": blocks,
+            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k,
+            "blocks": list(zip(blocks, runs, strict=True)), "widens": widens,
             "panels": panels, "arguments": text.arguments,
-            "functions": {(p.name, t.rows): text.function(p, t) for p in panels for t in tiles},
-            "widening": {(p.name, t.rows): text.function(p, t, widens=True)
-                         for p in panels for t in firsts if widens},
+            "functions": {
+                (p.name, t.rows, first): text.function(p, t, first)
+                for p in panels for tiles in runs for t, first in tiles
+            },
             "epilogues": finish.functions(*vector_kinds(panels)),
             "a_base": batch_base(op.a_view, outer),
             "am": am, "ak": ak, "interleaved": params.interleave,
@@ -304,6 +309,19 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
                 rate = machine.far_rate if near else machine.memory
                 cycles += FAR_PART * nbytes / rate * (op.m // params.mb)
         return prod(op.batch) * cycles
+
+
+def _tiles_in_order(block: RowBlocks, widens: bool) -> list[tuple[Tile, bool]]:
+    """Return a block's tiles, and of each whether it makes floats of B for those behind it.
+
+    That is the first one, where any does.
+    """
+    if not widens:
+        return [(t, False) for t in block.tiles]
+    first, *rest = block.tiles
+    behind = Tile(first.rows, first.count - 1, first.first + first.rows)
+    others = [(t, False) for t in (behind, *rest) if t.count]
+    return [(replace(first, count=1), True), *others]
 
 
 def _in_lanes(w: Workload[MatMul], target: Target) -> bool:
