@@ -394,7 +394,7 @@ def test_blocks_of_the_depth_of_rows_that_the_run_counts(tmp_path: Path) -> None
     machine = tmp_path / "small.json"
     machine.write_text(machine_json(small), "utf-8")
     atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=f"x:1~64,{k}", target="host",
-                machine=machine)  # fmt: skip
+                machine=machine, precision_mode="force_fp32")  # fmt: skip
     assert "kb=" in (tmp_path / "net/net.report.json").read_text("utf-8")
     with atc.load(tmp_path / "net") as net:
         for m in (1, 2, 7, 63, 64):
