@@ -21,6 +21,7 @@ from atc.errors import OptionError
 STATES = "atc.states"
 """The model's property that holds its states, as `states_of` reads them."""
 
+
 def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
     """Let the model carry the states that `--state` names, or those it finds if that is "auto".
 
