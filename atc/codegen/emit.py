@@ -37,6 +37,7 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, network_identifier
 from atc.program.placement import uses_device
+from atc.program.states import memory_of, state_type
 from atc.program.steps import Program, calls, has_bounded_loops
 from atc.templates import render, verbatim
 
@@ -256,14 +257,14 @@ def _io_places(program: Program, arena: Arena) -> dict[str, list[int]]:
 
 def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
     """Return where in the arena each state lies, as the templates write it."""
-    return [
-        {
-            "text": f"{comment(s.value)} {program.types[s.value]}", "offset": arena.states[s.value],
-            "bytes": program.types[s.value].nbytes,
-            "end": arena.states[s.value] + program.types[s.value].nbytes,
-        }
-        for s in program.states
-    ]  # fmt: skip
+    found = []
+    for state in program.states:
+        memory, begin = memory_of(program, state), arena.states[state.value]
+        found.append({
+            "text": f"{comment(state.value)} {state_type(program, state)}", "offset": begin,
+            "bytes": memory.kept, "end": begin + memory.size, "memory": memory,
+        })  # fmt: skip
+    return found
 
 
 def _composites(program: Program) -> list[dict[str, object]]:

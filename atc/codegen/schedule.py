@@ -16,6 +16,7 @@ from atc.ir.graph import model_name
 from atc.memory.arena import Arena
 from atc.names import OF_DEVICES, OF_RANGES, OF_STRIPES, comment, tensor_identifiers
 from atc.program.placement import uses_device
+from atc.program.states import memory_of
 from atc.program.steps import CascadeLoop, Program, touched, walk
 
 
@@ -93,7 +94,7 @@ def make_schedule(
     uses = Uses()
     values = tuple(
         Local(
-            f"t{k}", program.types[v].dtype.c, _place(arena, uses, v, program.byte_offset(v)),
+            f"t{k}", program.types[v].dtype.c, _place(plan, uses, v),
             life_of(program, v, *spans[program.base(v)], lasts=program.base(v) in arena.states),
         )  # fmt: skip
         for k, v in enumerate(named)
@@ -112,14 +113,22 @@ def make_schedule(
     return Schedule(inputs, outputs, constants, values, groups, uses, tuple(own.tasks))
 
 
-def _place(arena: Arena, uses: Uses, value: str, offset: int) -> int | str:
-    """Return the offset of a value in the arena, as C if it depends on the dims.
+def _place(plan: Plan, uses: Uses, value: str) -> int | str:
+    """Return the offset of a value in the arena, as C where the run decides it.
 
-    A value may begin `offset` bytes after its buffer does.
+    It may depend on the dims, or on how far the state that the value lies in has moved on.
     """
+    program, arena = plan.program, plan.arena
+    base, offset = arena.bases.get(value), program.byte_offset(value)
+    state = next((s for s in program.states if s.value == base), None)
+    moved = ""
+    if state is not None and state.room:
+        moving = [s.value for s in program.states if s.room]
+        moved = f" + ctx->moved[{moving.index(state.value)}]"
     if value not in arena.number:
-        return arena.offsets[value]
+        return f"{arena.offsets[value]}{moved}" if moved else arena.offsets[value]
     uses.places = True
-    begin = f"at[{arena.number[value]}]"
-    further = arena.guard + offset
-    return f"{begin} + {extent_text(uses, further)}" if arena.guard or offset else begin
+    begin = f"at[{arena.number[value]}]{moved}"
+    lead = memory_of(program, state).lead if state is not None else 0
+    further = arena.guard + lead + offset
+    return f"{begin} + {extent_text(uses, further)}" if arena.guard or lead or offset else begin

@@ -244,6 +244,23 @@ class Dequantization:
 
 
 @dataclass(frozen=True)
+class Slide:
+    """A state that lies in the result that replaces it, and moves on in its memory after each run.
+
+    The state's input has the type of that result, and is what begins `step` elements further in it
+    in the next run. The state itself, of the model's `shape`, is there as `loops` over `strides`;
+    it begins at the input's begin or, where a run drops some of it at first, `behind` elements
+    before that.
+    """
+
+    shape: tuple[int, ...]
+    loops: tuple[int, ...]
+    strides: tuple[int, ...]
+    step: int
+    behind: int = 0
+
+
+@dataclass(frozen=True)
 class Graph:
     """Nodes in execution order over named, statically typed values (names are the SSA)."""
 
@@ -269,6 +286,8 @@ class Graph:
     """The values that are others once more."""
     states: tuple[tuple[int, int], ...] = ()
     """The numbers of an input and of the output that is that input in the next run."""
+    slides: Mapping[str, Slide] = field(default_factory=lambda: MappingProxyType({}))
+    """How the inputs of states lie that move on in their results."""
     lengths: tuple[tuple[int, int], ...] = ()
     """The numbers of extents that states have, not inputs, and what each is in the next run; they
     are 0 in the first one."""

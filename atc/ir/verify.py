@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from atc.errors import InternalError
 from atc.ir.graph import Graph, Node, Op, TensorType, reads, type_of
 
@@ -34,9 +36,24 @@ def verify(graph: Graph, after: str) -> None:
             raise InternalError(f"after {after}: {_label(node)}: {error}") from error
         for subgraph in node.op.subgraphs():
             verify(subgraph, after)
+    for given, computed in graph.states:
+        _check_state(graph, graph.inputs[given], graph.outputs[computed], after)
     missing = [o for o in graph.outputs if o not in graph.types]
     if missing:
         raise InternalError(f"after {after}: output '{missing[0]}' is not computed")
+
+
+def _check_state(graph: Graph, state: str, result: str, after: str) -> None:
+    """Check that a state that slides has the type of its result, and lies in both."""
+    slide = graph.slides.get(state)
+    if slide is None:
+        return
+    a, b = graph.types[state], graph.types[result]
+    axes = zip(slide.loops, slide.strides, strict=True)
+    end = sum((n - 1) * stride for n, stride in axes) + slide.step - slide.behind
+    whole = prod(slide.loops) == prod(slide.shape) and end < a.size
+    if a != b or not whole or not 0 <= slide.behind <= slide.step:
+        raise InternalError(f"after {after}: state '{state}', {a} -> {b}, can't be {slide}")
 
 
 def _check(

@@ -12,6 +12,7 @@ from atc.memory.check import check_plan, check_stack
 from atc.memory.drawing import arena_svg
 from atc.memory.events import Event, Lane, events_of
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
+from atc.program.states import memory_of
 from atc.program.steps import (
     Branch,
     Call,
@@ -82,7 +83,7 @@ def plan_memory(
     """
     events = list(events_of(program))
     outside = {*program.inputs, *program.constants, *program.output_bases, *program.on_host}
-    lasting = [s.value for s in program.states]
+    lasting = {s.value: memory_of(program, s) for s in program.states}
     fixed = {*outside, *lasting}
     base = _merge_in_place(program, events, fixed) if reuse and in_place else {}
 
@@ -102,14 +103,16 @@ def plan_memory(
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
     last = events[-1].step if events else 0
-    extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
+    extents |= {v: _whole_lines(m.size + 2 * guard) - 2 * guard for v, m in lasting.items()}
     buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     values = dict.fromkeys([*lasting, *_named(program, events)])
     bases = {v: place(v) for v in values if place(v) not in outside}
-    offsets = {
-        v: plan.offsets[h] + guard + max_value(program.byte_offset(v)) for v, h in bases.items()
+    begins = {
+        v: plan.offsets[h] + guard + (lasting[h].lead if h in lasting else 0)
+        for v, h in bases.items()
     }
+    offsets = {v: at + max_value(program.byte_offset(v)) for v, at in begins.items()}
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     rooms = {b.name: plan.offsets[b.name] for b in shared}
     inside = {
@@ -117,7 +120,7 @@ def plan_memory(
         for v in (*values, *program.inputs) if (h := program.base(v)) in rooms
     }  # fmt: skip
     # Branches may write parts of a result that no call names.
-    storages = {program.base(v): plan.offsets[h] + guard for v, h in bases.items()}
+    storages = {program.base(v): at for v, at in begins.items()}
     swapped = _plan_on_host(program, events, tries)
     beyond = {v: plan.size + at for v, at in swapped.offsets.items()}  # one address space
     every = {**storages, **offsets, **inside, **beyond}
@@ -265,7 +268,7 @@ def _with_states(
     size = 0
     for state in program.states:
         offsets[state.value] = size + guard
-        size += _whole_lines(program.types[state.value].nbytes + 2 * guard)
+        size += _whole_lines(memory_of(program, state).size + 2 * guard)
     moved = {name: offset + size for name, offset in plan.offsets.items()}
     whole = replace(
         plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},

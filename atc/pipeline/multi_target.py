@@ -180,9 +180,9 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
 
 def _state_size(values: TemplateValues, threads: int) -> int:
     """Return bytes that hold the context of any part."""
-    numbers = 0
+    numbers = len(values.states)
     if ranges := values.ranges:
-        numbers = len(ranges.sizes) + ranges.count + len(ranges.lengths)
+        numbers += len(ranges.sizes) + ranges.count + len(ranges.lengths)
     return _STATE + 2 * 8 * numbers + (1024 * threads if threads > 1 else 0)
 
 

@@ -26,6 +26,7 @@ from atc.pipeline.float_fallbacks import float_fallbacks
 from atc.pipeline.request import Request
 from atc.pipeline.writing import Project
 from atc.program.placement import place
+from atc.program.states import state_type
 from atc.program.steps import Call, Copy, Program, Wait, call_sources, calls
 from atc.program.swap import SwapModel
 from atc.starter.sizes import Sizes
@@ -195,7 +196,7 @@ def runs_on(call: Call) -> str:
 
 def _states(done: Reported) -> dict[str, str]:
     """Return what is carried from run to run."""
-    return {s.value: str(done.program.types[s.value]) for s in done.program.states}
+    return {s.value: str(state_type(done.program, s)) for s in done.program.states}
 
 
 def _layouts(report: LayoutReport) -> dict[str, object]:

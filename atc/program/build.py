@@ -83,7 +83,7 @@ def build_program(
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
-    states = carried(pairs, steps, writer.types, writer.storage)
+    states = carried(pairs, steps, writer.types, writer.storage, graph.slides, not target.bare)
     for (_, result), state in zip(pairs, states, strict=True):
         steps += tuple(writer.carry(state, result))
     used, held = {a for c in calls(steps) for a in c.arguments}, dict(pairs)

@@ -1,28 +1,87 @@
-"""States of a program: which of them a call may replace in place, when nothing reads them later."""
+"""States of a program: their memory, and which of them a call may replace in place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from atc.ir.graph import TensorType
-from atc.program.steps import State, Step, base_of, calls, touched, walk
+from atc.ir.graph import Slide, TensorType
+from atc.program.steps import Program, State, Step, base_of, calls, touched, walk
+
+
+@dataclass(frozen=True)
+class StateMemory:
+    """The memory of a state, in bytes: in a first run it's found `lead` bytes behind the begin.
+
+    What is kept for the next run are `runs` of bytes, each of which two loops count: extents and
+    strides; the first begins where the memory does. After a run all is `step` bytes further;
+    `moved` bytes are moved back to the begin where that is more than the room.
+    """
+
+    size: int
+    run: int
+    loops: tuple[tuple[int, int], tuple[int, int]] = ((1, 0), (1, 0))
+    lead: int = 0
+    step: int = 0
+    moved: int = 0
+    room: int = 0
+
+    @property
+    def kept(self) -> int:
+        """The bytes of the state, as the model has it."""
+        return self.run * prod(extent for extent, _ in self.loops)
+
+
+def memory_of(program: Program, state: State) -> StateMemory:
+    """Return what a state's memory is like."""
+    type_, slide = program.types[state.value], state.slide
+    if slide is None:
+        return StateMemory(type_.nbytes, type_.nbytes)
+    one = type_.dtype.itemsize
+    lead, step = one * slide.behind, one * slide.step
+    loops = [(n, one * stride) for n, stride in zip(slide.loops, slide.strides, strict=True)]
+    run = one
+    if loops and loops[-1][1] == one:
+        run *= loops.pop()[0]
+    first, second = [*[(1, 0)] * (2 - len(loops)), *loops]
+    return StateMemory(
+        lead + type_.nbytes + state.room, run, (first, second), lead, step,
+        lead + type_.nbytes - step, state.room,
+    )  # fmt: skip
+
+
+def state_type(program: Program, state: State) -> TensorType:
+    """Return the type that a state has in the model, or that of the buffer in which it grows."""
+    type_ = program.types[state.value]
+    return TensorType(type_.dtype, state.slide.shape) if state.slide else type_
 
 
 def carried(
     pairs: Sequence[tuple[str, str]], steps: Sequence[Step], types: Mapping[str, TensorType],
-    storage: Mapping[str, str],
+    storage: Mapping[str, str], slides: Mapping[str, Slide], room: bool,
 ) -> tuple[State, ...]:  # fmt: skip
     """Return the states of pairs of a value and the result that replaces it for the next run.
 
     The next value is the result itself if that may be computed in the state's memory, else a copy
-    of it, made when all steps are done.
+    of it, made when all steps are done. Those that slide have `room` for some runs, or none.
     """
     return tuple(
         State(
-            value, result if may_replace(value, result, steps, types, storage) else f"{value}#next"
+            value, result if may_replace(value, result, steps, types, storage) else f"{value}#next",
+            slides.get(value), _room(types[value], slides[value]) if room and value in slides else 0
         )
         for value, result in pairs
-    )
+    )  # fmt: skip
+
+
+def _room(type_: TensorType, slide: Slide) -> int:
+    """Return the bytes that a state may move on by before it's moved back.
+
+    With half of its size that costs two more steps' bytes a run.
+    """
+    steps = max(type_.size // (2 * slide.step), 1)
+    return steps * slide.step * type_.dtype.itemsize
 
 
 def may_replace(

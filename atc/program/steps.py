@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from atc.backends.flops import operations, traffic, work
 from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete, max_value, upper_bound
-from atc.ir.graph import Alias, Array, Composite, Node, TensorType, original
+from atc.ir.graph import Alias, Array, Composite, Node, Slide, TensorType, original
 from atc.program.axis_partition import AxisPartition
 from atc.program.cascade import Stripe
 from atc.select.select import Choice
@@ -189,10 +189,15 @@ Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork | Copy | Wait
 
 @dataclass(frozen=True)
 class State:
-    """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there."""
+    """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there.
+
+    One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
+    """
 
     value: str
     next: str
+    slide: Slide | None = None
+    room: int = 0
 
 
 def base_of(value: str, storage: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from atc.ir.graph import (
     Graph,
     Node,
     Op,
+    Slide,
     TensorType,
     reads,
 )
@@ -80,6 +81,7 @@ class _Parser(ValueReader):
         self.end_line()
         self.position = self.begin = here
         guards, composites, warnings, states, lengths = [], [], [], [], []
+        slides: dict[str, Slide] = {}
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
         aliases: dict[str, Alias] = {}
@@ -94,6 +96,10 @@ class _Parser(ValueReader):
                     warnings.append(self.quoted())
                 case "state":
                     states.append(self.state())
+                case "slide":
+                    state = self.name()
+                    self.expect(": ")
+                    slides[state] = self.record((Slide,))
                 case "length":
                     lengths.append(self.length())
                 case "const":
@@ -118,7 +124,7 @@ class _Parser(ValueReader):
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
             constants, tuple(composites), dims, tuple(guards), quantization, tuple(warnings),
-            aliases, tuple(states), tuple(lengths),
+            aliases, tuple(states), slides, tuple(lengths),
         )  # fmt: skip
 
     def state(self) -> tuple[int, int]:

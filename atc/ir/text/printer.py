@@ -19,8 +19,8 @@ from atc.ir.view import View, dense
 
 NAME = re.compile(r"[\w./@$][\w./@#$-]*(?::+[\w./@#$-]+)*")
 """A name that needs no quotes."""
-KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "length", "const",
-                      "dequantized", "alias", "return"})  # fmt: skip
+KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "slide", "length",
+                      "const", "dequantized", "alias", "return"})  # fmt: skip
 
 
 Reading = Callable[[Array], AbstractContextManager[None]]
@@ -51,6 +51,7 @@ def _declarations(graph: Graph, reading: Reading) -> Iterator[str]:
     yield from (f"composite {_value(each)}" for each in graph.composites)
     yield from (f"warning {_quoted(each)}" for each in graph.warnings)
     yield from (f"state {given} -> {computed}" for given, computed in graph.states)
+    yield from (f"slide {_name(name)}: {_value(how)}" for name, how in graph.slides.items())
     yield from (f"length {symbol}: {following}" for symbol, following in graph.lengths)
     for name, array in graph.constants.items():
         with reading(array):

@@ -1,0 +1,160 @@
+"""States that are a window over what came last move on in memory, instead of being copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Input, const
+from atc.ir.graph import Array, DType, Graph, Node, Slide, TensorType, prune, reads
+from atc.ir.ops import Map, Reshape
+from atc.ir.ops.data import Concat, Scatter
+from atc.ir.view import View, dense, simplify_loops
+from atc.passes.rewriting import fresh_name
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A state, the Concat of it (or of what a run keeps of it) and what is new, and its slide."""
+
+    state: str
+    joined: Node
+    output: int
+    slide: Slide
+
+
+def slide_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    """Let windows slide: states whose next value is in a Concat of them and what is new.
+
+    Then a run writes what is new behind the state, where that lies, and nothing is moved: the next
+    state begins further on in the same memory, its rows as far apart as before. What was the first
+    of a row, and is dropped, becomes the place of what is new in the row before.
+    """
+    for given, computed in graph.states:
+        window = _window(graph, graph.inputs[given], computed)
+        if window is not None:
+            graph = _sliding(graph, window)
+    return graph
+
+
+def _window(graph: Graph, state: str, output: int) -> _Window | None:
+    """Return the window that a state is, None where it is no such or sliding doesn't pay."""
+    made, own = graph.producers(), graph.types[state]
+    if is_dynamic(own.shape) or not own.size or state in graph.slides:
+        return None
+    whole, after = _moved(graph, made, graph.outputs[output])
+    joined = made.get(whole)
+    if joined is None or not isinstance(joined.op, Concat) or is_dynamic(graph.types[whole].shape):
+        return None
+    source, before = _moved(graph, made, joined.inputs[0])
+    rows, (old, *rest) = joined.op.outer, joined.op.parts
+    step, pitch = sum(rest), old + sum(rest)
+    if source != state or step > (old if rows > 1 else old // 2):
+        return None  # to move the rest costs less; in one row what is new is computed in place
+    places = _addresses(after)
+    if places.size != own.size:
+        return None
+    kept = np.arange(rows)[:, None] * pitch + np.arange(old)
+    if not np.array_equal(places[_addresses(before)] - step, kept.ravel()):
+        return None
+    (loops, view), least = after, int(places.min())
+    behind = max(step - least, 0)
+    loops, (_, view) = simplify_loops(loops, [dense(loops), view])
+    slide = Slide(own.shape, loops, view.strides, step, behind)
+    if len(loops) > (3 if view.strides[-1:] == (1,) else 2) or view.offset != least:
+        return None  # runs of elements in two loops are saved, and no others
+    readers = [n for n in graph.nodes if state in reads(n)]
+    alone = len(readers) == 1 and graph.uses()[joined.inputs[0]] == 1
+    if any(state not in n.inputs for n in readers) or (behind and not alone):
+        return None
+    if whole in graph.ends and graph.outputs[output] != whole:
+        return None
+    return _Window(state, joined, output, slide)
+
+
+_Moved = tuple[tuple[int, ...], View]
+"""Loops, and the address of each of their iterations."""
+
+
+def _moved(graph: Graph, made: Mapping[str, Node], value: str) -> tuple[str, _Moved]:
+    """Return what a value is but for its shape and order, and where in that its elements are."""
+    value = _of_reshapes(made, value)
+    node = made.get(value)
+    if node is None or not isinstance(node.op, Map):
+        shape = graph.types[value].shape
+        return value, (shape, dense(shape))
+    if not node.op.is_movement or len(node.inputs) != 1:
+        return value, (node.op.shape, dense(node.op.shape))
+    return _of_reshapes(made, node.inputs[0]), (node.op.shape, node.op.views[0])
+
+
+def _of_reshapes(made: Mapping[str, Node], value: str) -> str:
+    """Return the value that another one is, but for its shape."""
+    while value in made and isinstance(made[value].op, Reshape):
+        value = made[value].inputs[0]
+    return value
+
+
+def _addresses(moved: _Moved) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return where each element is, in the order of the loops."""
+    loops, view = moved
+    found = np.full((1,), view.offset, np.int64)
+    for extent, stride in zip(loops, view.strides, strict=True):
+        found = (found[:, None] + np.arange(extent) * stride).ravel()
+    return found
+
+
+def _sliding(graph: Graph, window: _Window) -> Graph:
+    state, (result,) = window.state, window.joined.outputs
+    types = {**graph.types, state: graph.types[result]}
+    nodes = tuple(_nodes(graph, window, types))
+    outputs = list(graph.outputs)
+    outputs[window.output] = result
+    slides = {**graph.slides, state: window.slide}
+    return prune(replace(graph, nodes=nodes, types=types, outputs=tuple(outputs), slides=slides))
+
+
+def _nodes(graph: Graph, window: _Window, types: dict[str, TensorType]) -> Iterator[Node]:
+    """Yield the nodes of a graph in which a state slides; add the types of their values.
+
+    Whoever reads the state reads it where it lies: before what is new is written, or after.
+    """
+    state, slide, own = window.state, window.slide, graph.types[window.state]
+    place = state
+    for node in graph.nodes:
+        if node is window.joined:
+            yield from _written(graph, window, types)
+            (place,) = node.outputs
+        elif state in reads(node) and not slide.behind:
+            begin = fresh_name(types, f"{state}.begin")
+            types[begin] = own
+            view = Map(slide.loops, Input(own.dtype, 0), (View(slide.strides),))
+            yield Node(view, (place,), (begin,), node.origin)
+            yield replace(node, inputs=tuple(begin if i == state else i for i in node.inputs))
+        else:
+            yield node
+
+
+def _written(graph: Graph, window: _Window, types: dict[str, TensorType]) -> Iterator[Node]:
+    """Yield what writes the new elements of each row behind the old ones."""
+    joined, step = window.joined, window.slide.step
+    assert isinstance(joined.op, Concat)
+    (result,), (_, *news), rows = joined.outputs, joined.inputs, joined.op.outer
+    type_ = graph.types[result]
+    new = news[0]
+    if len(news) > 1:
+        new = fresh_name(types, f"{result}.new")
+        types[new] = TensorType(type_.dtype, (rows, step))
+        yield Node(Concat(rows, joined.op.parts[1:]), tuple(news), (new,), joined.origin)
+    pitch = type_.size // rows
+    begin = pitch - step
+    write = Scatter(
+        (rows,), step, Input(DType.INT64, 0), (), Input(type_.dtype, 1), True,
+        (View((pitch,), begin),),
+    )  # fmt: skip
+    if rows == 1:
+        write = replace(write, shape=(), address=const(begin, DType.INT64), coordinates=())
+    yield Node(write, (window.state, new), joined.outputs, joined.origin)

@@ -1,0 +1,205 @@
+"""States that are windows over what came last move on in memory; their numbers stay the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import atc
+from atc.pipeline.pipeline import Compilation
+from atc.program import states
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]>\nnet (float%s x, float%s s) => '
+BODY = {
+    "a frame behind frames, channels first": ("[1, 6, 1]", "[1, 6, 5]", """(float y, float[1, 6, 5] t)
+        <float[4, 6, 3] w = {W}, int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}> {
+        whole = Concat<axis = 2>(s, x)
+        t = Slice(whole, one, end, axis)
+        y = Conv<dilations = [2]>(whole, w) }"""),
+    "two frames, one last frame of which is kept longer": ("[2, 3, 2]", "[2, 3, 5]", """
+        (float y, float[2, 3, 5] t) <int64[1] begin = {-5}, int64[1] end = {99}, int64[1] axis = {2}> {
+        whole = Concat<axis = 2>(s, x)
+        t = Slice(whole, begin, end, axis)
+        y = ReduceMax<keepdims = 0>(whole, axis) }"""),
+    "a row behind rows": ("[1, 1, 6]", "[1, 4, 6]", """(float y, float[1, 4, 6] t)
+        <int64[1] one = {1}, int64[1] end = {99}> {
+        whole = Concat<axis = 1>(s, x)
+        t = Slice(whole, one, end, one)
+        p = Softmax<axis = 1>(whole)
+        both = Mul(p, whole)
+        y = ReduceSum<keepdims = 0>(both, one) }"""),
+    "the oldest leaves first, channels first": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] one = {1}, int64[1] end = {99},
+            int64[1] axis = {2}> {
+        kept = Slice(s, one, end, axis)
+        t = Concat<axis = 2>(kept, x)
+        y = Conv(t, w) }"""),
+    "the oldest leaves first, in one row": ("[2, 6]", "[7, 6]", """(float y, float[7, 6] t)
+        <int64[1] two = {2}, int64[1] end = {99}, int64[1] axis = {0}> {
+        kept = Slice(s, two, end, axis)
+        t = Concat<axis = 0>(kept, x)
+        y = CumSum(t, axis) }"""),
+    "the old one is read before and after": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}> {
+        mean = ReduceMean(s, axis)
+        new = Sub(x, mean)
+        whole = Concat<axis = 2>(s, new)
+        t = Slice(whole, one, end, axis)
+        sums = CumSum(whole, axis)
+        most = ReduceMax(sums, axis)
+        share = Softmax<axis = 1>(s)
+        y = Add(share, most) }"""),
+    "the next one is read, too": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}> {
+        whole = Concat<axis = 2>(s, x)
+        t = Slice(whole, one, end, axis)
+        y = Softmax<axis = -1>(t) }"""),
+    "three parts": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <int64[1] two = {2}, int64[1] end = {99}, int64[1] axis = {2}> {
+        other = Neg(x)
+        whole = Concat<axis = 2>(s, x, other)
+        t = Slice(whole, two, end, axis)
+        y = ReduceMin(whole, axis) }"""),
+    "transposed": ("[1, 6, 1]", "[1, 4, 6]", """
+        (float y, float[1, 4, 6] t) <float[4, 6, 3] w = {W}, int64[1] one = {1}, int64[1] end = {99},
+            int64[1] axis = {2}> {
+        old = Transpose<perm = [0, 2, 1]>(s)
+        whole = Concat<axis = 2>(old, x)
+        new = Slice(whole, one, end, axis)
+        t = Transpose<perm = [0, 2, 1]>(new)
+        y = Conv(whole, w) }"""),
+    "reshaped": ("[1, 6, 1]", "[6, 4]", """
+        (float y, float[6, 4] t) <int64[1] nought = {0}, int64[1] one = {1}, int64[1] end = {99},
+            int64[1] axis = {2}> {
+        old = Unsqueeze(s, nought)
+        whole = Concat<axis = 2>(old, x)
+        new = Slice(whole, one, end, axis)
+        t = Squeeze(new, nought)
+        y = ReduceL2(whole, axis) }"""),
+}  # fmt: skip
+RUNS = 40
+"""More than a state has room for, several times."""
+
+
+def write(name: str, folder: Path) -> tuple[Path, tuple[int, ...], tuple[int, ...]]:
+    """Write a network; return it and the shapes of its input and of its state."""
+    x, s, body = BODY[name]
+    weights = np.random.default_rng(0).standard_normal(4 * 6 * 4).round(2)
+    for count in (72, 96):
+        text = ", ".join(map(str, weights[:count]))
+        body = body.replace("{W}", f"{{{text}}}") if f"[4, 6, {count // 24}] w" in body else body
+    model = onnx.parser.parse_model(HEAD % (x, s) + body)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx", eval(x.replace("[", "(").replace("]", ",)")), eval(
+        s.replace("[", "(").replace("]", ",)")
+    )
+
+
+def inputs(shape: tuple[int, ...]) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    return [random.standard_normal(shape).astype(np.float32) for _ in range(RUNS)]
+
+
+def expected(path: Path, xs: list[np.ndarray], state: np.ndarray) -> tuple[list[np.ndarray], ...]:
+    """Return the results and the states behind each run, by onnxruntime."""
+    session = onnxruntime.InferenceSession(path)
+    ys, kept = [], []
+    for x in xs:
+        y, state = session.run(["y", "t"], {"x": x, "s": state})
+        ys.append(y)
+        kept.append(state)
+    return ys, kept
+
+
+def compiled(path: Path, folder: Path, target: str = "host", **options: object) -> Compilation:
+    return atc.compile(path, folder / "net", state="s:t", target=target, **options)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("target", ["host", pytest.param("c99", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("name", BODY)
+def test_results_and_saved_states_are_the_models(
+    name: str, room: bool, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not room:
+        monkeypatch.setattr(states, "_room", lambda *_: 0)
+    path, shape, held = write(name, tmp_path)
+    done = compiled(path, tmp_path, target)
+    (state,) = done.program.states
+    assert state.slide is not None and bool(state.room) is room
+    assert state.next == done.program.steps[_writer(done)].node.outputs[0]  # nothing is copied
+    xs = inputs(shape)
+    ys, kept = expected(path, xs, np.zeros(held, np.float32))
+    with atc.load(done.folder) as net:
+        assert net.state_size == 4 * np.prod(held)
+        saved = b""
+        for k, (x, y, after) in enumerate(zip(xs, ys, kept, strict=True)):
+            np.testing.assert_allclose(net(x), y, rtol=1e-5, atol=1e-5, err_msg=f"run {k}")
+            found = np.frombuffer(net.save_state(), np.float32).reshape(held)
+            np.testing.assert_allclose(found, after, rtol=1e-5, atol=1e-5)
+            saved = net.save_state() if k == RUNS // 2 else saved
+        net.restore_state(saved)
+        for x, y in zip(xs[RUNS // 2 + 1 :], ys[RUNS // 2 + 1 :], strict=True):
+            np.testing.assert_allclose(net(x), y, rtol=1e-5, atol=1e-5)
+        net.reset()
+        assert not any(net.save_state())
+        np.testing.assert_allclose(net(xs[0]), ys[0], rtol=1e-5, atol=1e-5)
+
+
+def _writer(done: Compilation) -> int:
+    """Return the step that writes what is new into the state."""
+    kinds = [step.node.op.kind for step in done.program.steps]
+    return kinds.index("Scatter")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sanity_check": "1"}, {"num_threads": 2}, {"step": True}, {"oo_level": "O0"},
+        {"memory_in_place": False}, {"disable_reuse_memory": True}, {"target": "x86-64,host"},
+        {"hooks": True}, {"selftest": True}, {"external_weight": 1},
+    ],
+    ids=lambda o: "-".join(o),
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["a frame behind frames, channels first", "the oldest leaves first, channels first"]
+)
+def test_whatever_the_library_is_built_for(
+    name: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    path, shape, held = write(name, tmp_path)
+    done = compiled(path, tmp_path, **options)
+    xs = inputs(shape)
+    ys, _ = expected(path, xs, np.zeros(held, np.float32))
+    with atc.load(done.folder) as net:
+        frame = xs[0].copy()
+        first, second = net.bind(frame), net.bind(xs[0])  # each has states of its own
+        for x, y in zip(xs, ys, strict=True):
+            frame[...] = x
+            np.testing.assert_allclose(first(), y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(second(), ys[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("a row behind rows", ("[1, 5, 6]", "[1, 4, 6]")),  # most of it is new
+        ("the old one is read before and after", ("[1, 6, 5]", "[1, 6, 4]")),
+    ],
+)
+def test_what_is_mostly_new_is_computed_in_place(
+    name: str, shapes: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = BODY[name][2].replace("{99}", "{99}, int64[1] begin = {-4}")
+    body = body.replace("Slice(whole, one", "Slice(whole, begin")
+    monkeypatch.setitem(BODY, name, (*shapes, body))
+    path, *_ = write(name, tmp_path)
+    (state,) = compiled(path, tmp_path).program.states
+    assert state.slide is None
