@@ -19,7 +19,7 @@ import onnx_ir
 
 from atc import __version__
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
-from atc.accuracy.inputs import random_inputs
+from atc.accuracy.inputs import model_types, random_inputs
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
 from atc.build.compilers import check_compilers
@@ -27,7 +27,7 @@ from atc.cache import ERRORS, ContentStore
 from atc.diagnostics import Diagnostics, remembering
 from atc.dims import lower_bound, max_value
 from atc.errors import UnsupportedError
-from atc.ir.graph import Array, Graph, Node
+from atc.ir.graph import Array, Graph, Node, TensorType
 from atc.lower.context import node_name
 from atc.pipeline.caches import file_store
 from atc.pipeline.contract import DEFAULT_BOUND
@@ -98,7 +98,7 @@ def with_bf16x3_decided(
         return request.decide(float32_nodes=products.unknown)
     if any(n.op_type in INTEGER_OPS for n in model.graph):  # a last bit decides what they give
         return request.decide(float32_nodes=products.unknown)
-    feeds = {name: _type(graph, name) for name in graph.inputs}
+    feeds = {name: _sized(type_) for name, type_ in model_types(graph, model).items()}
     key = _digest(model, feeds, products) if store else b""
     found = _kept(store, key)
     if found is None:
@@ -208,8 +208,7 @@ def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _P
     return products.nodes[:kept], error
 
 
-def _type(graph: Graph, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    type_ = graph.types[name]
+def _sized(type_: TensorType) -> tuple[tuple[int, ...], np.dtype]:
     shape = tuple(min(max_value(n), max(lower_bound(n), MIDDLE)) for n in type_.shape)
     return shape, np.dtype(type_.dtype.numpy)
 

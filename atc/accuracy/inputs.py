@@ -7,14 +7,28 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir
 
+from atc.adapt.states import initial_states
 from atc.dims import Range, Sum
-from atc.ir.graph import Array
+from atc.ir.graph import Array, Graph, TensorType, type_of
 from atc.lower.inputs import axis_name, open_axes
 
 Type = tuple[tuple[int, ...], np.dtype]
 """A shape and an element type."""
 
 Types = Mapping[str, Type]
+
+
+def model_types(graph: Graph, model: onnx_ir.Model) -> dict[str, TensorType]:
+    """Return the types of a model's inputs where it became a graph.
+
+    States that are laid out otherwise there are as the model has them.
+    """
+    lasting = {graph.inputs[given] for given, _ in graph.states}
+    found = {name: graph.types[name] for name in graph.inputs if name not in lasting}
+    for name, array in initial_states(model).items():
+        same = name in lasting and name not in graph.slides
+        found[name] = graph.types[name] if same else type_of(array)
+    return found
 
 
 def random_inputs(types: Types, seed: int) -> dict[str, Array]:

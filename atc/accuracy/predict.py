@@ -8,7 +8,7 @@ import numpy as np
 
 from atc.accuracy.bf16x3 import relative_error
 from atc.accuracy.float64 import run_in_double
-from atc.accuracy.inputs import random_inputs
+from atc.accuracy.inputs import model_types, random_inputs
 from atc.diagnostics import Diagnostics
 from atc.lower.context import node_name
 from atc.pipeline.lowering import read_model
@@ -27,7 +27,7 @@ def predicted_error(
     """
     model = read_model(done.request, Diagnostics())
     outputs = [str(value.name) for value in model.graph.outputs]
-    types = {name: done.graph.types[name] for name in done.graph.inputs}
+    types = model_types(done.graph, model)
     shown = {name: (tuple(t.shape), np.dtype(t.dtype.numpy)) for name, t in types.items()}
     feeds = random_inputs(shown, seed)
     if seed not in wanted:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.dims import (
     Symbol,
@@ -80,6 +81,14 @@ class View:
 def dense(shape: Sequence[int], offset: int = 0) -> View:
     """Return the view that reads a contiguous tensor of this shape in order."""
     return View(row_major(shape), offset)
+
+
+def addresses(shape: Sequence[int], view: View) -> npt.NDArray[np.int64]:
+    """Return the address at each position of loops of known extents, in row-major order."""
+    found = np.full(1, view.offset, np.int64)
+    for extent, stride in zip(shape, view.strides, strict=True):
+        found = (found[:, None] + np.arange(extent) * stride).ravel()
+    return found
 
 
 def broadcast(shape: Sequence[int], to: Sequence[int]) -> View:

@@ -27,6 +27,7 @@ from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
 from atc.passes.canonical.slide_states import slide_states
+from atc.passes.canonical.split_states import split_states
 from atc.passes.fuse.attention import Kernels, fuse_attention
 from atc.passes.fuse.compose_products import compose_products
 from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps, inline_cheap, inline_conditions
@@ -86,8 +87,8 @@ def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
 EPILOGUE = "fuse_epilogue"
 """The pass whose rule depends on what else is skipped, and on where channels are."""
 
-SLIDES = "slide_states"
-"""The pass that leaves a state where it is in memory; on a GPU, addresses never change."""
+OF_STATES = frozenset(("split_states", "slide_states"))
+"""Passes that let states move on in memory; on a GPU addresses never change."""
 
 PASSES: tuple[Pass, ...] = (
     # First: fewer nodes, truer reader counts.
@@ -96,9 +97,10 @@ PASSES: tuple[Pass, ...] = (
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     _rule("gather_taps", gather_taps),  # when those of bytes are found, while views may be folded
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
+    Pass("split_states", split_states),  # while each part that is read is a node
     Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only
-    Pass(SLIDES, slide_states),  # when each is one Concat and one view
+    Pass("slide_states", slide_states),  # when each is one Concat and one view
     Pass("group_products", group_products),  # before epilogues, which would gather, too
     _rule("inline_conditions", inline_conditions),  # before epilogues read them
     _rule(EPILOGUE, fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
@@ -233,7 +235,7 @@ def run_passes(
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
     for each in passes:
-        if {each.name, each.switch} & skip or (device and each.name == SLIDES):
+        if {each.name, each.switch} & skip or (device and each.name in OF_STATES):
             continue
         if each.switch == EPILOGUE:
             fuse = fuse_known_epilogue if RESIDUAL in skip else fuse_epilogue

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from math import prod
 
 from atc.ir.graph import Slide, TensorType
-from atc.program.steps import Program, State, Step, base_of, calls, touched, walk
+from atc.program.steps import (
+    Call,
+    Fork,
+    Program,
+    State,
+    Step,
+    base_of,
+    calls,
+    touched,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -84,24 +94,35 @@ def _room(type_: TensorType, slide: Slide) -> int:
     return steps * slide.step * type_.dtype.itemsize
 
 
+def _later(steps: Sequence[Step], call: Call) -> list[Step] | None:
+    """Return the steps that may run beside a call or run after it; None in control flow."""
+    for k, step in enumerate(steps):
+        after = list(walk(steps[k + 1 :]))
+        if step is call:
+            return after
+        if isinstance(step, Fork):
+            for branch in step.branches:
+                if (own := _later(branch, call)) is not None:
+                    others = (other for other in step.branches if other is not branch)
+                    return [*own, *(s for other in others for s in walk(other)), *after]
+    return None
+
+
 def may_replace(
     value: str, result: str, steps: Sequence[Step], types: Mapping[str, TensorType],
     storage: Mapping[str, str],
 ) -> bool:  # fmt: skip
     """Return whether one call writes all of a result after the last read of a value."""
     writers = [
-        (k, call)
-        for k, step in enumerate(steps)
-        for call in calls([step])
-        if any(base_of(o, storage) == result for o in call.node.outputs)
+        call for call in calls(steps) if result in (base_of(o, storage) for o in call.node.outputs)
     ]
     if result in storage or len(writers) != 1:
         return False
-    at, call = writers[0]
-    if steps[at] is not call or call.node.outputs[0] != result or call.slot is not None:
+    (call,) = writers
+    if call.node.outputs[0] != result or call.slot is not None:
         return False
-    later = (name for step in walk(steps[at + 1 :]) for name in touched(step))
-    if any(base_of(name, storage) == value for name in later):
+    later = _later(steps, call)
+    if later is None or any(base_of(n, storage) == value for s in later for n in touched(s)):
         return False
     return all(
         types[name].nbytes == types[result].nbytes and name in call.in_place

@@ -12,7 +12,7 @@ from atc.ir.expr import Input, const
 from atc.ir.graph import Array, DType, Graph, Node, Slide, TensorType, prune, reads
 from atc.ir.ops import Map, Reshape
 from atc.ir.ops.data import Concat, Scatter
-from atc.ir.view import View, dense, simplify_loops
+from atc.ir.view import View, addresses, dense, simplify_loops
 from atc.passes.rewriting import fresh_name
 
 
@@ -54,11 +54,11 @@ def _window(graph: Graph, state: str, output: int) -> _Window | None:
     step, pitch = sum(rest), old + sum(rest)
     if source != state or step > (old if rows > 1 else old // 2):
         return None  # to move the rest costs less; in one row what is new is computed in place
-    places = _addresses(after)
+    places = addresses(*after)
     if places.size != own.size:
         return None
     kept = np.arange(rows)[:, None] * pitch + np.arange(old)
-    if not np.array_equal(places[_addresses(before)] - step, kept.ravel()):
+    if not np.array_equal(places[addresses(*before)] - step, kept.ravel()):
         return None
     (loops, view), least = after, int(places.min())
     behind = max(step - least, 0)
@@ -96,15 +96,6 @@ def _of_reshapes(made: Mapping[str, Node], value: str) -> str:
     while value in made and isinstance(made[value].op, Reshape):
         value = made[value].inputs[0]
     return value
-
-
-def _addresses(moved: _Moved) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return where each element is, in the order of the loops."""
-    loops, view = moved
-    found = np.full((1,), view.offset, np.int64)
-    for extent, stride in zip(loops, view.strides, strict=True):
-        found = (found[:, None] + np.arange(extent) * stride).ravel()
-    return found
 
 
 def _sliding(graph: Graph, window: _Window) -> Graph:

@@ -16,13 +16,15 @@ from atc.program import states
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\nnet (float%s x, float%s s) => '
 BODY = {
-    "a frame behind frames, channels first": ("[1, 6, 1]", "[1, 6, 5]", """(float y, float[1, 6, 5] t)
-        <float[4, 6, 3] w = {W}, int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}> {
+    "a frame behind frames, channels first": ("[1, 6, 1]", "[1, 6, 5]", """
+        (float y, float[1, 6, 5] t) <float[4, 6, 3] w = {W}, int64[1] one = {1},
+            int64[1] end = {99}, int64[1] axis = {2}> {
         whole = Concat<axis = 2>(s, x)
         t = Slice(whole, one, end, axis)
         y = Conv<dilations = [2]>(whole, w) }"""),
     "two frames, one last frame of which is kept longer": ("[2, 3, 2]", "[2, 3, 5]", """
-        (float y, float[2, 3, 5] t) <int64[1] begin = {-5}, int64[1] end = {99}, int64[1] axis = {2}> {
+        (float y, float[2, 3, 5] t)
+        <int64[1] begin = {-5}, int64[1] end = {99}, int64[1] axis = {2}> {
         whole = Concat<axis = 2>(s, x)
         t = Slice(whole, begin, end, axis)
         y = ReduceMax<keepdims = 0>(whole, axis) }"""),
@@ -34,8 +36,8 @@ BODY = {
         both = Mul(p, whole)
         y = ReduceSum<keepdims = 0>(both, one) }"""),
     "the oldest leaves first, channels first": ("[1, 6, 1]", "[1, 6, 4]", """
-        (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] one = {1}, int64[1] end = {99},
-            int64[1] axis = {2}> {
+        (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] one = {1},
+            int64[1] end = {99}, int64[1] axis = {2}> {
         kept = Slice(s, one, end, axis)
         t = Concat<axis = 2>(kept, x)
         y = Conv(t, w) }"""),
@@ -66,8 +68,8 @@ BODY = {
         t = Slice(whole, two, end, axis)
         y = ReduceMin(whole, axis) }"""),
     "transposed": ("[1, 6, 1]", "[1, 4, 6]", """
-        (float y, float[1, 4, 6] t) <float[4, 6, 3] w = {W}, int64[1] one = {1}, int64[1] end = {99},
-            int64[1] axis = {2}> {
+        (float y, float[1, 4, 6] t) <float[4, 6, 3] w = {W}, int64[1] one = {1},
+            int64[1] end = {99}, int64[1] axis = {2}> {
         old = Transpose<perm = [0, 2, 1]>(s)
         whole = Concat<axis = 2>(old, x)
         new = Slice(whole, one, end, axis)
@@ -132,7 +134,8 @@ def test_results_and_saved_states_are_the_models(
     path, shape, held = write(name, tmp_path)
     done = compiled(path, tmp_path, target)
     (state,) = done.program.states
-    assert state.slide is not None and bool(state.room) is room
+    assert state.slide is not None
+    assert bool(state.room) is room
     assert state.next == done.program.steps[_writer(done)].node.outputs[0]  # nothing is copied
     xs = inputs(shape)
     ys, kept = expected(path, xs, np.zeros(held, np.float32))
@@ -164,7 +167,7 @@ def _writer(done: Compilation) -> int:
     [
         {"sanity_check": "1"}, {"num_threads": 2}, {"step": True}, {"oo_level": "O0"},
         {"memory_in_place": False}, {"disable_reuse_memory": True}, {"target": "x86-64,host"},
-        {"hooks": True}, {"selftest": True}, {"external_weight": 1},
+        {"hooks": True}, {"selftest": True}, {"external_weight": 1}, {"io": "arena"},
     ],
     ids=lambda o: "-".join(o),
 )  # fmt: skip
@@ -185,6 +188,49 @@ def test_whatever_the_library_is_built_for(
             frame[...] = x
             np.testing.assert_allclose(first(), y, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(second(), ys[0], rtol=1e-5, atol=1e-5)
+
+
+STACKED = """<ir_version: 8, opset_import: ["" : 18]>
+net (float[2, 1, 3] x, float[2, 2, 4, 3] s) => (float[2, 1, 3] y, float[2, 2, 4, 3] t)
+    <int64[1] nought = {0}, int64[1] one = {1}, int64[1] end = {99}, int64[2] sizes = {1, 1}> {
+    first, second = Split(s, sizes)
+    past = Squeeze(first, nought)
+    whole = Concat<axis = 1>(past, x)
+    mean = ReduceMean(whole, one)
+    next = Slice(whole, one, end, one)
+    row = Unsqueeze(next, nought)
+    past2 = Squeeze(second, nought)
+    whole2 = Concat<axis = 1>(past2, mean)
+    y = ReduceMax(whole2, one)
+    next2 = Slice(whole2, one, end, one)
+    row2 = Unsqueeze(next2, nought)
+    t = Concat(row, row2)
+}"""
+
+
+def test_windows_of_several_layers_in_one_state_slide_apart(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(STACKED.replace("Concat(row", "Concat<axis = 0>(row"))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = compiled(tmp_path / "m.onnx", tmp_path)
+    assert [(s.value, s.slide is not None) for s in done.program.states] == [
+        ("s.0", True), ("s.1", True)
+    ]  # fmt: skip
+    xs = inputs((2, 1, 3))
+    ys, kept = expected(tmp_path / "m.onnx", xs, np.zeros((2, 2, 4, 3), np.float32))
+    with atc.load(done.folder) as net:
+        assert net.state_size == 4 * 48
+        for x, y, after in zip(xs, ys, kept, strict=True):
+            np.testing.assert_allclose(net(x), y, rtol=1e-5, atol=1e-5)
+            found = np.frombuffer(net.save_state(), np.float32).reshape(after.shape)
+            np.testing.assert_allclose(found, after, rtol=1e-5, atol=1e-5)
+
+
+def test_other_stacks_stay_together(tmp_path: Path) -> None:
+    text = STACKED.replace("Concat(row", "Concat<axis = 0>(row")
+    text = text.replace("Slice(whole2, one, end, one)", "Identity(past2)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    (state,) = compiled(tmp_path / "m.onnx", tmp_path).program.states
+    assert state.slide is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""Windows over what came last, of several layers, that were stacked in one state are states again.
+
+Each layer reads and replaces a part of it. Apart, each may move on in its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Input
+from atc.ir.graph import Array, Graph, Node, TensorType, prune, reads
+from atc.ir.ops import Map, Reshape
+from atc.ir.ops.data import Concat
+from atc.ir.view import View, addresses, dense
+from atc.passes.rewriting import fresh_name
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """A state, by its number among the states, whose parts a Concat joins; who reads each part."""
+
+    number: int
+    joined: Node
+    readers: Mapping[str, tuple[int, Map]]
+    """By the value that is read so: the part's number, and how it reads that alone."""
+
+
+def split_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    """Make a state of each part of those whose parts are windows, joined at the end.
+
+    Others are better together: their parts are computed side by side, and replace all at once.
+    """
+    number = 0
+    while number < len(graph.states):
+        stack = _stack(graph, number)
+        graph = graph if stack is None else _split(graph, stack)
+        number += stack is None  # parts may be stacks, too
+    return graph
+
+
+def _stack(graph: Graph, number: int) -> _Stack | None:
+    """Return how a state is made of parts, None where it isn't."""
+    given, computed = graph.states[number]
+    state, result = graph.inputs[given], graph.outputs[computed]
+    made, uses = graph.producers(), graph.uses()
+    while result in made and isinstance(made[result].op, Reshape) and uses[result] == 1:
+        (result,) = made[result].inputs
+    joined = made.get(result)
+    if joined is None or not isinstance(joined.op, Concat) or uses[result] > 1:
+        return None
+    if is_dynamic((graph.types[state].shape, joined.op.parts)) or state in graph.slides:
+        return None
+    readers: dict[str, tuple[int, Map]] = {}
+    for node in _readers(graph, state):
+        part = _part(joined.op, node)
+        if part is None:
+            return None
+        readers[node.outputs[0]] = part
+    windows = (_keeps_some(made, value, state) for value in joined.inputs)
+    return _Stack(number, joined, readers) if readers and all(windows) else None
+
+
+def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
+    """Return whether a value is of a Concat that begins with what it has of a state."""
+    joined = made.get(_source(made, value))
+    return (
+        joined is not None and isinstance(joined.op, Concat)
+        and _source(made, joined.inputs[0]) == state
+    )  # fmt: skip
+
+
+def _source(made: Mapping[str, Node], value: str) -> str:
+    """Return what a value is moved from."""
+    while (node := made.get(value)) is not None and len(node.inputs) == 1:
+        moves = isinstance(node.op, Reshape) or (isinstance(node.op, Map) and node.op.is_movement)
+        if not moves:
+            break
+        (value,) = node.inputs
+    return value
+
+
+def _readers(graph: Graph, value: str) -> Iterator[Node]:
+    """Yield the nodes that read a value, through reshapes, too."""
+    for node in graph.nodes:
+        if value in reads(node):
+            if isinstance(node.op, Reshape) and node.outputs[0] not in graph.ends:
+                yield from _readers(graph, node.outputs[0])
+            else:
+                yield node
+
+
+def _part(joined: Concat, node: Node) -> tuple[int, Map] | None:
+    """Return the only part that a movement reads, and how it reads that alone."""
+    op = node.op
+    if not isinstance(op, Map) or not op.is_movement or len(node.inputs) != 1:
+        return None
+    places = addresses(op.shape, op.views[0])
+    pitch, ends = sum(joined.parts), [*accumulate(joined.parts)]
+    row, column = np.divmod(places, pitch)
+    number = int(np.searchsorted(ends, column.min(initial=pitch), side="right"))
+    if not places.size or column.max() >= ends[number]:
+        return None
+    size = joined.parts[number]
+    begin = ends[number] - size
+    strides = tuple(s if s % pitch else s // pitch * size for s in op.views[0].strides)
+    at = op.views[0].offset
+    view = View(strides, at // pitch * size + at % pitch - begin)
+    if not np.array_equal(addresses(op.shape, view), row * size + column - begin):
+        return None
+    return number, replace(op, views=(view,))
+
+
+def _split(graph: Graph, stack: _Stack) -> Graph:
+    given, computed = graph.states[stack.number]
+    state, types = graph.inputs[given], dict(graph.types)
+    parts, results, copies = [], [], []
+    for k, value in enumerate(stack.joined.inputs):
+        parts.append(fresh_name(types, f"{state}.{k}"))
+        types[parts[-1]] = types[value]
+        if value in graph.ends or value in results or value not in graph.producers():
+            copies.append(_copy(value, types, stack.joined))
+            (value,) = copies[-1].outputs
+        results.append(value)
+    nodes = [
+        _reading(n, parts, stack.readers[n.outputs[0]]) if n.outputs[0] in stack.readers else n
+        for n in graph.nodes
+    ]
+    states = [*graph.states]
+    states[stack.number : stack.number + 1] = [(given + k, computed + k) for k in range(len(parts))]
+    more, own = len(parts) - 1, range(stack.number, stack.number + len(parts))
+    moved = tuple(
+        pair if k in own else (_behind(pair[0], given, more), _behind(pair[1], computed, more))
+        for k, pair in enumerate(states)
+    )
+    return prune(replace(
+        graph, inputs=_with(graph.inputs, given, parts), types=types, states=moved,
+        outputs=_with(graph.outputs, computed, results), nodes=(*nodes, *copies),
+    ))  # fmt: skip
+
+
+def _reading(node: Node, parts: Sequence[str], reader: tuple[int, Map]) -> Node:
+    number, op = reader
+    return replace(node, op=op, inputs=(parts[number],))
+
+
+def _copy(value: str, types: dict[str, TensorType], like: Node) -> Node:
+    """Return a copy of a value that is no result of its own; add its type."""
+    type_, name = types[value], fresh_name(types, f"{value}.next")
+    types[name] = type_
+    op = Map(type_.shape, Input(type_.dtype, 0), (dense(type_.shape),))
+    return Node(op, (value,), (name,), like.origin)
+
+
+def _behind(number: int, place: int, more: int) -> int:
+    """Return a number of an input or output where `more` are put behind a place."""
+    return number + more if number > place else number
+
+
+def _with(names: Sequence[str], place: int, parts: Sequence[str]) -> tuple[str, ...]:
+    return (*names[:place], *parts, *names[place + 1 :])
