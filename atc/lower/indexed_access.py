@@ -16,7 +16,7 @@ from atc.dims import is_dynamic, lower_bound, not_equal, upper_bound
 from atc.ir.expr import Const, Expr, Input, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.data import Gather, Scatter
-from atc.ir.view import View, dense, simplify_loops
+from atc.ir.view import View, addresses, dense, simplify_loops
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 
@@ -68,7 +68,7 @@ class IndexedAccess:
 
     `build(*operands, *coordinates)` is the INT64 address: `names` are operands read through
     `views`, `coordinates` are affine values of the position. `proven` says that no address leaves
-    the tensor.
+    the tensor. `even` is the address itself, where it is affine.
     """
 
     loops: tuple[int, ...]
@@ -77,6 +77,7 @@ class IndexedAccess:
     coordinates: tuple[View, ...]
     build: Callable[..., Expr]
     proven: bool = False
+    even: View | None = None
 
     def nest(self, b: Builder) -> Nest:
         """Return the merged loops with the views over them and the address."""
@@ -98,6 +99,9 @@ def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[i
     type_ = TensorType(b.type(x).dtype, tuple(shape))
     if not type_.size:
         return b.constant(np.empty(shape, type_.dtype.numpy))
+    if place.even is not None:
+        view = View((*place.even.strides, 1), place.even.offset)
+        return b.reshape(b.view(x, (*place.loops, run), view), shape)
     not_of_nothing(b, x, run, prod(place.loops))
     nest = place.nest(b)
     op = Gather(nest.loops, run, nest.address, nest.views, place.proven, nest.coordinates)
@@ -119,11 +123,22 @@ def scatter(
     if not b.type(updates).size or not type_.size:
         return x
     not_of_nothing(b, x, run, prod(place.loops))
+    if place.even is not None:
+        place, run = _in_runs(place.loops, place.even, run)
     nest, combine = place.nest(b), combination(reduction, type_.dtype)
     op = Scatter(
         nest.loops, run, nest.address, nest.views, combine, place.proven, nest.coordinates
     )
     return b.emit1(op, [x, updates, *place.names], type_)
+
+
+def _in_runs(loops: tuple[int, ...], even: View, run: int) -> tuple[IndexedAccess, int]:
+    """Return the access to even places without indices, and how many neighbours are one run."""
+    loops, (_, even) = simplify_loops(loops, [dense(loops), even])
+    while loops and even.strides[-1] == run:
+        run *= loops[-1]
+        loops, even = loops[:-1], View(even.strides[:-1], even.offset)
+    return IndexedAccess(loops, (), (), (even,), lambda base: base, True), run
 
 
 COMBINATIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
@@ -231,7 +246,20 @@ def element_access(ctx: LoweringContext, axis: int, indices: str, proven: bool) 
         return total(base, times(i if proven else wrapped(i, shape[axis]), strides[axis]))
 
     bases = View(tuple(0 if d == axis else s for d, s in enumerate(strides)))
-    return IndexedAccess(loops, (indices,), (dense(loops),), (bases,), address, proven)
+    even = _even(ctx, indices, loops, bases, strides[axis : axis + 1]) if proven else None
+    return IndexedAccess(loops, (indices,), (dense(loops),), (bases,), address, proven, even)
+
+
+def _even(
+    ctx: LoweringContext, indices: str, loops: Sequence[int], bases: View, steps: Sequence[int]
+) -> View | None:
+    """Return the addresses of known indices as a view over the loops, if they are affine."""
+    table = ctx.b.value(indices)
+    if table is None or is_dynamic((*loops, *bases.strides, *steps)):
+        return None
+    columns = np.asarray(table, np.int64).reshape(*loops, len(steps))
+    found = addresses(loops, bases).reshape(loops)
+    return affine_table(found + columns @ np.array(steps, np.int64))
 
 
 def tuple_extents(ctx: LoweringContext, batch: int) -> tuple[int, ...]:
@@ -265,5 +293,6 @@ def slice_access(
     over = tuple(s * depth for s in dense(loops).strides)
     views = tuple(View(over, j) for j in range(depth))
     bases = View((*strides[:batch], *[0] * (len(loops) - batch)))
-    place = IndexedAccess(loops, (indices,) * depth, views, (bases,), address, proven)
+    even = _even(ctx, indices, loops, bases, steps) if proven else None
+    place = IndexedAccess(loops, (indices,) * depth, views, (bases,), address, proven, even)
     return place, prod(shape[batch + depth :])

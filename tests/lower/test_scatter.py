@@ -7,7 +7,16 @@ import pytest
 
 from atc.errors import ModelError
 from atc.ir.graph import Array, DType
-from support import NUMBERS, Batch, assert_close, node_model, random_array, run_model
+from atc.ir.ops.data import Scatter
+from support import (
+    NUMBERS,
+    Batch,
+    assert_close,
+    compile_graph,
+    node_model,
+    random_array,
+    run_model,
+)  # fmt: skip
 
 FUNCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 """numpy's sums and products of booleans are or and and, as they should be here."""
@@ -35,6 +44,8 @@ def scattered_nd(x: Array, table: Array, updates: Array, reduction: str) -> Arra
 
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
 TABLE = np.array([[0, 2, 0], [-1, 1, 0]])
+BOX = np.stack(np.meshgrid([0, 2], [1, 2, 3], range(4), indexing="ij"), -1)
+"""The indices of x[::2, 1:4], as PyTorch's exporter writes an assignment to a slice."""
 TUPLES = np.array([[[2], [0]], [[0], [-3]]])
 
 
@@ -99,6 +110,9 @@ def test_scatter_elements(
         ((4,), [2]),
         ((2, 3), np.zeros((1, 0), int)),
         ((2, 3), np.zeros((0, 1), int)),
+        ((3, 5, 4), BOX),
+        ((3, 5, 4), BOX[..., :2]),
+        ((3, 5, 4), BOX[:, ::-1]),
     ],
 )
 def test_scatter_nd(shape: tuple[int, ...], table: list[int], constant: list[int]) -> None:
@@ -107,6 +121,28 @@ def test_scatter_nd(shape: tuple[int, ...], table: list[int], constant: list[int
     model = node_model("ScatterND", [x, indices, updates], constant=constant)
     got = run_model(model, [x, updates] if constant else [x, indices, updates])
     assert_close(got, [scattered_nd(x, indices, updates, "none")], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("op", "table", "loops", "run"),
+    [
+        ("ScatterND", BOX, (2,), 12), ("ScatterND", BOX[:, :, 0, :2], (2,), 12),
+        ("ScatterND", BOX[:, ::-1], (2, 3), 4), ("ScatterND", BOX[:, :1, ::3], (2, 2), 1),
+        ("ScatterElements", np.ones((3, 1, 4), int), (3,), 4), ("ScatterND", BOX[1, 0], (), 4),
+    ],
+)  # fmt: skip
+def test_known_places_that_are_even_are_runs(
+    op: str, table: Array, loops: tuple[int, ...], run: int
+) -> None:
+    x = np.zeros((3, 5, 4), np.float32)
+    shape = table.shape if op == "ScatterElements" else (
+        *table.shape[:-1], *x.shape[table.shape[-1] :]
+    )  # fmt: skip
+    model = node_model(op, [x, table, np.zeros(shape, np.float32)], constant=[1],
+                       **{"axis": 1} if op == "ScatterElements" else {})  # fmt: skip
+    (node,) = compile_graph(model).nodes
+    assert isinstance(node.op, Scatter)
+    assert (node.op.shape, node.op.run, node.op.views) == (loops, run, ())
 
 
 def test_wild_indices_are_clamped() -> None:

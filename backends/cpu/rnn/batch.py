@@ -108,7 +108,7 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         operands = (w.inputs[0], *w.outputs)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in operands)
         cells = (e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None)
-        wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
+        wide = lanes(target) > 1
         return floats and w.constant[1] and wide and all(map(vectorisable, cells))
 
     def phases(self, w: Workload[Recurrent], params: GroupT, target: Target) -> tuple[Phase, ...]:

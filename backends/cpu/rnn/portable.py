@@ -14,9 +14,12 @@ from atc.backends.render.expr import literal
 from atc.backends.render.recurrent import formulas, places
 from atc.backends.target import Target
 from atc.dims import Dim
+from atc.ir.expr import Call, walk
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Recurrent
 
+FUNCTION = 40
+"""Cycles of a function of one number, beyond those that it has a share in a vector's."""
 COLUMNS = 16
 """Units whose products are summed together: one cache line of floats."""
 
@@ -242,9 +245,18 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         }  # fmt: skip
 
     def cost(self, w: Workload[Recurrent], params: CutParams, target: Target) -> float:
-        """Return a cycle for each multiplication."""
+        """Return a cycle for each multiplication, and those of functions beyond vectors'."""
         op = w.op
-        return float(op.steps * op.batch * len(op.cells) * op.gates * op.hidden**2)
+        products = len(op.cells) * op.gates * op.hidden**2
+        return float(op.steps * op.batch * (products + op.hidden * FUNCTION * _functions(op)))
+
+
+def _functions(op: Recurrent) -> int:
+    """Return how many functions, of those that aren't a few instructions, a step's cells compute
+    for a unit of each direction."""
+    parts = {e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None}
+    found = {e for part in parts for e in walk(part) if isinstance(e, Call)}
+    return len(op.cells) * sum(e.fn in ("Exp", "Sigmoid", "Softplus", "Tanh") for e in found)
 
 
 def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:

@@ -64,7 +64,7 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         op = w.op
         floats = all(t.dtype is DType.FLOAT for t in w.outputs) and op.hidden <= DEEPEST
         cells = (e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None)
-        wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
+        wide = lanes(target) > 1
         return floats and w.constant[1] and wide and all(map(vectorisable, cells))
 
     def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[PanelParams]:

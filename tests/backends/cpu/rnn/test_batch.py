@@ -117,6 +117,8 @@ LAYERS: Mapping[str, Layer] = {
     "others": Layer("RNN", 35, 70, 2, activations=("Relu", "Softsign")),
     "one": Layer("LSTM", 1, 48, 2, lengths=True, initial=True),
     "one, reset": Layer("GRU", 1, 20),
+    "few units": Layer("GRU", 17, 3, 2, lengths=True, initial=True),
+    "few units, batch first": Layer("LSTM", 6, 1, layout=1),
 }
 
 
