@@ -336,7 +336,7 @@ def test_a_20_precise_kernels(tmp_path: Path) -> None:
     assert fast(op_precision_mode=modes) == 1
 
 
-def test_a_19_a_20_operators_that_the_model_lacks_are_named(folder: Path) -> None:
+def test_a_19_a_20_operators_that_the_model_lacks_are_named(folder: Path, tmp_path: Path) -> None:
     def found(**given: object) -> list[str]:
         warnings: list[str] = []
         graph_of(options(folder, **given), warnings)
@@ -347,9 +347,8 @@ def test_a_19_a_20_operators_that_the_model_lacks_are_named(folder: Path) -> Non
     assert found(**precise, optypelist_for_implmode="Conv,Covn") == [
         "--optypelist_for_implmode: 'OpType::Covn' is not an operator of the model"
     ]
-    modes = written(
-        folder / "modes", "[ByOpType]\nConv=high_precision\n[ByNodeName]\nother=high_precision\n"
-    )
+    text = "[ByOpType]\nConv=high_precision\n[ByNodeName]\nother=high_precision\n"
+    modes = written(tmp_path / "modes", text)
     assert found(op_precision_mode=modes) == [
         "--op_precision_mode: 'other' is not an operator of the model"
     ]
