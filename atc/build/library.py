@@ -17,9 +17,9 @@ from atc.backends.toolchain.compiling import compile_object, compiling_threads
 from atc.backends.toolchain.linking import archive_static, link_shared
 from atc.backends.toolchain.object_file import STAND_IN, enlarge_last_member, link_with_data
 from atc.backends.toolchain.processes import Log
-from atc.build.objects import BuildContext, Compiling, Unit, compile_units
+from atc.build.objects import BuildContext, Compiling, Unit, compile_units, unusable
 from atc.build.output_folder import Content, write_files
-from atc.errors import InternalError, ToolchainError
+from atc.errors import InternalError
 from atc.files.blob import Blob
 from atc.files.temporary import temporary_folder
 
@@ -93,7 +93,7 @@ def build_library(
             )
             writing.result()
     except OSError as error:
-        raise _unusable(cwd, error) from None
+        raise unusable(cwd, error) from None
     seconds = time.perf_counter() - begin
     return libraries, BuildResult(missing, len(code) - missing, seconds, made, at)
 
@@ -174,13 +174,6 @@ def _link(
         return {**made, static: archiving.result()}, at
 
 
-def _unusable(place: Path, error: OSError) -> ToolchainError:
-    return ToolchainError(
-        f"can't work in {place}: {error.strerror}",
-        hint="set TMPDIR, or --build_dir, to a free folder",
-    )
-
-
 @contextmanager
 def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]:
     """Make a folder to build in and remove it afterwards, unless it is to be kept.
@@ -200,7 +193,7 @@ def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]
                     stack.callback(_remove_empty, place)
                 folder = stack.enter_context(temporary_folder("build", place))
         except OSError as error:
-            raise _unusable(place or Path("the temporary folder"), error) from None
+            raise unusable(place or Path("the temporary folder"), error) from None
         yield folder
 
 

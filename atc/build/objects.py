@@ -121,6 +121,14 @@ class BuildContext:
         return self.parse_from * self.workers
 
 
+def unusable(place: Path, error: OSError) -> ToolchainError:
+    """Return the error of a folder to build in that the system refuses."""
+    return ToolchainError(
+        f"can't work in {place}: {error.strerror}",
+        hint="set TMPDIR, or --build_dir, to a free folder",
+    )
+
+
 class Compiling:
     """The compilers at work in one folder: each unit is begun once, in whatever order units come,
     unless its text changes.
@@ -142,6 +150,7 @@ class Compiling:
         """Write a unit's files and let a compiler begin with it when one is free.
 
         With `parse`, what kernels of vectors include is parsed before the first of them.
+        Raises ToolchainError where the folder can't be written.
         """
         own = {path: files[path] for path in (unit.path, *unit.includes) if path in files}
         new = {path: text for path, text in own.items() if self._written.get(path) != text}
@@ -149,7 +158,10 @@ class Compiling:
             if not new:
                 return
             self.finish([unit])  # which makes another object
-        write_files(self._cwd, new)  # what is there is being read
+        try:
+            write_files(self._cwd, new)  # what is there is being read
+        except OSError as error:
+            raise unusable(self._cwd, error) from None
         self._written.update(new)
         flags = unit_flags(unit, self._context)
         if not _is_of_vectors(unit):

@@ -160,9 +160,15 @@ def compare_dumps(first: Path, second: Path, max_error: float, stop: bool) -> li
 
 
 def _pairs(first: Path, second: Path) -> Iterator[tuple[Path, Path]]:
-    if not (first.is_dir() and second.is_dir()):
+    if not first.is_dir() and not second.is_dir():
         yield first, second
         return
+    for path in (first, second):
+        if not path.is_dir():
+            reason = "is a file, not a folder" if path.exists() else "is not there"
+            raise OptionError(
+                f"{one_line(str(path))} {reason}", hint="compare two folders of dumps, or two files"
+            )
     names = [{p.name for p in folder.iterdir() if p.is_file()} for folder in (first, second)]
     if names[0] != names[1]:
         lacking = sorted(names[0] ^ names[1])[0]

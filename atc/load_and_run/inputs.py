@@ -114,19 +114,22 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def parse_literal(text: str) -> Array:
-    """Return the array of a text such as `[[1,2],[3,4]]`: int32 unless a `.` stands in it.
+    """Return the array of a text such as `[[1,2],[3,4]]`: int32, or float32.
 
+    The latter where a `.` stands in it, or a number isn't whole (`5e-1`, which MegEngine makes 0).
     The shape has a dimension for each level of brackets, counted at the first child, and a
     leading 1 for the outermost; the last one is what remains of the number of values.
     """
     levels, values = _scan(text)
-    kind = np.float32 if "." in text else np.int32
     known = int(np.prod(levels, dtype=np.int64))
     if not values or len(values) % known:
         raise ValueError(f"{len(values)} values don't fill the brackets")
     try:
         numbers = [float(v) for v in values]
-        array = np.array(numbers if kind is np.float32 else [int(n) for n in numbers], kind)
+        if "." in text or not all(n.is_integer() for n in numbers):
+            array = np.array(numbers, np.float32)
+        else:
+            array = np.array([int(n) for n in numbers], np.int32)
     except (OverflowError, ValueError) as error:
         raise ValueError(f"a number is wrong: {error}") from None
     return array.reshape((*levels, len(values) // known))

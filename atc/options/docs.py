@@ -14,7 +14,7 @@ from atc.options.unsupported import LATER
 _INTRODUCTION = """\
 # Settings
 
-Written by `atc env --documentation` from the tables in `atc/settings/`; don't edit it by hand.
+Written by `atc env --documentation` from the tables in `atc/options/table/`; don't edit it by hand.
 
 **What counts**, most first: the command line (or a keyword of `atc.compile` that isn't at its
 default), the environment, the configuration file, the default. The configuration file is

@@ -124,11 +124,13 @@ def checks(value: object) -> Checks | None:
 
 
 def choice(
-    words: Iterable[str], later: Mapping[str, str] | None = None, *, code: str = "E10001"
-) -> Parse:
+    words: Iterable[str], later: Mapping[str, str] | None = None, *, code: str = "E10001",
+    instead: str = "",
+) -> Parse:  # fmt: skip
     """Return a parser of one of `words`, case-sensitive.
 
-    `later` are words of the seed system that this version refuses by name, with a meaning.
+    `later` are words of the seed system that this version refuses by name, with a meaning;
+    `instead` says what to do then.
     """
     allowed = tuple(words)
 
@@ -139,7 +141,8 @@ def choice(
         hint = "use one of " + ", ".join(w or '""' for w in allowed)
         if later is not None and word in later:
             meaning = f" ({later[word]})" if later[word] else ""
-            raise OptionError(f"'{word}'{meaning} is not supported yet", hint=hint, code=code)
+            raise OptionError(f"'{word}'{meaning} is not supported yet", hint=instead or hint,
+                              code=code)  # fmt: skip
         raise OptionError(f"invalid value '{shown(value)}'", hint=hint, code=code)
 
     return parse

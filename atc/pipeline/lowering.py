@@ -118,7 +118,8 @@ def _lowered(
 ) -> Graph:
     """Lower a model, compare a graph of ranges with those of single shapes, and warn."""
     options, policy = request.options, request.policy
-    for text in (*policy.warnings(model), *request.switches.warnings()):
+    unknown = (*policy.warnings(model), *request.unknown_precise(model))
+    for text in (*unknown, *request.switches.warnings()):
         diagnostics.warn(one_line(text))
     graph = lowered(model, options, policy, report)
     for text in graph.warnings:

@@ -280,6 +280,7 @@ def _way_out(options: Options, plain: Planned, best: Planned) -> str:
     ]
     if ways:
         return f"allow {' or '.join(ways)}"
-    if options.recompute_minimum:
-        return f"{options.asked('recompute_minimum')} keeps smaller values: lower it"
+    if options.recompute_minimum > 1:
+        asked, at_least = options.asked("recompute_minimum"), options.recompute_minimum
+        return f"{asked} keeps values below {at_least} bytes: give a lower --recompute_minimum"
     return "this is the least that was found"

@@ -131,16 +131,20 @@ class Policy:
 
     def warnings(self, model: onnx_ir.Model) -> Iterator[str]:
         """Yield the names that no node of the model has."""
-        nodes = [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]
-        names, types = {node_name(n) for n in nodes}, {n.op_type for n in nodes}
-        listed = (
-            ("keep_dtype", self.keep.nodes, self.keep.types),
-            ("customize_dtypes", self.custom_nodes.keys(), self.custom_types.keys()),
-        )
-        for option, given, given_types in listed:
-            missing = [*sorted(given - names), *(f"OpType::{t}" for t in given_types - types)]
-            for name in missing:
-                yield f"--{option}: '{name}' is not an operator of the model"
+        custom = (self.custom_nodes, self.custom_types)
+        yield from not_in_model(model, "keep_dtype", self.keep.nodes, self.keep.types)
+        yield from not_in_model(model, "customize_dtypes", *custom)
+
+
+def not_in_model(
+    model: onnx_ir.Model, option: str, names: Iterable[str], types: Iterable[str]
+) -> Iterator[str]:
+    """Yield warnings of the names, and types, of nodes in an option that the model hasn't got."""
+    nodes = [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]
+    missing = sorted({*names} - {node_name(n) for n in nodes})
+    missing_types = sorted({*types} - {n.op_type for n in nodes})
+    for name in (*missing, *(f"OpType::{t}" for t in missing_types)):
+        yield f"--{option}: '{name}' is not an operator of the model"
 
 
 def read_policy(

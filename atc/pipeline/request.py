@@ -6,7 +6,7 @@ compilation, by a search or a tool, stands beside the options and never in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -37,6 +37,7 @@ from atc.pipeline.precision import (
     bf16_nodes,
     exact_nodes,
     node_names,
+    not_in_model,
     own_types,
     read_operator_modes,
     read_policy,
@@ -163,6 +164,13 @@ class Request:
             Workers(branches, options.sharers, always=options.parallel_branches > 1),
             Worth(not options.thread_tuning, None if copies < 0 else copies),
         )
+
+    def unknown_precise(self, model: onnx_ir.Model) -> Iterator[str]:
+        """Yield warnings of operators named for kernels that are precise, but not in the model."""
+        listed, modes = self.options.optypelist_for_implmode, self.operator_modes
+        yield from not_in_model(model, "optypelist_for_implmode", (), listed)
+        if modes is not None:
+            yield from not_in_model(model, "op_precision_mode", modes.nodes, modes.types)
 
     def limits(self, model: onnx_ir.Model) -> Limits:
         """Return what kernels must keep to."""

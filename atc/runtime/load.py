@@ -95,8 +95,8 @@ def find_library(path: Path) -> Path:
         named = path / f"lib{network_identifier(path.resolve().name)}.so"
         if not found and [*path.glob("lib*.a")] and [*path.glob("*.report.json")]:
             raise ModelError(
-                "the folder was compiled for a target without an operating system: nothing here "
-                "loads it", where=str(path),
+                "the folder has no lib*.so: its target is one without an operating system, or the "
+                "file is lost", where=str(path),
                 hint="atc verify FOLDER --model=FILE runs it under the target's emulator",
             )  # fmt: skip
         if len(found) != 1 and named not in found:

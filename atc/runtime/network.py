@@ -138,6 +138,8 @@ class Network:
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: Any = None
     ) -> dict[str, Any]:
         """Compute the outputs by name, in the model's order, from inputs by name; see a call."""
+        if not hasattr(inputs, "keys"):
+            raise TypeError("run takes a dict of arrays by name; a call takes arrays in order")
         given = by_name("output", self.outputs, out, complete=False) if out else None
         found = self._computed(self._ordered((), inputs), given, stream)
         return dict(zip(self._made, found, strict=True))
@@ -270,6 +272,12 @@ class Network:
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, side)) for side in (self.inputs, self.outputs))
         return f"<network {self._prefix}: ({inputs}) -> ({outputs})>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(
+            f"the network {self._prefix} can't be copied or pickled: load it once more, in the "
+            "process that needs it"
+        )
 
     def _open(self) -> Library:
         if self._library is None:

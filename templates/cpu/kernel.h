@@ -12,6 +12,12 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Kernels round by sums, and know NaN and infinities: -ffast-math makes other numbers of that. */
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST) || \
+    (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile without -ffast-math and -Ofast, or with -fno-fast-math behind them"
+#endif
+
 /* How these functions are declared: what compiles them for a GPU says so before. */
 #ifndef K_INLINE
 #define K_INLINE static inline

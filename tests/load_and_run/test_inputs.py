@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ FLOATS, INTS = np.dtype(np.float32), np.dtype(np.int32)
         ("[[1,2],[3,4]]", (1, 2, 2), INTS), ("[1,2,3]", (1, 3), INTS), ("7", (1, 1), INTS),
         ("[1.5]", (1, 1), FLOATS), ("[[[1,2,3],[4,5,6]]]", (1, 1, 2, 3), INTS),
         (" [ 1 , -2.0 ] ", (1, 2), FLOATS), ("[1e3]", (1, 1), INTS),
+        ("[5e-1,2]", (1, 2), FLOATS), ("[nan,inf]", (1, 2), FLOATS), ("[1e3,-inf]", (1, 2), FLOATS),
     ],
 )  # fmt: skip
 def test_a_literal_has_a_dimension_for_each_bracket_and_a_leading_one(
@@ -28,6 +30,8 @@ def test_a_literal_has_a_dimension_for_each_bracket_and_a_leading_one(
 ) -> None:
     array = parse_literal(text)
     assert (array.shape, array.dtype) == (shape, dtype)
+    numbers = [float(v) for v in re.split(r"[\[\], ]+", text) if v]
+    np.testing.assert_array_equal(array.reshape(-1), np.array(numbers, dtype))
 
 
 @pytest.mark.parametrize(

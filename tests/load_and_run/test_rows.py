@@ -1067,6 +1067,10 @@ def test_l61_compare_binary_iodump(run: Any, library: Path, tmp_path: Path) -> N
     run(folders[0], folders[2], "-e", "2", **tool)
     (folders[1] / "extra").write_bytes(b"")
     assert "extra" in run(*folders[:2], status=1, **tool).err
+    absent, file = tmp_path / "absent", folders[1] / "extra"
+    for other, reason in ((absent, "is not there"), (file, "is a file, not a folder")):
+        for pair in ((folders[0], other), (other, folders[0])):
+            assert f"{other} {reason} (hint: " in run(*pair, status=1, **tool).err
 
 
 def test_l62_capabilities(run: Any) -> None:

@@ -51,7 +51,9 @@ def test_words() -> None:
         (["help"], "E10001", "did you mean atc --help?"),
         (["compile", "net.onnx"], "E10001", "atc --model=FILE --output=FOLDER, without a command"),
         (["--model"], "E10004", "the value is missing [--model]"),
-        (["--tolerance=1"], "E10001", "unknown option --tolerance"),
+        (["--tolerance=1"], "E10001", "(hint: it is an option of atc verify)"),
+        (["--warmup-iter=1"], "E10001", "(hint: it is an option of load_and_run)"),
+        (["--calibration=x"], "E10001", "(hint: it is an option of atc quantize)"),
         (["--\x1b[2J"], "E10001", r"unknown option --\x1b[2J"),
     ],
 )

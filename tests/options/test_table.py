@@ -163,6 +163,7 @@ def test_a_wrong_value_names_its_option(name: str, value: str, code: str) -> Non
     ("name", "value", "words"),
     [
         ("framework", "0", "'0' (Caffe) is not supported yet"),
+        ("framework", "0", "hint: export the model to ONNX; "),
         ("framework", "1", "MindSpore"),
         ("framework", "3", "TensorFlow"),
         ("mode", "7", "not supported yet"),

@@ -68,8 +68,10 @@ def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
     found = re.search(r"needs (\d+) bytes, more than 64", str(caught.value))
     assert found is not None
     assert int(found[1]) == least
-    with pytest.raises(OptionError, match=r"--recompute_minimum keeps smaller values: lower it"):
+    with pytest.raises(OptionError, match=r"--recompute_minimum keeps values below"):
         arena(model, recompute="all", memory_budget=64, recompute_minimum=1 << 30)
+    with pytest.raises(OptionError, match="this is the least"):  # nothing is smaller than a byte
+        arena(model, recompute="all", memory_budget=64, recompute_minimum=1)
 
 
 @pytest.mark.parametrize("target", ["c99", "cuda-emulated"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -373,6 +376,14 @@ def test_wrong_names_are_errors(pair: Network) -> None:
         pair.run({"a": A, "b": B, "c": B})
     with pytest.raises(ValueError, match="there is no output 'y9'"):
         pair.run({"a": A, "b": B}, out={"y9": B})
+    with pytest.raises(TypeError, match="run takes a dict of arrays by name; a call takes"):
+        pair.run([A, B])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_network_is_not_copied(copied: Callable[[Network], object], pair: Network) -> None:
+    with pytest.raises(TypeError, match="network .* can't be copied or pickled: load it once more"):
+        copied(pair)
 
 
 @pytest.mark.parametrize("case", ["list", "dtype", "shape", "order", "locked", "count", "same"])

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import atc
 from atc.cli.main import main
-from atc.errors import OptionError, VerificationError
+from atc.errors import ModelError, OptionError, VerificationError
 from atc.options.table import OPTIONS, options_of
 from atc.options.values import required_path
 
@@ -59,14 +60,42 @@ def test_a_model_compiles_and_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unconfigured")
+@pytest.mark.parametrize("form", ["proto", "bytes", "program"])
+def test_a_model_in_memory_compiles_to_the_same_bytes(form: str, tmp_path: Path) -> None:
+    model = onnx.load(conv_net(tmp_path / "net.onnx"))
+    given = {
+        "proto": model, "bytes": model.SerializeToString(),
+        "program": SimpleNamespace(model_proto=model),
+    }[form]  # fmt: skip
+    of_file = atc.compile(tmp_path / "net.onnx", tmp_path / "a/net", target="c99")
+    of_model = atc.compile(given, tmp_path / "b/net", target="c99")
+    made = content(of_file.folder)
+    changed = {name for name, data in content(of_model.folder).items() if data != made[name]}
+    assert changed <= {"net.report.json"}
+
+
+def test_what_cannot_be_serialized_says_what_to_do(tmp_path: Path) -> None:
+    class Large:
+        def SerializeToString(self, deterministic: bool) -> bytes:
+            raise ValueError("Message onnx.ModelProto exceeds maximum protobuf size of 2GB")
+
+    with pytest.raises(OptionError, match=r"of 2GB .*hint: save .* save_as_external_data=True"):
+        atc.compile(Large(), tmp_path / "out")
+    with pytest.raises(ModelError, match="E10041"):
+        atc.compile(b"no model", tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_python_and_command_line_make_the_same_bytes(tmp_path: Path) -> None:
     model = conv_net(tmp_path / "net.onnx", batch="n")
     atc.compile(
         str(model), tmp_path / "a/net", input_shape="x:1,3,8,8", out_nodes=["y", "c1"],
         target="c99", disable_reuse_memory=True, external_weight=2,
+        op_compiler_cache_mode="disable",  # the report says what it found
     )  # fmt: skip
     arguments = ["--input_shape=x:1,3,8,8", "--out_nodes=y;c1", "--soc_version=c99",
-                 "--disable_reuse_memory", "--external_weight", "2"]  # fmt: skip
+                 "--disable_reuse_memory", "--external_weight", "2",
+                 "--op_compiler_cache_mode=disable"]  # fmt: skip
     assert main([f"--model={model}", f"--output={tmp_path / 'b/net'}", *arguments]) == 0
     assert content(tmp_path / "a") == content(tmp_path / "b")
 

@@ -13,6 +13,7 @@ from networks import content, conv_net, save
 from onnx import helper, numpy_helper
 
 from atc import errors
+from atc.build import objects
 from atc.cli.main import main
 from atc.errors import AtcError, OptionError, one_line, reason_of, way_out
 from atc.pipeline import planning, writing
@@ -311,3 +312,19 @@ def test_reasons_are_words() -> None:
     assert reason_of(ValueError("a value")) == "a value"
     assert "free some room" in way_out(OSError(28, "No space left on device"))
     assert way_out(ValueError("a value")) == way_out(OSError("of our own")) == ""
+
+
+def test_no_room_to_build_in_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **keywords: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(objects, "write_files", full)
+    net = conv_net(tmp_path / "net.onnx")
+    assert main([f"--model={net}", f"--output={tmp_path / 'out'}", "--target=c99"]) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("E19010: can't work in /")
+    assert err.endswith(
+        ": No space left on device (hint: set TMPDIR, or --build_dir, to a free folder)\n"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from simd_program import ulp_error
 from atc.backends.targets import get_target
 from atc.backends.toolchain.compiler import compile_flags
 from atc.backends.toolchain.find_compiler import find_compiler
+from atc.entry import compile as compile_network
+from atc.errors import ToolchainError
+from atc.runtime.load import load
 from atc.templates import verbatim
 from support import compile_models
 
@@ -86,3 +90,16 @@ def test_the_compiler_fuses_nothing_on_its_own(target: str) -> None:
     flags = compile_flags(find_compiler(record, {}), record, "O2")
     assert "-ffp-contract=off" in flags
     assert not {"-ffast-math", "-Ofast", "-funsafe-math-optimizations"} & set(flags)
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+def test_sources_refuse_a_compiler_that_rounds_as_it_likes(flag: str, tmp_path: Path) -> None:
+    """Round by a sum and its difference would be the identity, and NaN an ordinary number."""
+    path, output = tmp_path / "round.onnx", tmp_path / "round"
+    onnx.save(model("Round", 40), path)
+    given = {"target": "x86-64-sse2" if platform.machine() == "x86_64" else "c99"}
+    with pytest.raises(ToolchainError, match="compile without -ffast-math"):
+        compile_network(path, output, **given, build_config=f"cc {flag}")
+    compile_network(path, output, **given, build_config=f"cc {flag} -fno-fast-math")
+    x = np.linspace(-9, 9, 40, dtype=np.float32)
+    np.testing.assert_array_equal(load(output)(x), np.round(x))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from atc.errors import OptionError, one_line
 from atc.options.table.atc_options import ATC_OPTIONS, LOG_LEVELS
-from atc.options.table.commands import command_options
+from atc.options.table.commands import WITH_OPTIONS, command_options
 from atc.options.table.ignored import IGNORED_OPTIONS
 from atc.options.table.load_and_run import LOAD_AND_RUN
 from atc.options.table.megengine import MEGENGINE
@@ -68,7 +68,10 @@ def options_of(command: str) -> dict[str, Setting]:
 
 
 def find_option(name: str, command: str) -> Setting:
-    """Return an option by its name, dashes for underscores alike; OptionError with the nearest."""
+    """Return an option by its name, dashes for underscores alike.
+
+    Raises OptionError with the command that has it, or the nearest name.
+    """
     own = options_of(command)
     wanted = name.replace("-", "_")
     if wanted in own:
@@ -79,12 +82,27 @@ def find_option(name: str, command: str) -> Setting:
             f"--{wanted} is an option of ATC that this version does not support yet "
             f"({LATER[wanted]})", where=where, code="E10055",
         )  # fmt: skip
-    tool = "atc" if command == "compile" else f"atc {command}"
-    near = difflib.get_close_matches(wanted, (*own, *LATER), n=2, cutoff=0.6)
     raise OptionError(
-        f"unknown option --{one_line(name, 60)}", where=where,
-        hint=f"did you mean --{' or --'.join(near)}?" if near else f"see {tool} --help",
-    )  # fmt: skip
+        f"unknown option --{one_line(name, 60)}", where=where, hint=_way_out(wanted, own, command)
+    )
+
+
+def _way_out(name: str, own: Mapping[str, Setting], command: str) -> str:
+    for other in (*ROLES, *WITH_OPTIONS, "load_and_run"):
+        if name in options_of(other):
+            return f"it is an option of {_called(other)}"
+    near = difflib.get_close_matches(name, (*own, *LATER), n=2, cutoff=0.6)
+    return f"did you mean --{' or --'.join(near)}?" if near else f"see {_called(command)} --help"
+
+
+def _called(command: str) -> str:
+    match command:
+        case "compile":
+            return "atc"
+        case "load_and_run":
+            return command
+        case _:
+            return f"atc {command}"
 
 
 def read_values(given: Mapping[str, object], command: str) -> dict[str, object]:

@@ -57,7 +57,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("framework", "Model", "the model's format (default: found out from its content)",
             "5|onnx|mge|mxnet|torch|tflite|sklearn",
             choice(("", "-1", "5", "onnx", "mge", "mxnet", "torch", "tflite", "sklearn"),
-                   _FRAMEWORKS),
+                   _FRAMEWORKS, instead="export the model to ONNX; SavedModel: --framework=tflite"),
             system="ATC", row="A-03",
             documentation="5 is ATC's number of ONNX. torch (.pt2 of torch.export), tflite (also "
             "folders of TensorFlow's SavedModel) and sklearn (pickles of scikit-learn, XGBoost, "

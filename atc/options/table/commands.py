@@ -93,6 +93,9 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
     ),
 }  # fmt: skip
 
+WITH_OPTIONS = tuple(_OWN)
+"""The commands that have such options."""
+
 
 def command_options(command: str) -> dict[str, Setting]:
     """Return a command's options beside those of a compilation and of the help."""

@@ -268,7 +268,8 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MEGENGINE_DTR_SQRT_SAMPLING", values="0|1", default="0",
           meaning="samples the tensors to drop", accepted="all of them are looked at"),
     _once("MGB_COMP_GRAPH_OPT", values="NAME=VALUE", meaning="options of MegEngine's graphs",
-          accepted="the options of atc are for that"),
+          accepted="atc's own options do that: --recompute=all is "
+          "enable_sublinear_memory_opt"),
     _once("MGE_FASTRUN_CACHE_URL", values="URL", meaning="a redis server of measured times",
           accepted="measured times are kept in files only"),
 )  # fmt: skip

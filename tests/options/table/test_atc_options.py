@@ -336,6 +336,24 @@ def test_a_20_precise_kernels(tmp_path: Path) -> None:
     assert fast(op_precision_mode=modes) == 1
 
 
+def test_a_19_a_20_operators_that_the_model_lacks_are_named(folder: Path, tmp_path: Path) -> None:
+    def found(**given: object) -> list[str]:
+        warnings: list[str] = []
+        graph_of(options(folder, **given), warnings)
+        return warnings
+
+    precise = {"op_select_implmode": "high_precision"}
+    assert found(**precise, optypelist_for_implmode="Conv") == []
+    assert found(**precise, optypelist_for_implmode="Conv,Covn") == [
+        "--optypelist_for_implmode: 'OpType::Covn' is not an operator of the model"
+    ]
+    text = "[ByOpType]\nConv=high_precision\n[ByNodeName]\nother=high_precision\n"
+    modes = written(tmp_path / "modes", text)
+    assert found(op_precision_mode=modes) == [
+        "--op_precision_mode: 'other' is not an operator of the model"
+    ]
+
+
 # ---- A: optimisation ----------------------------------------------------------------------------
 
 

@@ -31,9 +31,11 @@ LAYERS: dict[str, dict[str, Any]] = {
     "both": {"op": "LSTM", "hidden": 33, "directions": 2, "batch": 2, "lengths": True},
     "given": {"op": "LSTM", "hidden": 48, "batch": 3, "constant": False},
     "bytes": {"op": "DynamicQuantizeLSTM", "hidden": 40},
+    "step": {"op": "LSTM", "hidden": 72, "batch": 1, "initial": True, "steps": 1},
+    "step_of_rows": {"op": "LSTM", "hidden": 128, "batch": 8, "initial": True, "steps": 1},
 }
 """What layers are cut into: units (the last ones fewer), units in two phases, directions, rows."""
-FEW = ("rest", "sides", "rows", "bytes")
+FEW = ("rest", "sides", "rows", "bytes", "step", "step_of_rows")
 """Layers with every way of cutting."""
 STEPS, WIDTH = 6, 4
 
@@ -46,12 +48,13 @@ def model(layers: Sequence[str]) -> onnx.ModelProto:
         given = LAYERS[name]
         kind, hidden = given["op"].removeprefix("DynamicQuantize"), given["hidden"]
         batch, directions = given.get("batch", 2), given.get("directions", 1)
+        steps = given.get("steps", STEPS)
         rows, state = GATES[kind] * hidden, (directions, batch, hidden)
         arrays: list[NDArray[Any] | None] = [
             rng.standard_normal((directions, rows, WIDTH)) * 0.5,
             rng.standard_normal((directions, rows, hidden)) / hidden**0.5,
             rng.standard_normal((directions, 2 * rows)),
-            rng.integers(1, STEPS + 1, batch).astype(np.int32) if given.get("lengths") else None,
+            rng.integers(1, steps + 1, batch).astype(np.int32) if given.get("lengths") else None,
             rng.standard_normal(state) if given.get("initial") else None,
         ]
         domain, quantized = "", given["op"] != kind
@@ -71,14 +74,14 @@ def model(layers: Sequence[str]) -> onnx.ModelProto:
                 inputs.append((names[k], value.shape))
             else:
                 constants.append(numpy_helper.from_array(value, names[k]))
-        inputs.append((f"{name}_x", (STEPS, batch, WIDTH)))
+        inputs.append((f"{name}_x", (steps, batch, WIDTH)))
         results = [f"{name}_y{k}" for k in range(3 if kind == "LSTM" else 2)]
         attributes = {k: v for k, v in given.items() if k == "linear_before_reset"}
         nodes.append(helper.make_node(
             given["op"], [f"{name}_x", *names], results, domain=domain, hidden_size=hidden,
             direction="bidirectional" if directions == 2 else "forward", **attributes,
         ))  # fmt: skip
-        shapes = [(STEPS, directions, batch, hidden), state, state]
+        shapes = [(steps, directions, batch, hidden), state, state]
         outputs += list(zip(results, shapes, strict=False))
     floats = (
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in values]
@@ -109,6 +112,20 @@ def results(net: Any) -> Sequence[NDArray[Any]]:
     rng = np.random.default_rng(7)
     given = (rng.standard_normal(t.shape).astype(np.float32) / 4 for t in net.inputs)
     return [a.copy() for a in net(*given)]
+
+
+@pytest.mark.parametrize("target", ["c99", "host"])
+def test_threads_share_the_units_of_a_single_step(target: str, tmp_path: Path) -> None:
+    """A call without phases: a step is all of it."""
+    names = ("step", "step_of_rows")
+    with (
+        atc.load(compiled(tmp_path, names, target, 1)) as one,
+        atc.load(compiled(tmp_path, names, target, 2)) as many,
+    ):
+        for a, b in zip(results(one), results(many), strict=True):
+            np.testing.assert_array_equal(b, a)
+    labels = (tmp_path / "2/net/src/net_kernels.h").read_text()
+    assert "units=" in labels
 
 
 @pytest.mark.slow
