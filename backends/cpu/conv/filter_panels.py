@@ -18,6 +18,8 @@ PACKING = 1.0
 """Cycles to pack a filter's number."""
 SHARING = 4
 """Tiles from which on it may pay that a panel of 16-bit weights becomes floats before them."""
+NEAR_PANEL, FAR_PANEL = 1.0, 3.0
+"""Cycles to store a widened vector of a panel that the first-level cache holds, or doesn't."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,8 @@ def widened_panel(g: Geometry, nv: int) -> int:
     return 4 * nv * g.block * g.depth
 
 
-def widening_cycles(g: Geometry, weights: Weights, target: Target) -> float:
-    """Return the cycles to make floats of all of an image's weights."""
-    return g.supers * g.mb * g.depth * (1 + weights.widening(target))
+def widening_cycles(g: Geometry, nv: int, weights: Weights, target: Target) -> float:
+    """Return the cycles to make floats of all of an image's weights, panel by panel."""
+    near = widened_panel(g, nv) <= target.machine.l1.size
+    store = NEAR_PANEL if near else FAR_PANEL
+    return g.supers * g.mb * g.depth * (store + weights.widening(target))
