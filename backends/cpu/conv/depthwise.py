@@ -40,6 +40,8 @@ EXACT_SUM = 1 << 24
 """Up to here floats hold all whole numbers: that is how products of bytes are summed."""
 LARGEST = {DType.INT8: 128, DType.INT16: 255}
 """The largest magnitude of weights of a type."""
+STRIPES = 4
+"""Stripes that an image may be cut into at least, however high its tiles are."""
 HELD = 9
 """Taps up to which registers hold the weights of all."""
 CONVERTED = 1
@@ -102,9 +104,13 @@ class WindowTiles(Stripable[Windowed, WindowParams]):
         self, w: Workload[Windowed], params: WindowParams, target: Target,
         x_rows: int, y_rows: int,
     ) -> WindowParams | None:  # fmt: skip
-        """Return the same tiles, which may stand anywhere between the borders."""
+        """Return the same tiles, which may stand anywhere between the borders; of few rows
+        lower ones, as stripes are no lower than tiles."""
         if len(w.outputs[0].shape) != 5:
             return None
+        low = shapes(channelwise(w), target)
+        if low and params not in low and STRIPES * params.r > w.outputs[0].shape[2]:
+            params = min(low, key=lambda p: self.cost(w, p, target))
         deferred = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
         return None if deferred else replace(params, x_rows=x_rows, y_rows=y_rows)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.kernel import KernelParams, Pack, StripedParams, Workload
+from atc.backends.machine import CACHE_LINE
 from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
 from atc.backends.render.tile_geometry import Geometry, geometry, panels, tile_count
 from atc.backends.target import Target
@@ -18,8 +19,9 @@ PACKING = 1.0
 """Cycles to pack a filter's number."""
 SHARING = 4
 """Tiles from which on it may pay that a panel of 16-bit weights becomes floats before them."""
-NEAR_PANEL, FAR_PANEL = 1.0, 3.0
-"""Cycles to store a widened vector of a panel that the first-level cache holds, or doesn't."""
+STORE, FAR_LINE = 1.0, 2.0
+"""Cycles to store a widened vector of a panel, and those that a line of one costs beside that
+which the first-level cache doesn't hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,6 @@ def widened_panel(g: Geometry, nv: int) -> int:
 
 def widening_cycles(g: Geometry, nv: int, weights: Weights, target: Target) -> float:
     """Return the cycles to make floats of all of an image's weights, panel by panel."""
-    near = widened_panel(g, nv) <= target.machine.l1.size
-    store = NEAR_PANEL if near else FAR_PANEL
+    far = widened_panel(g, nv) > target.machine.l1.size
+    store = STORE + far * FAR_LINE * target.vector_bytes / CACHE_LINE
     return g.supers * g.mb * g.depth * (store + weights.widening(target))

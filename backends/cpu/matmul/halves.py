@@ -41,10 +41,15 @@ class MatMulHalves(MatMulTile):
         return w.op.a_view.strides[-1] == 1 and super().accepts(_of_floats(w), target)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[TiledParams]:
-        """Those of tiles of floats, in blocks of rows: for the first cache, or larger ones."""
+        """Those of tiles of floats, in blocks of rows: for the first cache, or larger ones.
+
+        Tiles of one vector, which widen no weight twice but read as much as they multiply, aren't
+        worth it beside wider ones.
+        """
         m, found = w.op.m, list[TiledParams]()
         near = int(SMALL * target.machine.l1.size) // (4 * w.op.k)
-        for p in super().parameters(_of_floats(w), target):
+        every = super().parameters(_of_floats(w), target)
+        for p in [p for p in every if p.nv > 1] or every:
             if p.kb is None and p.mb is None and not p.interleave:
                 rows = (max(int(p.mr), most // p.mr * p.mr) for most in (near, m // PARTS))
                 found += [replace(p, mb=mb) for mb in dict.fromkeys(min(m, n) for n in rows)]
