@@ -124,7 +124,7 @@ def _storable(state: State, name: str) -> bool:
 
 def _reads(node: Node, name: str) -> bool:
     """Return whether a node reads a value only where it may have 16 bits."""
-    multiplied = node.inputs[:1] if isinstance(node.op, ConvBlocked) else ()
+    multiplied = node.inputs[:1] if isinstance(node.op, ConvBlocked | MatMul) else ()
     taken = (*multiplied, *widened(node)).count(name)
     return moves(node) or taken == [*reads(node)].count(name)
 

@@ -386,7 +386,7 @@ def widening_costs(
     stored = stored_weights(w)
     if not params.copy:
         return stored.widening(target), 0.0
-    return 0.0, row_blocks(g, params) * widening_cycles(g, stored, target)
+    return 0.0, row_blocks(g, params) * widening_cycles(g, params.nv, stored, target)
 
 
 def image_bytes(g: Geometry) -> int:

@@ -7,7 +7,7 @@ that it concerns. Tiles at the borders simply lack the taps that meet padding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -40,12 +40,43 @@ EXACT_SUM = 1 << 24
 """Up to here floats hold all whole numbers: that is how products of bytes are summed."""
 LARGEST = {DType.INT8: 128, DType.INT16: 255}
 """The largest magnitude of weights of a type."""
+STRIPES = 4
+"""Stripes that an image may be cut into at least, however high its tiles are."""
+HELD = 9
+"""Taps up to which registers hold the weights of all."""
 CONVERTED = 1
 """Cycles in which bytes become a vector of floats: three instructions, of four at a time."""
 
 
 Step = tuple[list[str], list[tuple[str, str]]]
 """C statements that read inputs, and the accumulators that these concern: (name, new value)."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of a tile, the accumulators that begin with it, and the rows that end with it."""
+
+    begun: Sequence[str]
+    lines: Sequence[str]
+    users: Sequence[tuple[str, str]]
+    rows: Sequence[int]
+
+
+def staged(tile: Tile, steps: Sequence[Step]) -> list[Stage]:
+    """Return a tile's steps with the lives of its accumulators: those of a tall tile are short.
+
+    Results that meet nothing but padding begin with the first step, their rows end with the last.
+    """
+    row_of = {c: row for c, row, *_ in tile.outputs()}
+    first, last = dict.fromkeys(row_of, 0), dict.fromkeys(row_of.values(), len(steps) - 1)
+    for k, (_, users) in reversed([*enumerate(steps)]):
+        first.update((c, k) for c, _ in users)
+    for k, (_, users) in enumerate(steps):
+        last.update((row_of[c], k) for c, _ in users)
+    return [
+        Stage([c for c in first if first[c] == k], *step, [row for row in last if last[row] == k])
+        for k, step in enumerate(steps)
+    ] or [Stage([*first], [], [], [*last])]
 
 
 Windowed = ConvBlocked | Pool
@@ -73,9 +104,13 @@ class WindowTiles(Stripable[Windowed, WindowParams]):
         self, w: Workload[Windowed], params: WindowParams, target: Target,
         x_rows: int, y_rows: int,
     ) -> WindowParams | None:  # fmt: skip
-        """Return the same tiles, which may stand anywhere between the borders."""
+        """Return the same tiles, which may stand anywhere between the borders; of few rows
+        lower ones, as stripes are no lower than tiles."""
         if len(w.outputs[0].shape) != 5:
             return None
+        low = shapes(channelwise(w), target)
+        if low and params not in low and STRIPES * params.r > w.outputs[0].shape[2]:
+            params = min(low, key=lambda p: self.cost(w, p, target))
         deferred = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
         return None if deferred else replace(params, x_rows=x_rows, y_rows=y_rows)
 
@@ -129,6 +164,12 @@ class DepthwiseTiles(WindowTiles, Depthwise[WindowParams]):
     name = "conv_depthwise"
     template = "cpu/conv/depthwise.c.j2"
 
+    def sets(self, w: Workload[Windowed], target: Target) -> list[WindowParams]:
+        """Return all parameter sets; of tall tiles where inputs are widened, or taps are many."""
+        g = channelwise(w)
+        reads = w.input(0).dtype.is_half or g.taps > HELD
+        return shapes(g, target, tall=reads and not is_bytes(w))
+
     def values(
         self, w: Workload[ConvBlocked], params: WindowParams, target: Target
     ) -> dict[str, object]:
@@ -166,7 +207,7 @@ def element_values(w: Workload[Windowed], result: str) -> dict[str, object]:
 
     return {
         "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
-        "weights": float_weights(w),
+        "weights": float_weights(w), "staged": staged,
     }  # fmt: skip
 
 

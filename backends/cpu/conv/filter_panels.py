@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.kernel import KernelParams, Pack, StripedParams, Workload
+from atc.backends.machine import CACHE_LINE
 from atc.backends.render.stored_weights import FLOATS, Weights, stored_weights
 from atc.backends.render.tile_geometry import Geometry, geometry, panels, tile_count
 from atc.backends.target import Target
@@ -18,6 +19,9 @@ PACKING = 1.0
 """Cycles to pack a filter's number."""
 SHARING = 4
 """Tiles from which on it may pay that a panel of 16-bit weights becomes floats before them."""
+STORE, FAR_LINE = 1.0, 2.0
+"""Cycles to store a widened vector of a panel, and those that a line of one costs beside that
+which the first-level cache doesn't hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,8 @@ def widened_panel(g: Geometry, nv: int) -> int:
     return 4 * nv * g.block * g.depth
 
 
-def widening_cycles(g: Geometry, weights: Weights, target: Target) -> float:
-    """Return the cycles to make floats of all of an image's weights."""
-    return g.supers * g.mb * g.depth * (1 + weights.widening(target))
+def widening_cycles(g: Geometry, nv: int, weights: Weights, target: Target) -> float:
+    """Return the cycles to make floats of all of an image's weights, panel by panel."""
+    far = widened_panel(g, nv) > target.machine.l1.size
+    store = STORE + far * FAR_LINE * target.vector_bytes / CACHE_LINE
+    return g.supers * g.mb * g.depth * (store + weights.widening(target))

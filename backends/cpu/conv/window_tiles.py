@@ -17,6 +17,8 @@ UNROLLED = 320
 """Taps times outputs that a tile may have."""
 LINES = 4000
 """Taps times outputs that all the tile functions of a kernel may have."""
+TALL_UNROLLED, TALL_LINES = 700, 3600
+"""The same of tiles whose rows are stored one by one."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,12 @@ def distances(g: Geometry, channels_last: bool) -> dict[str, object]:
     }  # fmt: skip
 
 
-def shapes(g: Geometry, target: Target) -> list[WindowParams]:
-    """Return the tiles worth trying of an image."""
-    return [WindowParams(r=r, c=c) for r, c in tile_shapes(target) if is_short(g, r, c)]
+def shapes(g: Geometry, target: Target, tall: bool = False) -> list[WindowParams]:
+    """Return the tiles worth trying of an image, also `tall` ones where reading takes the time."""
+    found = [shape for shape in tile_shapes(target) if is_short(g, *shape)]
+    high = tall_shapes(target) if tall else ()
+    found += [shape for shape in high if is_short(g, *shape, TALL_UNROLLED, TALL_LINES)]
+    return [WindowParams(r=r, c=c) for r, c in dict.fromkeys(found)]
 
 
 def tile_shapes(target: Target) -> tuple[tuple[int, int], ...]:
@@ -143,11 +148,20 @@ def tile_shapes(target: Target) -> tuple[tuple[int, int], ...]:
     return wide if target.vector_registers >= 32 else narrow
 
 
-def is_short(g: Geometry, rows: int, cols: int) -> bool:
+def tall_shapes(target: Target) -> tuple[tuple[int, int], ...]:
+    """Return the rows and columns of tall tiles: registers hold the rows that a row of x meets."""
+    if target.vector_registers >= 32:
+        return ((4, 4), (2, 7), (7, 3), (7, 4), (8, 4), (7, 7))
+    return ((7, 1), (7, 2), (14, 2), (7, 3), (7, 4))
+
+
+def is_short(
+    g: Geometry, rows: int, cols: int, unrolled: int = UNROLLED, most: int = LINES
+) -> bool:
     """Return whether tiles, and the functions of all of them, aren't too long."""
     down, across = cut_columns(g.rows, rows), cut_columns(g.cols, cols)
     lines = sum(d.width for d in down) * sum(a.width for a in across) * g.taps
-    return rows * cols * g.taps <= UNROLLED and lines <= LINES
+    return rows * cols * g.taps <= unrolled and lines <= most
 
 
 def window_cycles(
@@ -167,12 +181,13 @@ def _window_cycles(
     machine: Machine, g: Geometry, rows: int, cols: int, registers: int, converted: float
 ) -> float:
     _, _, tiles = tiles_of(g, rows, cols)
-    size, total = g.block * 4, 0.0
+    size, total, reach = g.block * 4, 0.0, (g.rows.kernel - 1) * g.rows.dilation
     for tile in tiles:
         taps = tile.taps()
         uses = sum(len(t.users) for t in taps)
         outputs = tile.down.width * tile.across.width
-        spilled = max(0, outputs + min(g.taps, 9) + 2 - registers) * g.taps / 2
+        live = min(tile.down.width, reach // g.rows.stride + 1) * tile.across.width
+        spilled = max(0, live + min(g.taps, 9) + 2 - registers) * g.taps / 2
         loads = (len(taps) + (uses if g.taps > 9 else g.taps)) / machine.load_rate(size)
         products = uses / machine.fma_rate(size)
         if converted:  # loads of what spilled are hidden behind the arithmetic

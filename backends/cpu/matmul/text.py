@@ -13,7 +13,7 @@ from atc.backends.render.activations import after_rounding
 from atc.backends.render.epilogue import LONG
 from atc.backends.render.expr import address
 from atc.backends.render.vector_epilogue import epilogue_types, vector_epilogue_lines
-from atc.backends.render.vector_expr import read_at, read_views, store_vector
+from atc.backends.render.vector_expr import read_at, read_views, store_vector, stored
 from atc.dims import Dim, is_dynamic
 from atc.ir.expr import Expr, Input, cost
 from atc.ir.graph import DType
@@ -133,16 +133,18 @@ class EpilogueFunctions:
     """Whether the products were rounded, which functions of their sums then need not outdo."""
     apart: bool = False
     """Whether tiles say that y shares no memory with operands: these are then read once a row."""
+    half: DType | None = None
+    """The type of y where that has 16 bits."""
 
     @property
     def expr(self) -> Expr:
-        """The stored value."""
-        return self.epilogue.expr
+        """The stored value, of floats."""
+        return (self.half and stored(self.epilogue.expr)) or self.epilogue.expr
 
     @property
     def result(self) -> DType:
         """The type of y."""
-        return DType.FLOAT
+        return self.half or DType.FLOAT
 
     @property
     def plain(self) -> bool:

@@ -45,10 +45,11 @@ from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
 from atc.backends.render.stored_weights import FLOATS, stored_weights
 from atc.backends.render.tile_geometry import largest_divisor
-from atc.backends.render.vector_epilogue import vector_epilogue
+from atc.backends.render.vector_epilogue import typed_epilogue, vector_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, lower_bound, max_value
+from atc.ir.graph import DType
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
 
@@ -120,7 +121,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         op = w.op
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
-        return is_widened_product(w) and vector_epilogue(op.epilogue, w, target, 2)
+        if _half(w) is not None:
+            fits = w.constant[1] and lanes(target) > 1 and typed_epilogue(op.epilogue, w, 2)
+        else:
+            fits = vector_epilogue(op.epilogue, w, target, 2)
+        return fits and is_widened_product(w)
 
     def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[TiledParams]:
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
@@ -141,6 +146,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         blocked = [
             replace(p, kb=kb)
             for p in found for kb in _depth_blocks(op, p.nv * width, p.mr, target.machine)
+            if _half(w) is None  # floats wait in y
         ]
         if is_dynamic(op.m):
             return (*found, *blocked)
@@ -150,7 +156,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         ]
         interleaved = [
             replace(p, kb=kb, interleave=True, copy=copy)
-            for kb in _interleaved_depths(op, target.machine)
+            for kb in _interleaved_depths(op, target.machine) if _half(w) is None or kb == op.k
             for p in found for copy in (False, True)
             if not copy or _worth_copying(w, int(p.mr))
         ]
@@ -207,7 +213,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         am, ak = op.a_view.strides[-2:]
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
         by_lane = _in_lanes(w, target)
-        finish = EpilogueFunctions(op.epilogue, tuple(outer), 2, open=inside, apart=by_lane)
+        finish = EpilogueFunctions(
+            op.epilogue, tuple(outer), 2, open=inside, apart=by_lane, half=_half(w)
+        )
         stored = stored_weights(w)
         weights = FLOATS if mode == "widened" else stored
         packed = mode in ("packed", "widened")
@@ -253,7 +261,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "every": ahead.every if ahead and ahead.next else each,
             "stored": stored, "weights": weights, "in_lanes": in_lanes,
             "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
-            "copies_open": is_dynamic((depth, bk, bn)),
+            "copies_open": is_dynamic((depth, bk, bn)), "load_a": None,
             "few": text.few(FEW_ROWS) if _sums_along(w, mode) else None,
         }  # fmt: skip
 
@@ -309,6 +317,12 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
                 rate = machine.far_rate if near else machine.memory
                 cycles += FAR_PART * nbytes / rate * (op.m // params.mb)
         return prod(op.batch) * cycles
+
+
+def _half(w: Workload[MatMul]) -> DType | None:
+    """Return the type of the results where they have 16 bits."""
+    y = w.outputs[0].dtype
+    return y if y.is_half else None
 
 
 def _tiles_in_order(block: RowBlocks, widens: bool) -> list[tuple[Tile, bool]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from kernel_program import vector_target
+from onnx import TensorProto, helper, numpy_helper
 
 import atc
 from atc.ir.expr import Expr, Input, call, cast, const
@@ -99,3 +100,38 @@ def test_a_network_of_halves_takes_half_the_memory_with_the_same_bits(
     wide = [r.astype(np.float64) for r in results]  # what isn't fused is rounded more often
     np.testing.assert_allclose(wide[2], wide[0], rtol=step)
     assert arenas[0] < 0.6 * arenas[2]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+def test_what_large_products_read_takes_half_the_memory_with_the_same_bits(
+    target: str, tmp_path: Path
+) -> None:
+    vector_target(target)
+    rng, tokens, width, half = np.random.default_rng(2), 1024, 96, TensorProto.FLOAT16
+    shapes = {"w0": (width, 4 * width), "b0": (4 * width,), "w1": (4 * width, width)}
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(s) / s[0] ** 0.5).astype(np.float16), name)
+        for name, s in shapes.items()
+    ]
+    nodes = [
+        helper.make_node(op, inputs, [result])
+        for op, inputs, result in (
+            ("MatMul", ["x", "w0"], "p"), ("Add", ["p", "b0"], "q"), ("Relu", ["q"], "r"),
+            ("MatMul", ["r", "w1"], "y"),
+        )
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, half, (tokens, width)) for n in ("x", "y")]
+    made = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)]),
+              model := tmp_path / "mlp.onnx")  # fmt: skip
+    off = tmp_path / "off.cfg"
+    off.write_text("store_exact:off\n")
+    x = rng.standard_normal((tokens, width)).astype(np.float16)
+    stored, floats = (
+        atc.compile(model, tmp_path / f"net{k}", target=target, **more)
+        for k, more in enumerate([{}, {"fusion_switch_file": off}])
+    )
+    results = [atc.load(done.folder)(x) for done in (stored, floats)]
+    np.testing.assert_array_equal(*results)
+    assert stored.arena.plan.size < 0.7 * floats.arena.plan.size

@@ -120,6 +120,21 @@ def test_16_bits_give_the_numbers_of_floats(kind: str, dtype: DType, target_name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_name", TARGETS)
+def test_tiles_of_any_height_give_the_same_numbers(target_name: str) -> None:
+    kernel, target = DepthwiseTiles(), vector_target(target_name)
+    tall = Case(24, 24, (30, 13), (5, 5), pad=2, group=24, epilogue="swish")
+    found = 0
+    for case in (*vectored(DEPTHWISE), tall):
+        _, call = calls_of(KERNELS["depthwise"], case, 0, target_name, DType.FLOAT16)
+        every = [replace(call, params=p) for p in kernel.sets(call.workload, target)]
+        first, *others = (got.tobytes() for (got,) in run_calls(every, target))
+        assert {*others} <= {first}, case
+        found += max(c.params.r for c in every) >= 7
+    assert found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target_name", TARGETS)
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.label)
 def test_panels_of_weights_become_floats_where_asked(dtype: DType, target_name: str) -> None:
     cases = enumerate(vectored(DIRECT))
