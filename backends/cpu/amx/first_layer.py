@@ -19,12 +19,13 @@ import numpy as np
 
 from atc.backends.cpu.amx.cost import COMPARED, end_cycles
 from atc.backends.cpu.amx.pixel_rows import Window
+from atc.backends.cpu.amx.plane_epilogue import PlanesEpilogue
 from atc.backends.cpu.amx.products import LINE, TILE
 from atc.backends.cpu.amx.tiled_conv import BlockParams, TiledConv
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.kernel import Pack, Workload
-from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -106,7 +107,7 @@ class FirstTiles(TiledConv[FirstParams, Window]):
     ) -> dict[str, object]:
         """Return the window, the steps of a product, how pixels are made, and the epilogue."""
         window = self.window(w, params)
-        epilogue = TileEpilogue(w.op.epilogue, w, window.g, target, self.sums)
+        epilogue = PlanesEpilogue(w, window.g, target, self.sums)
         shared = self.block_values(
             w, params, window, epilogue, blocks=window.blocks(), pixel=window.stride,
             lower_offset=window.lower_offset,

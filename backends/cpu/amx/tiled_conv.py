@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
+from atc.backends.cpu.amx.plane_epilogue import PlanesEpilogue
 from atc.backends.cpu.amx.products import LINE, PRODUCTS, TILE, Ahead, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
-from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -148,7 +149,7 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
     def block_values(
-        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: TileEpilogue, *,
+        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: PlanesEpilogue, *,
         blocks: int, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
     ) -> dict[str, object]:  # fmt: skip
         """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
@@ -163,7 +164,7 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         if bias is not None:
             epilogue.forget_bias()
         prefetches = by_panels and c.panels > 1
-        lines = -(-c.step_bytes // LINE // blocks) if prefetches else 0
+        lines = -(-c.step_bytes // LINE // max_value(blocks)) if prefetches else 0
         distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
         ahead = (*near, Ahead("next", lines))
         step = Step(product_of(w), c.parts, c.tall, pixel, ahead, lower_offset)
@@ -173,7 +174,13 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
             "integers": self.sums is DType.INT32, "step": step_lines(step), "lines": lines,
             "distance": distance, "many": -(-c.block // c.panel_steps), "fill": op.zero % 256,
             "started": started, "starts": c.g.supers * c.g.mb * 64 if started else 0,
+            "open": counts_pixels(w),
         }  # fmt: skip
+
+
+def counts_pixels(w: Workload[ConvBlocked]) -> bool:
+    """Return whether the run decides more than how many images there are."""
+    return is_dynamic((w.op, *(t.shape[1:] for t in (w.input(0), *w.outputs))))
 
 
 def product_of(w: Workload[ConvBlocked]) -> str:
