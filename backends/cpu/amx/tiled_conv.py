@@ -8,7 +8,7 @@ two (bf16x3) or three (bf16x6).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
@@ -30,6 +30,8 @@ STREAM_AHEAD = 1 << 16
 NEAR_STEPS = 2
 """Steps whose weights the first cache is asked for before they are read, where each is read soon
 after it comes from memory: tiles' loads find them there, and don't queue behind what comes."""
+FEW = 2
+"""Blocks of results that ask for the next panel where the run may have more: it has as many."""
 LONG = 8
 """Steps of a sum from which on that, and asking for the next step's pixels, pays."""
 
@@ -164,14 +166,16 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         if bias is not None:
             epilogue.forget_bias()
         prefetches = by_panels and c.panels > 1
-        lines = -(-c.step_bytes // LINE // max_value(blocks)) if prefetches else 0
+        asking = min(FEW, max_value(blocks)) if is_dynamic(blocks) else blocks
+        lines = -(-c.step_bytes // LINE // asking) if prefetches else 0
         distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
-        ahead = (*near, Ahead("next", lines))
-        step = Step(product_of(w), c.parts, c.tall, pixel, ahead, lower_offset)
+        step = Step(product_of(w), c.parts, c.tall, pixel, tuple(near), lower_offset)
+        ahead = replace(step, ahead=(*near, Ahead("next", lines)))
         return {
             "c": c, "g": c.g, "epilogue": epilogue, "by_panels": by_panels, "bias": bias,
             "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "total": self.sums.c,
             "integers": self.sums is DType.INT32, "step": step_lines(step), "lines": lines,
+            "step_ahead": step_lines(ahead), "asking": asking, "all_ask": asking == blocks,
             "distance": distance, "many": -(-c.block // c.panel_steps), "fill": op.zero % 256,
             "started": started, "starts": c.g.supers * c.g.mb * 64 if started else 0,
             "open": counts_pixels(w),
