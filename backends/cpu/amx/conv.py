@@ -274,12 +274,8 @@ class ConvTiles(
         return w.op.accumulator is DType.FLOAT and not any(t.is_half for t in types)
 
     def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Return whether tiles fit, and x is blocked and no depthwise convolution's.
-
-        The run decides no more than extents.
-        """
-        able = super()._fits(w, target) and not is_dynamic(w.op.window)
-        return able and not is_depthwise(w) and not geometry(w, 1).plain
+        """Return whether tiles fit, and x is blocked and no depthwise convolution's."""
+        return super()._fits(w, target) and not is_depthwise(w) and not geometry(w, 1).plain
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[TilesParams]:
         """Both orders; tall blocks where all pixels are two of 32 and several taps read them."""
@@ -316,8 +312,8 @@ class ConvTiles(
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
         epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes, c.y)
         shared = self.block_values(
-            w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel,
-            near=c.near(target.machine),
+            w, params, c, epilogue, pixel=c.pixel, near=c.near(target.machine),
+            blocks=None if is_dynamic(c.flat.rows) else c.flat.blocks,
         )  # fmt: skip
         return {
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,

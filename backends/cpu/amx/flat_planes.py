@@ -93,9 +93,8 @@ class Flat:
 
     @cached_property
     def size(self) -> int:
-        """Pixels of a plane, with what the last block's taps read."""
-        a, b = self.reach
-        return maximum(self.blocks * self.block + a * self.pitch + b, self.lines * self.pitch)
+        """Pixels of a plane, with what the last block's taps read at most."""
+        return self.lines * self.pitch + self.block + self.reach[1]
 
     def shifts(self) -> list[int]:
         """For each tap, the pixel that the first row of the products meets, over all planes."""

@@ -21,7 +21,7 @@ from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
-from atc.dims import is_dynamic, max_value
+from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -136,9 +136,11 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         raise NotImplementedError
 
     def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Return whether the target has tiles, weights are known, and space has one axis or two."""
+        """Return whether the target has tiles, windows and weights are known, and space has one
+        axis or two."""
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
-        return able and w.op.window.rank <= 2 and w.constant[1]
+        known = w.constant[1] and not is_dynamic(w.op.window)
+        return able and known and w.op.window.rank <= 2
 
     def pack(self, dense: Array, c: PanelsT, w: Workload[ConvBlocked]) -> Array:
         """Return the weights' tiles in the order of use.
@@ -152,13 +154,13 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
 
     def block_values(
         self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: PlanesEpilogue, *,
-        blocks: int, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
+        blocks: int | None, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
     ) -> dict[str, object]:  # fmt: skip
         """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
 
-        An image has `blocks` blocks of results. Rows of a tile are `pixel` bytes apart, lower parts
-        `lower_offset` bytes behind upper ones. Steps ask for what is `near`, beside the weights of
-        the next panel.
+        An image has `blocks` blocks of results, None where the run counts them. Rows of a tile are
+        `pixel` bytes apart, lower parts `lower_offset` bytes behind upper ones. Steps ask for what
+        is `near`, beside the weights of the next panel.
         """
         op, by_panels = w.op, params.rb == 0
         started = op.zero != 0
@@ -166,7 +168,7 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         if bias is not None:
             epilogue.forget_bias()
         prefetches = by_panels and c.panels > 1
-        asking = min(FEW, max_value(blocks)) if is_dynamic(blocks) else blocks
+        asking = FEW if blocks is None else blocks
         lines = -(-c.step_bytes // LINE // asking) if prefetches else 0
         distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
         step = Step(product_of(w), c.parts, c.tall, pixel, tuple(near), lower_offset)
