@@ -140,10 +140,8 @@ def test_rows_and_columns_that_the_run_counts_have_the_same_bits(precision: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", KERNELS)
 def test_rows_and_columns_that_the_run_counts_in_all_cases(precision: str) -> None:
-    cases = [
-        resized(case, size) for k, case in enumerate(CASES.values())
-        for size in (case.size, IMAGES[k % 6], IMAGES[(k + 3) % 6])
-    ]  # fmt: skip
+    sizes = dict(zip(CASES, 9 * IMAGES, strict=False))
+    cases = [resized(c, size) for name, c in CASES.items() for size in (c.size, sizes[name])]
     check_counted_images(cases, KERNELS[precision][0], 900)
 
 
