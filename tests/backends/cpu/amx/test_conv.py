@@ -137,14 +137,6 @@ def test_rows_and_columns_that_the_run_counts_have_the_same_bits(precision: str)
     check_counted_images(cases, KERNELS[precision][0], 41)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", KERNELS)
-def test_rows_and_columns_that_the_run_counts_in_all_cases(precision: str) -> None:
-    sizes = dict(zip(CASES, 9 * IMAGES, strict=False))
-    cases = [resized(c, size) for name, c in CASES.items() for size in (c.size, sizes[name])]
-    check_counted_images(cases, KERNELS[precision][0], 900)
-
-
 def stretch(array: Array, part: Range | None) -> Array:
     """Return the part of an operand that a partition reads."""
     if part is None:
