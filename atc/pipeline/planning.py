@@ -163,7 +163,7 @@ class _Planner:
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=self.threads,
             cascades=not self.plain and CASCADES not in self.request.switches.off,
-            packed_layouts=not self.plain, counts=self._counts(selection),
+            packed_layouts=not self.observed, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
             io=options.io == "arena" and not self.several,
             enough=self.request.decisions.enough_memory, render=self.render,

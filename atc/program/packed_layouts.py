@@ -14,7 +14,6 @@ from functools import reduce
 from atc.backends.kernel import PacksActivations
 from atc.backends.packed_layout import PackedLayout
 from atc.backends.target import Target
-from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
 from atc.select.select import Choice, Selection
 
@@ -35,7 +34,7 @@ def propagate_packed_layouts(
     found = {}
     for node in graph.nodes:
         layout = wanted.get(node.outputs[0]) if len(node.outputs) == 1 else None
-        if layout is None or (threads > 1 and layout.images > 1):  # images are cut among threads
+        if layout is None or (threads > 1 and layout.images != 1):  # images are cut among threads
             continue
         choice = selection.get(node.outputs[0])
         if choice and _gives(choice, layout, target):
@@ -66,7 +65,7 @@ def _wanted(graph: Graph, selection: Selection, target: Target) -> dict[str, Pac
 
 def _read(node: Node, selection: Selection, target: Target) -> Mapping[int, PackedLayout]:
     choice = selection.get(node.outputs[0]) if node.outputs else None
-    if choice is None or is_dynamic(choice.workload):
+    if choice is None:
         return {}
     kernel = choice.candidate.kernel
     if not isinstance(kernel, PacksActivations):

@@ -190,40 +190,6 @@ class TileEpilogue:
             texts.append(f", x{k + 1} + {address(place, ('n', 'block', 'row', 'col'))}")
         return "".join(texts)
 
-    def block_arguments(self) -> str:
-        """Return the operands at the first pixel of a block, by the C variables n and block."""
-        return "".join(f", x{k + 1} + {self._block(k)}" for k in self.used)
-
-    def _block(self, k: int) -> str:
-        view = self.views[k - 1]
-        return address(View(view.strides[:2], view.offset), ("n", "block"))
-
-    def names(self) -> str:
-        """Return the operands as arguments of a function that has them as parameters."""
-        return "".join(f", x{k + 1}" for k in self.used)
-
-    def dense_bias(self) -> int | None:
-        """Return the operand that sums may start with, if its vectors are contiguous in memory."""
-        if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
-            return None
-        return self.bias if self.types[self.bias - 1] is self.sums else None
-
-    def forget_bias(self) -> None:
-        """Drop a bias from the operands that only the initial value of sums needs."""
-        self.used = self.rest
-
-    def bias_at(self, block: str) -> str:
-        """Return the address of a block of the bias, by the C variable n."""
-        assert self.bias is not None
-        view = self.views[self.bias - 1]
-        place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
-        return f"x{self.bias + 1} + {place}"
-
-    def bias_step(self) -> int:
-        """Numbers from one block of the bias to the next."""
-        assert self.bias is not None
-        return self.views[self.bias - 1].strides[1]
-
     def start(self, vector: int) -> str:
         """Return the initial value of an accumulator."""
         if self.bias is None:

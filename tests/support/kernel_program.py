@@ -29,7 +29,7 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.render.own_math import ONE_LANE
 from atc.backends.target import TILES, Target, host_arch, host_features
 from atc.backends.targets import get_target
-from atc.dims import Symbol, concrete, dim, functions_in
+from atc.dims import Symbol, concrete, dim, evaluate, functions_in, symbols_of
 from atc.ir.graph import Array
 from atc.templates import render, verbatim
 from support import static_names
@@ -116,7 +116,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
                  for k, a in enumerate(call.inputs)]  # fmt: skip
         places = [memory.fixed(a) for a in given if a is not None]
         results = [memory.free(t.nbytes) for t in concrete(call.workload.outputs)]
-        scratch = [memory.free(source.scratch)] if source.scratch else []
+        scratch = [memory.free(_value(source.scratch))] if source.scratch else []
         arguments = ", ".join(f"(void *)(d + {at})" for at in (*places, *results, *scratch))
         texts.append(_all_partitions(source, arguments))
         outputs.append(results)
@@ -128,6 +128,11 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
          for t, at in zip(concrete(c.workload.outputs), results, strict=True)]
         for c, results in zip(calls, outputs, strict=True)
     ]  # fmt: skip
+
+
+def _value(extent: int) -> int:
+    """Return the value of an extent of which only `counted` ones are unknown."""
+    return evaluate(extent, {s: s.value for s in symbols_of(extent) if isinstance(s, _Counted)})
 
 
 def _all_partitions(source: KernelSource, arguments: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from atc.backends.kernel_source import render_kernel
 from atc.backends.render.bfloat16 import rounded_bits, split
 from atc.backends.targets import get_target
 from atc.ir.graph import Array
+from atc.ir.ops import ConvBlocked
+from atc.ir.view import View, dense
 from atc.templates import verbatim
 
 AMX = "x86-64-amx"
@@ -68,6 +71,56 @@ def check_counted_batches(calls: Sequence[Call]) -> None:
     results = run_calls([*calls, *found], target)
     for call, (want,), (got,) in zip(calls, results, results[len(calls) :], strict=False):
         np.testing.assert_array_equal(got[: len(want)], want, str(call))
+
+
+def counted_image(w: Workload, case: Case, most: int) -> Workload:
+    """Return a case's workload for images of at most so many rows and columns, which the run
+    counts."""
+    size, out = [], []
+    for name, n, kernel in zip("hw", case.size, case.kernel, strict=False):
+        reach = (kernel - 1) * case.dilation - 2 * case.pad - case.end
+        size.append(counted(n, name, most, max(1, reach + 1)))
+        out.append((size[-1] - reach - 1) // case.stride + 1)
+    x, other, y = w.inputs[0], w.inputs[-1], w.outputs[0]
+    assert x is not None
+    rank = len(size)
+    given = (replace(x, shape=(*x.shape[:2], *size, *x.shape[2 + rank :])), *w.inputs[1:])
+    result = replace(y, shape=(*y.shape[:2], *out, y.shape[-1]))
+    op, place = w.op, dense(result.shape)
+    assert isinstance(op, ConvBlocked)
+    views = op.epilogue.views
+    if len(views) == 2 and other is not None:
+        shared = views[1].strides[-1] == 0  # by all channels of a pixel
+        own = View((prod(out), 0, *dense(out).strides, 0)) if shared else place
+        shape = (y.shape[0], 1, *out) if shared else result.shape
+        op = replace(op, epilogue=replace(op.epilogue, views=(views[0], own)))
+        given = (*given[:-1], replace(other, shape=shape))
+    return replace(w, op=op, inputs=given, outputs=(result,))
+
+
+def check_counted_images(cases: Iterable[Case], kernel: AnyKernel, most: int) -> None:
+    """Expect the same bits of images whose rows and columns only the run counts, for each set of
+    parameters."""
+    target, known, open_ = vector_target(AMX), list[Call](), list[Call]()
+    for case in cases:
+        w, operands = fed(case, kernel)
+        counts = counted_image(w, case, most)
+        assert kernel.supports_extents(counts)
+        assert kernel.accepts(counts, target)
+        for params in kernel.parameters(counts, target):
+            known.append(Call(kernel, params, w, operands))
+            open_.append(Call(kernel, params, counts, operands))
+    results = run_calls([*known, *open_], target)
+    for call, (want,), (got,) in zip(open_, results, results[len(known) :], strict=False):
+        np.testing.assert_array_equal(
+            got.ravel()[: want.size], want.ravel(), f"{call} of {call.workload.inputs[0]}"
+        )
+
+
+def resized(case: Case, size: Sequence[int]) -> Case:
+    """Return a case with images of another size, or the least at which windows fit."""
+    reach = [(k - 1) * case.dilation - 2 * case.pad - case.end for k in case.kernel]
+    return replace(case, size=tuple(max(n, r + 1) for n, r in zip(size, reach, strict=False)))
 
 
 def check_own_tiles(

@@ -34,7 +34,7 @@ from atc.select.select import ANY, Selection, select
 from atc.tools.profile import profile_run
 from support import runnable
 
-AVX512, AVX2 = "x86-64-avx512", "x86-64-avx2"
+AVX512, AVX2, AMX = "x86-64-avx512", "x86-64-avx2", "x86-64-amx"
 QUICK = ("plain_images",)
 
 
@@ -85,6 +85,7 @@ def nearest_sizes() -> onnx.ModelProto:
 TOKENS = [(n, t, 22) for n, t in ((1, 1), (2, 4), (3, 15), (1, 33), (2, 50))]
 ROWS = [(n, 72) for n in (1, 2, 13, 14, 33, 50)]
 SIZES = images((33, 32), (32, 47), (61, 64), (64, 64))
+LARGER = images((9, 9), (9, 300), (17, 33), (64, 31), (131, 10), (97, 250), (300, 300))
 WIDER = "x:1,3,32~100,32~100"
 CASES = {
     "residual_batch": Case(lambda: drawn.residual(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5)),
@@ -96,10 +97,12 @@ CASES = {
     "recurrent_batch": Case(drawn.recurrent, "x:6,1~5,64", [(6, 1, 64), (6, 4, 64), (6, 5, 64)]),
     "averages_images": Case(drawn.averages, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
     "nearest_sizes": Case(nearest_sizes, "x:1~4,3,6,8", [(n, 3, 6, 8) for n in (1, 3, 4)]),
-    "plain_images": Case(drawn.plain, "x:1,3,32~64,32~64", SIZES),
+    "plain_images": Case(drawn.plain, "x:1,3,32~64,32~64", SIZES, (AVX512, AMX)),
     "residual_images": Case(drawn.residual, "x:1~2,3,32~64,32~64", SIZES, (AVX512, AVX2)),
-    "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES),
+    "residual_planes": Case(drawn.residual, "x:1,3,9~300,9~300", LARGER, (AMX,)),
+    "mobile_images": Case(drawn.mobile, "x:1,3,32~64,32~64", SIZES, (AVX512, AMX)),
     "int8_images": Case(drawn.bytes_net, "x:1,3,32~64,32~64", SIZES, (AVX512, AVX2), 0.1),
+    "int8_planes": Case(drawn.bytes_net, "x:1,3,9~300,9~300", LARGER, (AMX,), 0.1),
     "moved_bytes_batch": Case(
         lambda: drawn.moved_bytes(32, 32), "x:1~5,3,32,32", batches(32, 1, 4, 5), (AVX512, AVX2), 0
     ),
@@ -118,7 +121,7 @@ CASES = {
         [(1, 3, 8, 8), (2, 3, 9, 31), (1, 3, 33, 63), (1, 3, 64, 16), (2, 3, 64, 64)],
         (AVX512, AVX2),
     ),
-    "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES),
+    "unet_images": Case(drawn.unet, "x:1,3,32~64,32~64", SIZES, (AVX512, AMX)),
     "unet_multiples": Case(
         drawn.unet, "x:1,3,8*h=32~64,8*w=32~64", images((32, 48), (64, 40), (64, 64))
     ),
@@ -161,7 +164,7 @@ def laid_out(model: onnx.ModelProto, ranges: str, target: Target) -> tuple[Graph
 def network_of(case: Case, folder: Path, target: Target) -> Network:
     """Return the compiled network of a case."""
     graph, selection = laid_out(case.build(), case.ranges, target)
-    program = build_program(graph, selection, target)
+    program = build_program(graph, selection, target, packed_layouts=True)
     options = ProjectOptions(name="net", model="test.onnx")
     emission = emit(program, plan_memory(program), target, options)
     project = write_project(folder, emission)
@@ -255,7 +258,7 @@ def test_averages_that_count_padding_are_fast_for_images_of_a_range(target: str)
 
 
 def test_tokens_of_a_range_take_the_tiles_of_amx() -> None:
-    kernels = chosen(drawn.text(), "x:1~2,1~256", "x86-64-amx")
+    kernels = chosen(drawn.text(), "x:1~2,1~256", AMX)
     assert kernels.count("attention_amx_bf16x3") == 2
     assert sum(name.startswith("matmul_amx") for name in kernels) >= 12
 
@@ -263,8 +266,16 @@ def test_tokens_of_a_range_take_the_tiles_of_amx() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("build", [drawn.mobile, drawn.bytes_net, drawn.plain])
 def test_a_range_of_batches_takes_the_tiles_of_amx(build: Callable[..., onnx.ModelProto]) -> None:
-    kernels = chosen(build(64, 64), "x:1~8,3,64,64", "x86-64-amx")
+    kernels = chosen(build(64, 64), "x:1~8,3,64,64", AMX)
     assert any(name.startswith("conv_amx") for name in kernels)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("build", [drawn.residual, drawn.bytes_net])
+def test_a_range_of_images_takes_the_tiles_of_amx(build: Callable[..., onnx.ModelProto]) -> None:
+    kernels = chosen(build(), "x:1,3,64~320,64~320", AMX)
+    assert OPEN.isdisjoint(k for k in kernels if k.startswith("conv") and "depthwise" not in k)
+    assert sum(k.startswith("conv_amx") for k in kernels) >= 4
 
 
 @pytest.mark.few(1)

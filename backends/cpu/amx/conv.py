@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from atc.backends.cpu.amx.cost import (
     COMPARED,
     PRODUCT,
@@ -56,6 +54,7 @@ from atc.backends.packed_layout import PackedLayout
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.target import Target
+from atc.dims import is_dynamic, max_value
 from atc.errors import InternalError
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -121,7 +120,7 @@ class Cut(Panels):
         """
         several = self.g.taps > 1
         far = self.panels * self.panel_bytes > RESIDENT
-        far = far or self.steps * self.plane > l2_share(machine)
+        far = far or max_value(self.steps * self.plane) > l2_share(machine)
         if self.parts == 1 or not far or not (self.tall if several else self.steps >= LONG):
             return []
         size = self.step_bytes
@@ -181,6 +180,7 @@ class ConvTiles(
     """The common part of convolutions on tiles."""
 
     template = "cpu/amx/conv.c.j2"
+    dynamic = True
     bitwise_reproducible = True
     channels = 32
 
@@ -192,7 +192,7 @@ class ConvTiles(
         if params.planes_y is not None:
             planes = self._planes(w, y)
             wanted = replace(planes, border=params.planes_y, fill=params.fill_y)
-        g = geometry(w, int(np.prod(y.shape[2:-1])), recut=not given and wanted is None)
+        g = geometry(w, 0, recut=not given and wanted is None)
         x, block, border_read = given.get(0), 64 if tall else 32, border_of(g)
         direct = x is not None and border_read is not None and border_read <= x.border
         flat = FlatGiven(g, block, x) if x is not None and direct else Flat(g, block)
@@ -280,7 +280,7 @@ class ConvTiles(
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[TilesParams]:
         """Both orders; tall blocks where all pixels are two of 32 and several taps read them."""
         tall = self.cut(w, TilesParams(rb=0, tall=True)).flat.rows
-        shapes = [False, True] if 32 < tall <= 64 else [False]
+        shapes = [False, True] if not is_dynamic(tall) and 32 < tall <= 64 else [False]
         sets: list[TilesParams] = [TilesParams(rb=rb, tall=t) for t in shapes for rb in (0, 1)]
         return cheapest(self, sets, w, target, 3)
 
@@ -310,10 +310,10 @@ class ConvTiles(
         c = self.cut(w, params)
         shortcuts = {k: p for k, p in self._given(w, params).items() if k}
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
-        epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes)
+        epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes, c.y)
         shared = self.block_values(
-            w, params, c, epilogue, blocks=c.flat.blocks, pixel=c.pixel,
-            near=c.near(target.machine),
+            w, params, c, epilogue, pixel=c.pixel, near=c.near(target.machine),
+            blocks=None if is_dynamic(c.flat.rows) else c.flat.blocks,
         )  # fmt: skip
         return {
             **shared, "flat": c.flat, "pitch": c.flat.pitch, "exact": c.parts > 1,

@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from atc.backends.cpu.amx.cost import COMPARED, end_cycles
 from atc.backends.cpu.amx.pixel_rows import Window
+from atc.backends.cpu.amx.plane_epilogue import PlanesEpilogue
 from atc.backends.cpu.amx.products import LINE, TILE
 from atc.backends.cpu.amx.tiled_conv import BlockParams, TiledConv
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.filter_panels import ungrouped
 from atc.backends.kernel import Pack, Workload
-from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import geometry
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
@@ -53,11 +53,12 @@ class FirstTiles(TiledConv[FirstParams, Window]):
     """The common part of first layers on tiles."""
 
     template = "cpu/amx/first_layer.c.j2"
+    dynamic = True
     size = 2
 
     def window(self, w: Workload[ConvBlocked], params: FirstParams) -> Window:
         """Return the workload's partition by the parameters."""
-        g = geometry(w, int(np.prod(w.outputs[0].shape[2:-1])))
+        g = geometry(w, 0)
         by_panels = params.rb == 0
         deep, tall = params.deep, params.tall
         return Window(g, self.parts, tall, deep, self.size, by_panels)
@@ -106,10 +107,10 @@ class FirstTiles(TiledConv[FirstParams, Window]):
     ) -> dict[str, object]:
         """Return the window, the steps of a product, how pixels are made, and the epilogue."""
         window = self.window(w, params)
-        epilogue = TileEpilogue(w.op.epilogue, w, window.g, target, self.sums)
+        epilogue = PlanesEpilogue(w, window.g, target, self.sums)
         shared = self.block_values(
-            w, params, window, epilogue, blocks=window.blocks(), pixel=window.stride,
-            lower_offset=window.lower_offset,
+            w, params, window, epilogue, pixel=window.stride, lower_offset=window.lower_offset,
+            blocks=None if is_dynamic(window.g.rows.out) else window.blocks(),
         )  # fmt: skip
         return {
             **shared, "pitch": window.pitch, "exact": self.sums is DType.FLOAT,

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from atc.backends.render.axis import Axis
 from atc.backends.render.tile_geometry import Geometry
+from atc.dims import maximum, minimum
 
 
 @dataclass(frozen=True)
@@ -71,30 +72,29 @@ class Flat:
     def pitch(self) -> int:
         """Pixels from one row of a plane to the next: no tap meets pixels of another row."""
         cols = self.g.cols
-        shared = min(p.low for p in self.phases)
+        shared = minimum(*(p.low for p in self.phases))
         need = cols.out + self.reach[1] - shared
-        return max(need, cols.out, *(p.high for p in self.phases))
+        return maximum(need, cols.out, *(p.high for p in self.phases))
 
-    @property
+    @cached_property
     def lines(self) -> int:
         """Rows of pixels in a plane."""
         return self.g.rows.out + self.reach[0]
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of the products, up to the last pixel of the output."""
         return (self.g.rows.out - 1) * self.pitch + self.g.cols.out
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of rows."""
         return -(-self.rows // self.block)
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Pixels of a plane, with what the last block's taps read."""
-        a, b = self.reach
-        return max(self.blocks * self.block + a * self.pitch + b, self.lines * self.pitch)
+        """Pixels of a plane, with what the last block's taps read at most."""
+        return self.lines * self.pitch + self.block + self.reach[1]
 
     def shifts(self) -> list[int]:
         """For each tap, the pixel that the first row of the products meets, over all planes."""
@@ -106,6 +106,6 @@ class Flat:
 
 def _inside(axis: Axis, phase: int, most: int) -> tuple[int, int]:
     """Return the range of a phase's places, up to `most`, that lie inside the input."""
-    low = max(0, -(-(axis.pad - phase) // axis.stride))
-    high = min(most, -(-(axis.size + axis.pad - phase) // axis.stride))
-    return min(low, most), max(min(low, most), high)
+    low = minimum(max(0, -(-(axis.pad - phase) // axis.stride)), most)
+    high = minimum(most, -(-(axis.size + axis.pad - phase) // axis.stride))
+    return low, maximum(low, high)

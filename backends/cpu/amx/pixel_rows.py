@@ -18,6 +18,7 @@ from atc.backends.cpu.amx.cost import PRODUCT, l2_share, splitting
 from atc.backends.cpu.amx.products import LINE
 from atc.backends.cpu.amx.tiled_conv import Panels
 from atc.backends.machine import Machine
+from atc.dims import is_dynamic, max_value, maximum, minimum
 from atc.ir.graph import Array
 
 ROW_BLOCK = 3 << 16
@@ -89,24 +90,24 @@ class Window(Panels):
     def kept(self) -> int:
         """Columns of x that windows meet."""
         cols = self.g.cols
-        return max(0, min(cols.size, self._met - cols.pad))
+        return maximum(0, minimum(cols.size, self._met - cols.pad))
 
     @property
     def _met(self) -> int:
         """Columns that windows meet, padding included."""
         return (self.g.cols.out - 1) * self.g.cols.stride + self.g.cols.kernel
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Results from one row of them to the next: padding to the right is the next row's left."""
         cols = self.g.cols
-        need = max(self._met - cols.pad, min(cols.pad, self._met) + self.kept)
-        return max(cols.out, -(-need // cols.stride))
+        need = maximum(self._met - cols.pad, self.left + self.kept)
+        return maximum(cols.out, -(-need // cols.stride))
 
     @property
     def left(self) -> int:
         """Columns of padding before x."""
-        return min(self.g.cols.pad, self._met)
+        return minimum(self.g.cols.pad, self._met)
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
@@ -125,30 +126,34 @@ class Window(Panels):
 
     @cached_property
     def row_block(self) -> int:
-        """Rows of results whose pixels are made at a time."""
-        rows = self.g.rows.out
+        """Rows of results whose pixels are made at a time.
+
+        If only the run knows how long rows are, they are taken for half as long as they may be.
+        """
+        rows, pitch = self.g.rows.out, self.pitch
         if self.whole:
             return rows
-        line = len(self.phases) * self.parts * self.pitch * self.stride
-        most = max(1, ROW_BLOCK // line, -(-2 * self.block // self.pitch))
-        return -(-rows // -(-rows // most))
+        if is_dynamic(pitch):
+            pitch = max(1, max_value(pitch) // 2)
+        line = len(self.phases) * self.parts * pitch * self.stride
+        most = max(1, ROW_BLOCK // line, -(-2 * self.block // pitch))
+        return most if is_dynamic(rows) else -(-rows // -(-rows // most))
 
     def results(self, rows: int) -> int:
         """Return how many results of the flat plane so many rows take."""
         return (rows - 1) * self.pitch + self.g.cols.out
 
-    @property
+    @cached_property
     def plane(self) -> int:
         """Bytes of a plane with all that is read beyond its last line."""
-        ends = -(-self.results(self.row_block) // self.block) * self.block
-        further = max(further for _, further in self.phases) * self.pitch
-        read = (ends + further) * self.stride + self.line_steps * LINE
-        return -(-max(read, self.filled) // LINE) * LINE
+        further = max(further for _, further in self.phases)
+        lines = (self.row_block + further) * self.pitch * self.stride
+        return -(-(lines + self.block * self.stride + self.ahead) // LINE) * LINE
 
     @property
-    def filled(self) -> int:
-        """Bytes of the most lines of a plane; what follows is padding."""
-        return max(self._filled)
+    def ahead(self) -> int:
+        """Bytes that a result reads of a line."""
+        return self.line_steps * LINE
 
     @property
     def _filled(self) -> list[int]:

@@ -10,11 +10,13 @@ from atc.backends.cpu.amx.flat_planes import Flat, Phase
 from atc.backends.kernel import Workload
 from atc.backends.packed_layout import LINE, PackedLayout
 from atc.backends.render.epilogue import TileEpilogue
-from atc.backends.render.tile_geometry import Geometry
+from atc.backends.render.expr import address
+from atc.backends.render.tile_geometry import Geometry, spatial_strides
 from atc.backends.target import Target
+from atc.dims import is_dynamic, upper_bound
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked
-from atc.ir.view import dense
+from atc.ir.view import View, dense
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class FlatGiven(Flat):
         """Pixels from one row of a plane to the next."""
         return self.planes.pitch
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Pixels of a plane."""
         return self.planes.size
@@ -52,8 +54,10 @@ def border_of(g: Geometry) -> int | None:
         return None
     needs = [0]
     for axis in (g.rows, g.cols):
-        needs += [axis.pad, axis.out - axis.pad + (axis.kernel - 1) * axis.dilation - axis.size]
-    return max(needs) if g.cols.out <= g.cols.size + max(needs) else None
+        needs += [axis.pad, axis.out - axis.pad + axis.reach - axis.size]
+    if is_dynamic(tuple(needs)):
+        return None
+    return max(needs) if upper_bound(g.cols.out - g.cols.size) <= max(needs) else None
 
 
 def is_shortcut(w: Workload[ConvBlocked], index: int) -> bool:
@@ -78,8 +82,23 @@ def planes_of(
     return PackedLayout(images, blocks * block // channels, rows, columns, channels, parts, fill)
 
 
+@dataclass(frozen=True)
+class Pointer:
+    """A pointer that goes along with a block's results, from `start` on.
+
+    It moves `step` numbers with each result, and `skip` more behind a row of them.
+    """
+
+    type: str
+    name: str
+    start: str
+    step: int
+    skip: int
+
+
 class PlanesEpilogue(TileEpilogue):
-    """An epilogue, some of whose operands (by their number there) are planes."""
+    """An epilogue of results one after the other; operands (by their number there) may be planes,
+    and so may be what is `wanted`."""
 
     def __init__(
         self,
@@ -87,30 +106,68 @@ class PlanesEpilogue(TileEpilogue):
         g: Geometry,
         target: Target,
         sums: DType,
-        planes: Mapping[int, PackedLayout],
+        planes: Mapping[int, PackedLayout] | None = None,
+        wanted: PackedLayout | None = None,
     ) -> None:
         super().__init__(w.op.epilogue, w, g, target, sums)
-        self.planes = planes
+        self.planes, self.wanted = planes or {}, wanted
+
+    def dense_bias(self) -> int | None:
+        """Return the operand that sums may start with, if its vectors are contiguous in memory."""
+        if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
+            return None
+        return self.bias if self.types[self.bias - 1] is self.sums else None
+
+    def forget_bias(self) -> None:
+        """Drop a bias from the operands that only the initial value of sums needs."""
+        self.used = self.rest
+
+    def bias_at(self, block: str) -> str:
+        """Return the address of a block of the bias, by the C variable n."""
+        assert self.bias is not None
+        view = self.views[self.bias - 1]
+        place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
+        return f"x{self.bias + 1} + {place}"
+
+    def bias_step(self) -> int:
+        """Numbers from one block of the bias to the next."""
+        assert self.bias is not None
+        return self.views[self.bias - 1].strides[1]
+
+    def pointers(self, row: str, col: str) -> list[Pointer]:
+        """Return where results go and what is read for them, of all blocks of their channels.
+
+        They start at C variables n and block, and at a pixel.
+        """
+        found, width = [], self.g.cols.out
+        for k in (0, *self.used):
+            const, name, base = ("const ", f"x{k + 1}", f"x{k + 1}") if k else ("", "to", "y0")
+            dtype = self.types[k - 1] if k else self.out
+            planes = self.planes.get(k) if k else self.wanted
+            blocks, view = _read_planes(planes, dtype) if planes else (("block",), self._view(k))
+            start = f"{base} + {address(view, ('n', *blocks, row, col))}"
+            by_row, step = view.strides[-2:]
+            skip = by_row - width * step if self.g.rows.out != 1 else 0
+            found.append(Pointer(const + dtype.c, name, start, step, skip))
+        return found
+
+    def _view(self, k: int) -> View:
+        """Return the strides of images, blocks, rows and columns of an operand, or of y."""
+        if k:
+            view = self.views[k - 1]
+            return View((*view.strides[:2], *spatial_strides(view, self.g)), view.offset)
+        g = self.g
+        return View((g.supers * g.mb * g.out_plane, g.out_plane, g.cols.out * g.block, g.block), 0)
 
     def _step(self, k: int) -> int:
         """Numbers between two blocks of 16 channels of a pixel."""
         return LINE * 16 // self.planes[k].channels // self.types[k - 1].itemsize
 
-    def _block(self, k: int) -> str:
-        if k not in self.planes:
-            return super()._block(k)
-        p, size = self.planes[k], self.types[k - 1].itemsize
-        per = p.channels // 16
-        place = f"block / {per} * {p.plane // size} + block % {per} * {self._step(k)}"
-        return place if p.images == 1 else f"n * {p.blocks * p.plane // size} + {place}"
-
     def _place(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         if k not in self.planes:
             return super()._place(k, row, column, vector)
-        p, size = self.planes[k], self.types[k - 1].itemsize
-        pixel = f"{row} * {p.pitch} + {column}" + (f" + {p.first}" if p.first else "")
-        offset = f" + {vector * self._step(k)}" if isinstance(vector, int) and vector else ""
-        return f"x{k + 1} + ({pixel}) * {p.pixel // size}{offset}"
+        assert isinstance(vector, int)
+        return f"x{k + 1}" + (f" + {vector * self._step(k)}" if vector else "")
 
     def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         if k not in self.planes or self.types[k - 1] is not DType.FLOAT:
@@ -123,3 +180,11 @@ class PlanesEpilogue(TileEpilogue):
         return number
 
 
+def _read_planes(p: PackedLayout, dtype: DType) -> tuple[tuple[str, str], View]:
+    """Return what of C variable block counts planes and what in a pixel of these, and the strides
+    of images, of both, of rows and of columns."""
+    size, per = dtype.itemsize, p.channels // 16
+    pixel, plane = p.pixel // size, p.plane // size
+    images = p.blocks * plane if p.images != 1 else 0
+    strides = (images, plane, LINE // per // size, p.pitch * pixel, pixel)
+    return (f"block / {per}", f"block % {per}"), View(strides, p.first * pixel)

@@ -8,19 +8,20 @@ two (bf16x3) or three (bf16x6).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from atc.backends.cpu.amx.cost import FIRST, RESIDENT, STREAM
+from atc.backends.cpu.amx.plane_epilogue import PlanesEpilogue
 from atc.backends.cpu.amx.products import LINE, PRODUCTS, TILE, Ahead, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
 from atc.backends.render.bfloat16 import in_parts
-from atc.backends.render.epilogue import TileEpilogue
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
 
@@ -29,6 +30,8 @@ STREAM_AHEAD = 1 << 16
 NEAR_STEPS = 2
 """Steps whose weights the first cache is asked for before they are read, where each is read soon
 after it comes from memory: tiles' loads find them there, and don't queue behind what comes."""
+FEW = 2
+"""Blocks of results that ask for the next panel where the run may have more: it has as many."""
 LONG = 8
 """Steps of a sum from which on that, and asking for the next step's pixels, pays."""
 
@@ -133,9 +136,11 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         raise NotImplementedError
 
     def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Return whether the target has tiles, weights are known, and space has one axis or two."""
+        """Return whether the target has tiles, windows and weights are known, and space has one
+        axis or two."""
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
-        return able and w.op.window.rank <= 2 and w.constant[1]
+        known = w.constant[1] and not is_dynamic(w.op.window)
+        return able and known and w.op.window.rank <= 2
 
     def pack(self, dense: Array, c: PanelsT, w: Workload[ConvBlocked]) -> Array:
         """Return the weights' tiles in the order of use.
@@ -148,14 +153,14 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
     def block_values(
-        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: TileEpilogue, *,
-        blocks: int, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
+        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: PlanesEpilogue, *,
+        blocks: int | None, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
     ) -> dict[str, object]:  # fmt: skip
         """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
 
-        An image has `blocks` blocks of results. Rows of a tile are `pixel` bytes apart, lower parts
-        `lower_offset` bytes behind upper ones. Steps ask for what is `near`, beside the weights of
-        the next panel.
+        An image has `blocks` blocks of results, None where the run counts them. Rows of a tile are
+        `pixel` bytes apart, lower parts `lower_offset` bytes behind upper ones. Steps ask for what
+        is `near`, beside the weights of the next panel.
         """
         op, by_panels = w.op, params.rb == 0
         started = op.zero != 0
@@ -163,17 +168,25 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         if bias is not None:
             epilogue.forget_bias()
         prefetches = by_panels and c.panels > 1
-        lines = -(-c.step_bytes // LINE // blocks) if prefetches else 0
+        asking = FEW if blocks is None else blocks
+        lines = -(-c.step_bytes // LINE // asking) if prefetches else 0
         distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
-        ahead = (*near, Ahead("next", lines))
-        step = Step(product_of(w), c.parts, c.tall, pixel, ahead, lower_offset)
+        step = Step(product_of(w), c.parts, c.tall, pixel, tuple(near), lower_offset)
+        ahead = replace(step, ahead=(*near, Ahead("next", lines)))
         return {
             "c": c, "g": c.g, "epilogue": epilogue, "by_panels": by_panels, "bias": bias,
             "element": w.input(0).dtype.c, "result": w.outputs[0].dtype.c, "total": self.sums.c,
             "integers": self.sums is DType.INT32, "step": step_lines(step), "lines": lines,
+            "step_ahead": step_lines(ahead), "asking": asking, "all_ask": asking == blocks,
             "distance": distance, "many": -(-c.block // c.panel_steps), "fill": op.zero % 256,
             "started": started, "starts": c.g.supers * c.g.mb * 64 if started else 0,
+            "open": counts_pixels(w),
         }  # fmt: skip
+
+
+def counts_pixels(w: Workload[ConvBlocked]) -> bool:
+    """Return whether the run decides more than how many images there are."""
+    return is_dynamic((w.op, *(t.shape[1:] for t in (w.input(0), *w.outputs))))
 
 
 def product_of(w: Workload[ConvBlocked]) -> str:

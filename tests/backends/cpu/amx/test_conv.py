@@ -13,7 +13,15 @@ from blocked_convs import DIRECT, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import CASES as QUANTIZED
 from quantized_convs import expected, model, parts
-from tile_convs import AMX, ROUNDING, check_counted_batches, check_own_tiles, fed
+from tile_convs import (
+    AMX,
+    ROUNDING,
+    check_counted_batches,
+    check_counted_images,
+    check_own_tiles,
+    fed,
+    resized,
+)
 
 from atc.backends.cpu.amx.conv import (
     ConvTiles,
@@ -116,6 +124,17 @@ def test_images_that_the_run_counts_have_the_same_bits() -> None:
     kernels = [kernel for kernel, _ in KERNELS.values()]
     calls = [call_of(CASES[name], kernels[k % 3], k, np.asarray) for k, name in enumerate(names)]
     check_counted_batches(calls)
+
+
+IMAGES = ((1, 1), (2, 31), (17, 3), (5, 40), (33, 32), (40, 16))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("precision", KERNELS)
+def test_rows_and_columns_that_the_run_counts_have_the_same_bits(precision: str) -> None:
+    sizes = {"bf16": IMAGES[1:2], "bf16x3": IMAGES[::2], "bf16x6": IMAGES[3:4]}[precision]
+    cases = [resized(CASES["strided, ragged"], size) for size in sizes]
+    check_counted_images(cases, KERNELS[precision][0], 41)
 
 
 def stretch(array: Array, part: Range | None) -> Array:

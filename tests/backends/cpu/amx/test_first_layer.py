@@ -12,7 +12,16 @@ from blocked_convs import DIRECT, Case, build, convolve, from_blocks
 from kernel_program import Call, run_calls, vector_target
 from quantized_convs import Case as Quantized
 from quantized_convs import expected, model, parts
-from tile_convs import AMX, ROUNDING, check_counted_batches, check_own_tiles, fed, rounded
+from tile_convs import (
+    AMX,
+    ROUNDING,
+    check_counted_batches,
+    check_counted_images,
+    check_own_tiles,
+    fed,
+    resized,
+    rounded,
+)
 
 from atc.backends.cpu.amx.first_layer import (
     FirstTiles,
@@ -96,6 +105,25 @@ def test_sums_of_products_in_all_cases(precision: str) -> None:
 def test_images_that_the_run_counts_have_the_same_bits() -> None:
     calls = [c for name in list(CASES)[:4] for c in calls_of(CASES[name], FirstTilesBf16x3(), 1)]
     check_counted_batches(calls)
+
+
+IMAGES = ((1, 1), (2, 31), (17, 3), (5, 40), (33, 32), (40, 16))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("precision", KERNELS)
+def test_rows_and_columns_that_the_run_counts_have_the_same_bits(precision: str) -> None:
+    sizes = {"bf16": IMAGES[1:2], "bf16x3": IMAGES[::2], "bf16x6": IMAGES[3:4]}[precision]
+    cases = [resized(CASES["stem"], size) for size in sizes]
+    check_counted_images(cases, KERNELS[precision][0], 41)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", KERNELS)
+def test_rows_and_columns_that_the_run_counts_in_all_cases(precision: str) -> None:
+    sizes = dict(zip(CASES, 9 * IMAGES, strict=False))
+    cases = [resized(c, size) for name, c in CASES.items() for size in (c.size, sizes[name])]
+    check_counted_images(cases, KERNELS[precision][0], 310)
 
 
 def test_operands_of_other_types_are_refused() -> None:
