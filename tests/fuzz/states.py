@@ -96,6 +96,36 @@ PARTS: Mapping[str, Part] = {
         _RING % ("row{n}, s{n}_in", "zero, four") + _ATTENTION, {"s": "float[1, 4, 8]"},
         {"w": (8, 8)},
     ),
+    "oldest leaves first": Part("""
+        row{n} = Unsqueeze({x}, one)
+        kept{n} = Slice(s{n}_in, one, end, one)
+        s{n}_out = Concat<axis = 1>(kept{n}, row{n})""" + _ATTENTION,
+        {"s": "float[1, 4, 8]"}, {"w": (8, 8)},
+    ),
+    "stacked windows": Part("""
+        row{n} = Unsqueeze({x}, one)
+        first{n} = Slice(s{n}_in, zero, one, zero)
+        past{n} = Squeeze(first{n}, zero)
+        all{n} = Concat<axis = 1>(past{n}, row{n})
+        next{n} = Slice(all{n}, one, end, one)
+        mean{n} = ReduceMean(all{n}, one)
+        second{n} = Slice(s{n}_in, one, two, zero)
+        past2{n} = Squeeze(second{n}, zero)
+        all2{n} = Concat<axis = 1>(past2{n}, mean{n})
+        next2{n} = Slice(all2{n}, one, end, one)
+        one{n} = Unsqueeze(next{n}, zero)
+        two{n} = Unsqueeze(next2{n}, zero)
+        s{n}_out = Concat<axis = 0>(one{n}, two{n})
+        {y} = ReduceSum<keepdims = 0>(all2{n}, one)""", {"s": "float[2, 1, 3, 8]"}),
+    "transposed window": Part("""
+        row{n} = Unsqueeze({x}, one)
+        column{n} = Transpose<perm = [0, 2, 1]>(row{n})
+        turned{n} = Transpose<perm = [0, 2, 1]>(s{n}_in)
+        all{n} = Concat<axis = 2>(turned{n}, column{n})
+        last{n} = Slice(all{n}, one, end, two)
+        s{n}_out = Transpose<perm = [0, 2, 1]>(last{n})
+        sums{n} = Conv(all{n}, w{n}, b{n})
+        {y} = Squeeze(sums{n}, two)""", {"s": "float[1, 2, 8]"}, {"w": (8, 8, 3), "b": (8,)}),
     "convolution": Part(
         _CONV % "dilations = [2]", {"s": "float[1, 8, 4]"}, {"w": (8, 8, 3), "b": (8,)}
     ),
