@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper
 from projects import F32, affine_model, make_model, reference, require, typed_model
@@ -100,6 +101,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 """.replace("VALUES", ", ".join(f"{v:.9e}" for v in X.ravel())))
     wanted = reference(affine_model(), X)[0].ravel()
     np.testing.assert_allclose([*map(float, printed.split())], wanted, rtol=1e-5)
+
+
+def windows_model(count: int) -> onnx.ModelProto:
+    """Return a network of states that hold the last two frames each; y is the sum of all."""
+    names = [f"cache{k}" for k in range(count)]
+    lines = [
+        f"w{k} = Concat<axis = 1>(cache{k}, x)\nnew_cache{k} = Slice(w{k}, one, end, one)\n"
+        f"s{k} = ReduceSum(w{k}, one)" for k in range(count)
+    ]  # fmt: skip
+    inputs = ", ".join(f"float[3, 2] {name}" for name in names)
+    outputs = ", ".join(f"float[3, 2] new_{name}" for name in names)
+    body = "\n".join([*lines, f"y = Sum({', '.join(f's{k}' for k in range(count))})"])
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> net (float[3, 1] x, {inputs}) => '
+        f"(float[3, 1] y, {outputs}) <int64[1] one = {{1}}, int64[1] end = {{9}}> {{ {body} }}"
+    )
+
+
+@pytest.mark.slow
+def test_a_network_of_many_states_has_a_context_that_is_large_enough(tmp_path: Path) -> None:
+    compiled(tmp_path, windows_model(12), state="auto", build_config=f"{require('gcc')} -O0")
+    printed = cargo_run(tmp_path, """
+use atc_net::{Arena, Network};
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arena = Arena::new();
+    let mut network = Network::new(&mut arena)?;
+    for k in 1..8 {
+        let mut y = [0f32; 3];
+        network.run(&[k as f32; 3], &mut y)?;
+        println!("{}", y[2]);
+    }
+    Ok(())
+}
+""")
+    sums = [12 * (k + max(k - 1, 0) + max(k - 2, 0)) for k in range(1, 8)]
+    assert [*map(float, printed.split())] == sums
 
 
 ALONE = """
