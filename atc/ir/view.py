@@ -91,6 +91,23 @@ def addresses(shape: Sequence[int], view: View) -> npt.NDArray[np.int64]:
     return found
 
 
+def affine_table(table: Array) -> View | None:
+    """Return the view whose addresses over the table's shape are its elements, if there is one."""
+    if not table.size:
+        return None
+    corner = (0,) * table.ndim
+    base = int(table[corner])
+    strides = tuple(
+        int(table[(*corner[:d], 1, *corner[d + 1 :])]) - base if n > 1 else 0
+        for d, n in enumerate(table.shape)
+    )
+    grid = np.full(table.shape, base, np.int64)
+    for d, stride in enumerate(strides):
+        step = np.arange(table.shape[d]) * stride
+        grid += step.reshape([-1 if k == d else 1 for k in range(table.ndim)])
+    return View(strides, base) if np.array_equal(grid, table) else None
+
+
 def broadcast(shape: Sequence[int], to: Sequence[int]) -> View:
     """Return the view of a contiguous tensor broadcast to a shape (numpy's rules)."""
     pad = len(to) - len(shape)

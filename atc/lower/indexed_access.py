@@ -16,7 +16,7 @@ from atc.dims import is_dynamic, lower_bound, not_equal, upper_bound
 from atc.ir.expr import Const, Expr, Input, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.data import Gather, Scatter
-from atc.ir.view import View, addresses, dense, simplify_loops
+from atc.ir.view import View, addresses, affine_table, dense, simplify_loops
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
 
@@ -180,23 +180,6 @@ def known_indices(ctx: LoweringContext, i: int, extents: Sequence[int]) -> Array
         where = tuple(np.argwhere(outside)[0])
         ctx.require(False, f"index {wide[where]} is outside an axis of {limit[where]}")
     return np.where(wide < 0, wide + limit, wide)
-
-
-def affine_table(table: Array) -> View | None:
-    """Return the view whose addresses over the table's shape are its elements, if there is one."""
-    if not table.size:
-        return None
-    corner = (0,) * table.ndim
-    base = int(table[corner])
-    strides = tuple(
-        int(table[(*corner[:d], 1, *corner[d + 1 :])]) - base if n > 1 else 0
-        for d, n in enumerate(table.shape)
-    )
-    grid = np.full(table.shape, base, np.int64)
-    for d, stride in enumerate(strides):
-        step = np.arange(table.shape[d]) * stride
-        grid += step.reshape([-1 if k == d else 1 for k in range(table.ndim)])
-    return View(strides, base) if np.array_equal(grid, table) else None
 
 
 def take(b: Builder, x: str, axis: int, indices: Array) -> str:

@@ -11,10 +11,10 @@ from atc.dims import Dim, is_dynamic, upper_bound
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.sampling import Resample
-from atc.ir.view import View
+from atc.ir.view import View, affine_table
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.context import LoweringContext
-from atc.lower.indexed_access import IndexedAccess, affine_table, gather, take, total
+from atc.lower.indexed_access import IndexedAccess, gather, take, total
 from atc.lower.registry import lowers
 from atc.lower.resample import (
     COORDINATES,

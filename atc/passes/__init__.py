@@ -22,6 +22,7 @@ from atc.passes.canonical.fold_views import fold_views
 from atc.passes.canonical.gather_taps import gather_taps
 from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
+from atc.passes.canonical.overwrite_parts import overwrite_parts
 from atc.passes.canonical.pack_operands import pack_operands
 from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
@@ -97,6 +98,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps
     _rule("gather_taps", gather_taps),  # when those of bytes are found, while views may be folded
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
+    _rule("overwrite_parts", overwrite_parts),  # before windows are looked for
     Pass("split_states", split_states),  # while each part that is read is a node
     Pass("merge_packed_siblings", merge_packed_siblings),  # before views read through its slices
     _rule("fold_views", fold_views),  # before fusion, which then sees arithmetic only

@@ -46,6 +46,15 @@ BODY = {
         kept = Slice(s, two, end, axis)
         t = Concat<axis = 0>(kept, x)
         y = CumSum(t, axis) }"""),
+    "rolled": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] nought = {0},
+            int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}, int64[1, 6, 1, 3] last = {
+            0, 0, 3, 0, 1, 3, 0, 2, 3, 0, 3, 3, 0, 4, 3, 0, 5, 3}> {
+        oldest = Slice(s, nought, one, axis)
+        kept = Slice(s, one, end, axis)
+        turned = Concat<axis = 2>(kept, oldest)
+        t = ScatterND(turned, last, x)
+        y = Conv(t, w) }"""),
     "the old one is read before and after": ("[1, 6, 1]", "[1, 6, 4]", """
         (float y, float[1, 6, 4] t) <int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}> {
         mean = ReduceMean(s, axis)

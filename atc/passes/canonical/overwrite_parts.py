@@ -1,0 +1,101 @@
+"""What is written over all of a Concat's operand takes its place: a buffer that was rolled, say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Const, Input
+from atc.ir.graph import Node
+from atc.ir.ops import Map, Reshape
+from atc.ir.ops.data import Concat, Scatter
+from atc.ir.view import addresses, affine_table
+from atc.passes.rewriting import Rewriting
+
+Places = npt.NDArray[np.int64]
+
+
+def overwrite_parts(state: Rewriting, node: Node) -> Node:
+    """Join the updates instead of the operand that a Scatter overwrites, moved as the Concat is."""
+    op = node.op
+    if not isinstance(op, Scatter) or not _overwrites(op) or len(node.inputs) != 2:
+        return node
+    (*moves, joined) = _sources(state, node.inputs[0])
+    if not isinstance(joined.op, Concat) or is_dynamic(tuple(state.types[v].shape for v in (
+            *joined.inputs, *node.inputs, joined.outputs[0]))):  # fmt: skip
+        return node
+    whole = np.arange(state.types[node.inputs[0]].size)
+    for move in moves:
+        assert isinstance(move.op, Map)
+        whole = addresses(move.op.shape, move.op.views[0])[whole]
+    found = _part(joined.op, whole[_written(op)])
+    if found is None or np.unique(whole).size != whole.size:
+        return node
+    number, places = found
+    part, (_, updates) = joined.inputs[number], node.inputs
+    order = np.empty_like(places)
+    order[places] = np.arange(places.size)
+    view = affine_table(order.reshape(state.types[part].shape))
+    out = state.types[node.outputs[0]].shape
+    moved = affine_table(whole.reshape(out))
+    if view is None or moved is None:
+        return node
+    if not view.is_dense(state.types[part].shape):
+        shape, type_ = state.types[part].shape, state.types[part]
+        step = Map(shape, Input(type_.dtype, 0), (view,))
+        updates = state.emit(step, [updates], type_, node, "part")
+    inputs = (*joined.inputs[:number], updates, *joined.inputs[number + 1 :])
+    if moved.is_dense(out):
+        return replace(node, op=joined.op, inputs=inputs)
+    type_ = state.types[joined.outputs[0]]
+    again = state.emit(joined.op, inputs, type_, node, "joined")
+    return replace(node, op=Map(out, Input(type_.dtype, 0), (moved,)), inputs=(again,))
+
+
+def _overwrites(op: Scatter) -> bool:
+    """Return whether updates replace elements at places that are known when compiling."""
+    known = isinstance(op.address, Const) or (
+        isinstance(op.address, Input) and len(op.coordinates) == 1
+    )
+    return known and isinstance(op.combine, Input) and op.combine.index == 1 and not op.views
+
+
+def _written(op: Scatter) -> Places:
+    """Return the address that each update is written to."""
+    if isinstance(op.address, Const):
+        begins = np.array([int(op.address.value)])
+    else:
+        begins = addresses(op.shape, op.coordinates[0])
+    return (begins[:, None] + np.arange(op.run)).ravel()
+
+
+def _sources(state: Rewriting, value: str) -> Iterator[Node]:
+    """Yield the movements that make a value, last one first, and what they move.
+
+    Nothing else reads what is between them. The last node may be of any kind.
+    """
+    made = state.producers.get(value)
+    while made is not None and state.only_reader(value) and len(made.inputs) == 1:
+        moves = isinstance(made.op, Map) and made.op.is_movement
+        if not moves and not isinstance(made.op, Reshape):
+            break
+        if moves:
+            yield made
+        (value,) = made.inputs
+        made = state.producers.get(value)
+    yield made if made is not None and state.only_reader(value) else Node(Reshape(), (), ())
+
+
+def _part(op: Concat, places: Places) -> tuple[int, Places] | None:
+    """Return the only operand that places in a Concat's result are all of, and where in it."""
+    row, column = np.divmod(places, sum(op.parts))
+    number = int(np.searchsorted([*accumulate(op.parts)], column.min(), side="right"))
+    size = op.parts[number]
+    inside = row * size + column - sum(op.parts[:number])
+    whole = np.array_equal(np.sort(inside), np.arange(op.outer * size))
+    return (number, inside) if whole and (column < sum(op.parts[: number + 1])).all() else None
