@@ -1,4 +1,4 @@
-"""What is written over all of a Concat's operand takes its place: a buffer that was rolled, say."""
+"""Join what overwrites all of a Concat's operand in its place: a buffer that was rolled, say."""
 
 from __future__ import annotations
 
