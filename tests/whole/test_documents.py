@@ -347,6 +347,10 @@ SLOW = {
         {"--weights=float32,float16,bfloat16,int4,int4-int8": "--shape=tiny "
          "--weights=float16,int4-int8 --steps=2 --prompt=4 --at_once=2"},
     ),
+    "streams": Script(
+        ("python tests/benchmarks/streams.py",),
+        {"streams.py": "streams.py --only=lstm --rounds=1"},
+    ),
     "less memory": Script(
         ("python tests/benchmarks/recomputation.py --batch=100 --plan",
          "python tests/benchmarks/recomputation.py",

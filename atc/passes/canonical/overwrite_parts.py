@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 
@@ -25,14 +24,14 @@ def overwrite_parts(state: Rewriting, node: Node) -> Node:
     op = node.op
     if not isinstance(op, Scatter) or not _overwrites(op) or len(node.inputs) != 2:
         return node
-    (*moves, joined) = _sources(state, node.inputs[0])
-    if not isinstance(joined.op, Concat) or is_dynamic(tuple(state.types[v].shape for v in (
-            *joined.inputs, *node.inputs, joined.outputs[0]))):  # fmt: skip
+    moves, joined = _sources(state, node.inputs[0])
+    if joined is None or not isinstance(joined.op, Concat):
+        return node
+    if any(is_dynamic(state.types[v].shape) for v in (*joined.inputs, *node.inputs)):
         return node
     whole = np.arange(state.types[node.inputs[0]].size)
     for move in moves:
-        assert isinstance(move.op, Map)
-        whole = addresses(move.op.shape, move.op.views[0])[whole]
+        whole = addresses(move.shape, move.views[0])[whole]
     found = _part(joined.op, whole[_written(op)])
     if found is None or np.unique(whole).size != whole.size:
         return node
@@ -50,9 +49,9 @@ def overwrite_parts(state: Rewriting, node: Node) -> Node:
         step = Map(shape, Input(type_.dtype, 0), (view,))
         updates = state.emit(step, [updates], type_, node, "part")
     inputs = (*joined.inputs[:number], updates, *joined.inputs[number + 1 :])
-    if moved.is_dense(out):
-        return replace(node, op=joined.op, inputs=inputs)
     type_ = state.types[joined.outputs[0]]
+    if moved.is_dense(out) and whole.size == type_.size:
+        return replace(node, op=joined.op, inputs=inputs)
     again = state.emit(joined.op, inputs, type_, node, "joined")
     return replace(node, op=Map(out, Input(type_.dtype, 0), (moved,)), inputs=(again,))
 
@@ -74,21 +73,20 @@ def _written(op: Scatter) -> Places:
     return (begins[:, None] + np.arange(op.run)).ravel()
 
 
-def _sources(state: Rewriting, value: str) -> Iterator[Node]:
-    """Yield the movements that make a value, last one first, and what they move.
+def _sources(state: Rewriting, value: str) -> tuple[list[Map], Node | None]:
+    """Return the movements that make a value, last one first, and the node whose result they move.
 
-    Nothing else reads what is between them. The last node may be of any kind.
+    None where something else reads what is between them, or it is computed by none.
     """
-    made = state.producers.get(value)
-    while made is not None and state.only_reader(value) and len(made.inputs) == 1:
-        moves = isinstance(made.op, Map) and made.op.is_movement
-        if not moves and not isinstance(made.op, Reshape):
-            break
-        if moves:
-            yield made
+    moves: list[Map] = []
+    while (made := state.producers.get(value)) is not None and state.only_reader(value):
+        op = made.op
+        if isinstance(op, Map) and op.is_movement and len(made.inputs) == 1:
+            moves.append(op)
+        elif not isinstance(op, Reshape):
+            return moves, made
         (value,) = made.inputs
-        made = state.producers.get(value)
-    yield made if made is not None and state.only_reader(value) else Node(Reshape(), (), ())
+    return moves, None
 
 
 def _part(op: Concat, places: Places) -> tuple[int, Places] | None:

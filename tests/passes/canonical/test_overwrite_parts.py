@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -27,33 +28,41 @@ def places(axes: Axes) -> str:
 
 
 def model(
-    axes: Axes, *, perm: str = "", more: str = "", reduction: str = "none"
+    axes: Axes, *, moved: str = "Identity(whole)", more: str = "", reduction: str = "none"
 ) -> onnx.ModelProto:
-    """Return x written into a Concat of a [2, 3, 4] and b [2, 1, 4], that may be transposed."""
+    """Return x written into a Concat of a [2, 3, 4] and b [2, 1, 4], that may be moved before."""
     shape = ", ".join(str(len(axis)) for axis in axes)
-    moved = f"c = Transpose<perm = {perm}>(whole)" if perm else "c = Identity(whole)"
     return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
         net (float[2, 3, 4] a, float[2, 1, 4] b, float[{shape}] x) => (float y)
-        <{places(axes)}> {{
+        <{places(axes)}, int64[1] nought = {{0}}, int64[1] one = {{1}},
+         int64[1] end3 = {{3}}, int64[1] end = {{9}}> {{
             whole = Concat<axis = 1>(a, b)
-            {moved}
+            c = {moved}
             d = ScatterND<reduction = "{reduction}">(c, at, x)
             {more or "y = Softmax<axis = 0>(d)"} }}""")
 
 
 LAST: Axes = [[0, 1], [3], [0, 1, 2, 3]]
-CASES = {
+CASES: Mapping[str, tuple[onnx.ModelProto, bool]] = {
     "the last": (model(LAST), True),
     "the first": (model([[0, 1], [0, 1, 2], [0, 1, 2, 3]]), True),
     "the last backwards": (model([[1, 0], [3], [3, 2, 1, 0]]), True),
-    "transposed": (model([[3], [0, 1], [0, 1, 2, 3]], perm="[1, 0, 2]"), True),
-    "turned": (model([[0, 1, 2, 3], [0, 1], [3]], perm="[2, 0, 1]"), True),
+    "transposed": (model([[3], [0, 1], [0, 1, 2, 3]],
+                         moved="Transpose<perm = [1, 0, 2]>(whole)"), True),
+    "turned": (model([[0, 1, 2, 3], [0, 1], [3]],
+                     moved="Transpose<perm = [2, 0, 1]>(whole)"), True),
+    "all of a slice": (model([[0, 1], [0], [0, 1, 2, 3]],
+                             moved="Slice(whole, end3, end, one)"), True),
+    "a part of a slice": (model([[0, 1], [2], [0, 1, 2, 3]],
+                                moved="Slice(whole, one, end, one)"), True),
+    "the begin": (model([[0, 1], [0, 1, 2], [0, 1, 2, 3]],
+                        moved="Slice(whole, nought, end3, one)"), True),
     "some of it": (model([[0, 1], [3], [0, 1, 2]]), False),
     "more than it": (model([[0, 1], [2, 3], [0, 1, 2, 3]]), False),
     "some twice": (model([[0, 1], [3, 3], [0, 1, 2, 3]]), False),
     "a sum": (model(LAST, reduction="add"), False),
     "read before": (model(LAST, more="y = Mul(d, c)"), False),
-}
+}  # fmt: skip
 
 
 @pytest.mark.few(3)
