@@ -236,8 +236,9 @@ def run_passes(
     passes = (*first, *PASSES, *layout_passes(width, layouts, storing))
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
+        skip |= OF_STATES
     for each in passes:
-        if {each.name, each.switch} & skip or (device and each.name in OF_STATES):
+        if {each.name, each.switch} & skip:
             continue
         if each.switch == EPILOGUE:
             fuse = fuse_known_epilogue if RESIDUAL in skip else fuse_epilogue

@@ -117,6 +117,12 @@ def check_counted_images(cases: Iterable[Case], kernel: AnyKernel, most: int) ->
         )
 
 
+IMAGES = ((1, 1), (2, 31), (17, 3), (5, 40), (33, 32), (40, 16))
+"""Sizes of images that a run counts."""
+FEW_IMAGES = {"bf16": IMAGES[1:2], "bf16x3": IMAGES[::2], "bf16x6": IMAGES[3:4]}
+"""Some of them for each precision."""
+
+
 def resized(case: Case, size: Sequence[int]) -> Case:
     """Return a case with images of another size, or the least at which windows fit."""
     reach = [(k - 1) * case.dilation - 2 * case.pad - case.end for k in case.kernel]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Const, Input
 from atc.ir.graph import Node
-from atc.ir.ops import Map, Reshape
+from atc.ir.ops import Map
 from atc.ir.ops.data import Concat, Scatter
 from atc.ir.view import addresses, affine_table
+from atc.passes.canonical.movements import Places, part_of, places_of, source_of
 from atc.passes.rewriting import Rewriting
-
-Places = npt.NDArray[np.int64]
 
 
 def overwrite_parts(state: Rewriting, node: Node) -> Node:
@@ -24,19 +21,20 @@ def overwrite_parts(state: Rewriting, node: Node) -> Node:
     op = node.op
     if not isinstance(op, Scatter) or not _overwrites(op) or len(node.inputs) != 2:
         return node
-    moves, joined = _sources(state, node.inputs[0])
-    if joined is None or not isinstance(joined.op, Concat):
+    moves, name = source_of(state.producers, node.inputs[0], state.only_reader)
+    joined = state.producers.get(name)
+    if joined is None or not isinstance(joined.op, Concat) or not state.only_reader(name):
         return node
     if any(is_dynamic(state.types[v].shape) for v in (*joined.inputs, *node.inputs)):
         return node
-    whole = np.arange(state.types[node.inputs[0]].size)
-    for move in moves:
-        whole = addresses(move.shape, move.views[0])[whole]
-    found = _part(joined.op, whole[_written(op)])
+    whole = places_of(moves, state.types[node.inputs[0]].size)
+    found = part_of(joined.op, whole[_written(op)])
     if found is None or np.unique(whole).size != whole.size:
         return node
     number, places = found
     part, (_, updates) = joined.inputs[number], node.inputs
+    if not np.array_equal(np.sort(places), np.arange(state.types[part].size)):
+        return node
     order = np.empty_like(places)
     order[places] = np.arange(places.size)
     view = affine_table(order.reshape(state.types[part].shape))
@@ -61,7 +59,8 @@ def _overwrites(op: Scatter) -> bool:
     known = isinstance(op.address, Const) or (
         isinstance(op.address, Input) and len(op.coordinates) == 1
     )
-    return known and isinstance(op.combine, Input) and op.combine.index == 1 and not op.views
+    replaced = isinstance(op.combine, Input) and op.combine.index == 1
+    return known and replaced and not op.views and not is_dynamic(op)
 
 
 def _written(op: Scatter) -> Places:
@@ -71,29 +70,3 @@ def _written(op: Scatter) -> Places:
     else:
         begins = addresses(op.shape, op.coordinates[0])
     return (begins[:, None] + np.arange(op.run)).ravel()
-
-
-def _sources(state: Rewriting, value: str) -> tuple[list[Map], Node | None]:
-    """Return the movements that make a value, last one first, and the node whose result they move.
-
-    None where something else reads what is between them, or it is computed by none.
-    """
-    moves: list[Map] = []
-    while (made := state.producers.get(value)) is not None and state.only_reader(value):
-        op = made.op
-        if isinstance(op, Map) and op.is_movement and len(made.inputs) == 1:
-            moves.append(op)
-        elif not isinstance(op, Reshape):
-            return moves, made
-        (value,) = made.inputs
-    return moves, None
-
-
-def _part(op: Concat, places: Places) -> tuple[int, Places] | None:
-    """Return the only operand that places in a Concat's result are all of, and where in it."""
-    row, column = np.divmod(places, sum(op.parts))
-    number = int(np.searchsorted([*accumulate(op.parts)], column.min(), side="right"))
-    size = op.parts[number]
-    inside = row * size + column - sum(op.parts[:number])
-    whole = np.array_equal(np.sort(inside), np.arange(op.outer * size))
-    return (number, inside) if whole and (column < sum(op.parts[: number + 1])).all() else None

@@ -10,9 +10,10 @@ import numpy as np
 from atc.dims import is_dynamic
 from atc.ir.expr import Input, const
 from atc.ir.graph import Array, DType, Graph, Node, Slide, TensorType, prune, reads
-from atc.ir.ops import Map, Reshape
+from atc.ir.ops import Map
 from atc.ir.ops.data import Concat, Scatter
-from atc.ir.view import View, addresses, dense, simplify_loops
+from atc.ir.view import View, affine_table, dense, simplify_loops
+from atc.passes.canonical.movements import places_of, source_of
 from atc.passes.rewriting import fresh_name
 
 
@@ -45,27 +46,27 @@ def _window(graph: Graph, state: str, output: int) -> _Window | None:
     made, own = graph.producers(), graph.types[state]
     if is_dynamic(own.shape) or not own.size or state in graph.slides:
         return None
-    whole, after = _moved(graph, made, graph.outputs[output])
+    moves, whole = source_of(made, graph.outputs[output])
     joined = made.get(whole)
     if joined is None or not isinstance(joined.op, Concat) or is_dynamic(graph.types[whole].shape):
         return None
-    source, before = _moved(graph, made, joined.inputs[0])
+    moved, source = source_of(made, joined.inputs[0])
     rows, (old, *rest) = joined.op.outer, joined.op.parts
     step, pitch = sum(rest), old + sum(rest)
     if source != state or step > (old if rows > 1 else old // 2):
         return None  # to move the rest costs less; in one row what is new is computed in place
-    places = addresses(*after)
-    if places.size != own.size:
-        return None
+    places = places_of(moves, own.size)
     kept = np.arange(rows)[:, None] * pitch + np.arange(old)
-    if not np.array_equal(places[addresses(*before)] - step, kept.ravel()):
+    if not np.array_equal(places[places_of(moved, kept.size)] - step, kept.ravel()):
         return None
-    (loops, view), least = after, int(places.min())
-    behind = max(step - least, 0)
-    loops, (_, view) = simplify_loops(loops, [dense(loops), view])
-    slide = Slide(own.shape, loops, view.strides, step, behind)
-    if len(loops) > (3 if view.strides[-1:] == (1,) else 2) or view.offset != least:
+    view, least = affine_table(places.reshape(own.shape)), int(places.min())
+    if view is None or view.offset != least:
+        return None
+    loops, (_, view) = simplify_loops(own.shape, [dense(own.shape), view])
+    if len(loops) > (3 if view.strides[-1:] == (1,) else 2):
         return None  # runs of elements in two loops are saved, and no others
+    behind = max(step - least, 0)
+    slide = Slide(own.shape, loops, view.strides, step, behind)
     readers = [n for n in graph.nodes if state in reads(n)]
     alone = len(readers) == 1 and graph.uses()[joined.inputs[0]] == 1
     if any(state not in n.inputs for n in readers) or (behind and not alone):
@@ -73,29 +74,6 @@ def _window(graph: Graph, state: str, output: int) -> _Window | None:
     if whole in graph.ends and graph.outputs[output] != whole:
         return None
     return _Window(state, joined, output, slide)
-
-
-_Moved = tuple[tuple[int, ...], View]
-"""Loops, and the address of each of their iterations."""
-
-
-def _moved(graph: Graph, made: Mapping[str, Node], value: str) -> tuple[str, _Moved]:
-    """Return what a value is but for its shape and order, and where in that its elements are."""
-    value = _of_reshapes(made, value)
-    node = made.get(value)
-    if node is None or not isinstance(node.op, Map):
-        shape = graph.types[value].shape
-        return value, (shape, dense(shape))
-    if not node.op.is_movement or len(node.inputs) != 1:
-        return value, (node.op.shape, dense(node.op.shape))
-    return _of_reshapes(made, node.inputs[0]), (node.op.shape, node.op.views[0])
-
-
-def _of_reshapes(made: Mapping[str, Node], value: str) -> str:
-    """Return the value that another one is, but for its shape."""
-    while value in made and isinstance(made[value].op, Reshape):
-        value = made[value].inputs[0]
-    return value
 
 
 def _sliding(graph: Graph, window: _Window) -> Graph:

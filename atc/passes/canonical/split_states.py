@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-
-import numpy as np
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import Array, Graph, Node, TensorType, prune, reads
 from atc.ir.ops import Map, Reshape
 from atc.ir.ops.data import Concat
-from atc.ir.view import View, addresses, dense
+from atc.ir.view import addresses, affine_table, dense
+from atc.passes.canonical.movements import movement_of, part_of, source_of
 from atc.passes.rewriting import fresh_name
 
 
@@ -48,10 +46,9 @@ def _stack(graph: Graph, number: int) -> _Stack | None:
     given, computed = graph.states[number]
     state, result = graph.inputs[given], graph.outputs[computed]
     made, uses = graph.producers(), graph.uses()
-    while result in made and isinstance(made[result].op, Reshape) and uses[result] == 1:
-        (result,) = made[result].inputs
+    moves, result = source_of(made, result, lambda value: uses[value] == 1)
     joined = made.get(result)
-    if joined is None or not isinstance(joined.op, Concat) or uses[result] > 1:
+    if joined is None or not isinstance(joined.op, Concat) or moves or uses[result] > 1:
         return None
     if is_dynamic((graph.types[state].shape, joined.op.parts)) or state in graph.slides:
         return None
@@ -67,21 +64,11 @@ def _stack(graph: Graph, number: int) -> _Stack | None:
 
 def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
     """Return whether a value is of a Concat that begins with what it has of a state."""
-    joined = made.get(_source(made, value))
+    joined = made.get(source_of(made, value)[1])
     return (
         joined is not None and isinstance(joined.op, Concat)
-        and _source(made, joined.inputs[0]) == state
+        and source_of(made, joined.inputs[0])[1] == state
     )  # fmt: skip
-
-
-def _source(made: Mapping[str, Node], value: str) -> str:
-    """Return what a value is moved from."""
-    while (node := made.get(value)) is not None and len(node.inputs) == 1:
-        moves = isinstance(node.op, Reshape) or (isinstance(node.op, Map) and node.op.is_movement)
-        if not moves:
-            break
-        (value,) = node.inputs
-    return value
 
 
 def _readers(graph: Graph, value: str) -> Iterator[Node]:
@@ -96,23 +83,15 @@ def _readers(graph: Graph, value: str) -> Iterator[Node]:
 
 def _part(joined: Concat, node: Node) -> tuple[int, Map] | None:
     """Return the only part that a movement reads, and how it reads that alone."""
-    op = node.op
-    if not isinstance(op, Map) or not op.is_movement or len(node.inputs) != 1:
+    op = movement_of(node)
+    if op is None:
         return None
-    places = addresses(op.shape, op.views[0])
-    pitch, ends = sum(joined.parts), [*accumulate(joined.parts)]
-    row, column = np.divmod(places, pitch)
-    number = int(np.searchsorted(ends, column.min(initial=pitch), side="right"))
-    if not places.size or column.max() >= ends[number]:
+    found = part_of(joined, addresses(op.shape, op.views[0]))
+    if found is None:
         return None
-    size = joined.parts[number]
-    begin = ends[number] - size
-    strides = tuple(s if s % pitch else s // pitch * size for s in op.views[0].strides)
-    at = op.views[0].offset
-    view = View(strides, at // pitch * size + at % pitch - begin)
-    if not np.array_equal(addresses(op.shape, view), row * size + column - begin):
-        return None
-    return number, replace(op, views=(view,))
+    number, places = found
+    view = affine_table(places.reshape(op.shape))
+    return None if view is None else (number, replace(op, views=(view,)))
 
 
 def _split(graph: Graph, stack: _Stack) -> Graph:

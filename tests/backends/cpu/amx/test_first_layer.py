@@ -14,6 +14,8 @@ from quantized_convs import Case as Quantized
 from quantized_convs import expected, model, parts
 from tile_convs import (
     AMX,
+    FEW_IMAGES,
+    IMAGES,
     ROUNDING,
     check_counted_batches,
     check_counted_images,
@@ -107,14 +109,10 @@ def test_images_that_the_run_counts_have_the_same_bits() -> None:
     check_counted_batches(calls)
 
 
-IMAGES = ((1, 1), (2, 31), (17, 3), (5, 40), (33, 32), (40, 16))
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("precision", KERNELS)
 def test_rows_and_columns_that_the_run_counts_have_the_same_bits(precision: str) -> None:
-    sizes = {"bf16": IMAGES[1:2], "bf16x3": IMAGES[::2], "bf16x6": IMAGES[3:4]}[precision]
-    cases = [resized(CASES["stem"], size) for size in sizes]
+    cases = [resized(CASES["stem"], size) for size in FEW_IMAGES[precision]]
     check_counted_images(cases, KERNELS[precision][0], 41)
 
 
