@@ -120,11 +120,9 @@ def _place(plan: Plan, uses: Uses, value: str) -> int | str:
     """
     program, arena = plan.program, plan.arena
     base, offset = arena.bases.get(value), program.byte_offset(value)
-    state = next((s for s in program.states if s.value == base), None)
-    moved = ""
-    if state is not None and state.room:
-        moving = [s.value for s in program.states if s.room]
-        moved = f" + ctx->moved[{moving.index(state.value)}]"
+    found = [(k, s) for k, s in enumerate(program.states) if s.value == base]
+    number, state = found[0] if found else (0, None)
+    moved = f" + ctx->moved[{number}]" if state is not None and state.room else ""
     if value not in arena.number:
         return f"{arena.offsets[value]}{moved}" if moved else arena.offsets[value]
     uses.places = True
