@@ -28,10 +28,11 @@ SMALL = 0.15
 """The former on a small core, which takes one instruction after the other."""
 
 
-def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
+def pack_columns(op: MatMul, b: Array, nb: int, kb: int | None = None) -> Array:
     """Return constant B [*batch, k, n] (read through its view) as panels [*batch, n / nb, k, nb].
 
-    Batches that B broadcasts over are kept once.
+    Blocks of `kb` of the depth lie one behind the other: [*batch, k / kb, n / nb, kb, nb]. Batches
+    that B broadcasts over are kept once.
     """
     full, batch = gathered_b(op, b), kept_batch(op.batch, op.b_view)
     whole, rest = divmod(op.n, nb)
@@ -40,7 +41,10 @@ def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
     panels[..., :whole, :, :] = np.moveaxis(split, -2, -3)
     if rest:
         panels[..., whole, :, :rest] = full[..., whole * nb :]
-    return panels
+    if kb is None:
+        return panels
+    blocks = panels.reshape(*panels.shape[:-2], op.k // kb, kb, nb)
+    return np.ascontiguousarray(np.moveaxis(blocks, -3, -4))
 
 
 class MatMulRows(Kernel[MatMul]):

@@ -51,16 +51,15 @@ class Prefetch:
 
 
 def prefetch(
-    w: Workload[MatMul], target: Target, tiles: int, width: int, depth: int, weights: Weights,
-    each: int = 0,
+    w: Workload[MatMul], target: Target, tiles: int, width: int, steps: int, weights: Weights
 ) -> Prefetch | None:  # fmt: skip
     """Return what each row tile asks for; None where nothing is, as B is near.
 
-    It asks for it every `each` steps of the depth, where that isn't 0.
+    The steps of the depth between requests divide `steps`.
     """
     if not asks_for_weights(w, target, count := max_value(tiles)):
         return None
-    whole = (lambda _: each) if each else partial(largest_divisor, depth)
+    whole = partial(largest_divisor, steps)
     return requests(w.op.m, count, width, weights, target.machine, whole)
 
 
@@ -82,16 +81,17 @@ def requests(
     return Prefetch(True, every, max(1, -(-int(lines * every) // tiles)), 0, line)
 
 
-def asks_for_rows(w: Workload[MatMul], depth: int, machine: Machine) -> bool:
-    """Return whether each tile asks for the rows of A that the next one reads.
+def asks_for_rows(w: Workload[MatMul], rows: int, depth: int, machine: Machine) -> bool:
+    """Return whether each tile asks for the rows of A that the next one reads, of a block of them.
 
-    The second cache doesn't hold A, and rows are read a number at a time, each a stream of its own:
-    1500 rows of 384 and of 1536 take 0.88 to 0.95 of the time that way on a Sapphire Rapids.
+    The second cache doesn't hold the block, and rows are read a number at a time, each a stream of
+    its own: 1500 rows of 384 and of 1536 in one block take 0.88 to 0.95 of the time that way on a
+    Sapphire Rapids, longer than smaller blocks that need no requests.
     """
-    x, (am, ak) = w.input(0), w.op.a_view.strides[-2:]
+    am, ak = w.op.a_view.strides[-2:]
     if ak != 1 or is_dynamic((depth, am)) or depth % FLOATS.line:
         return False
-    return max_value(x.size) * 4 > streamed(machine)
+    return max_value(rows) * depth * 4 > streamed(machine)
 
 
 def asks_for_weights(w: Workload[MatMul], target: Target, tiles: int) -> bool:

@@ -16,6 +16,8 @@ ROWS, WEIGHTS = 1 / 4, 1 / 2
 """Parts of the L2 cache for a block of A, and for the panels that stay beside it."""
 MORE_ROWS = 1 / 2
 """The part for a block of A where they don't stay, and larger blocks read them less often."""
+FEWER_ROWS = 1 / 8
+"""The part on processors whose third cache is slow, so that nothing be read from there twice."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,21 @@ def all_tiles(blocks: Sequence[RowBlocks]) -> list[Tile]:
     return [replace(t, count=block.count * t.count) for block in blocks for t in block.tiles]
 
 
-def rows_at_a_time(w: Workload[MatMul], mr: int, machine: Machine) -> Sequence[int]:
-    """Return the rows worth multiplying at a time, whole tiles: where A exceeds the L2 cache.
+def rows_at_a_time(w: Workload[MatMul], mr: int, depth: int, machine: Machine) -> Sequence[int]:
+    """Return the rows worth multiplying at a time, whole tiles: where A crowds the L2 cache.
 
-    Every panel of B would read A from beyond it. A large B is read again for each block of rows,
-    which must spare A's way through the whole cache.
+    Every panel of B would read A from beyond it, or A drives out what is asked for of the next one.
+    A large B is read again for each block of rows, which must spare A's way through the cache.
     """
     op = w.op
     if not w.constant[1] or is_dynamic(op.m):
         return ()
     weights = op.k * op.n * stored_weights(w).dtype.itemsize
-    row, l2 = 4 * op.k, machine.l2.size
+    row, l2 = 4 * depth, machine.l2.size
     stays = weights <= WEIGHTS * l2
-    if op.m * row <= (l2 // 2 if stays else l2):
+    parts = [FEWER_ROWS] * machine.slow_l3 + [ROWS] + [MORE_ROWS] * (not stays)
+    enough = l2 // 4 if machine.slow_l3 else l2 // 2 if stays else l2
+    if op.m * row <= enough:
         return ()
-    found = (int(part * l2) // row // mr * mr for part in (ROWS, MORE_ROWS)[:1 if stays else 2])
-    return [rows for rows in found if rows >= 2 * mr]
+    found = (int(part * l2) // row // mr * mr for part in parts)
+    return [rows for rows in found if 2 * mr <= rows < op.m]

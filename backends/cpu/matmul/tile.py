@@ -20,6 +20,7 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     column_panels,
     crowding,
+    pressure,
     row_tiles,
     scattered_wait,
     step_wait,
@@ -60,8 +61,11 @@ INTERLEAVED = 1.0
 """Cycles to interleave a number of A."""
 LINE_ALONE, LINE_BESIDE = 0.5, 1.5
 """Cycles to read a line of A from the L2 cache, and, on Intel's servers, beside panels of B."""
-FAR_PART = 0.3
-"""Part of the time of reading what lies beyond the L2 cache that tiles wait."""
+FAR_PART, SLOW_PART = 0.3, 0.6
+"""Parts of the time of reading what lies beyond the L2 cache that tiles wait; the second where a
+block reads it again from a slow third cache."""
+DEPTH = 512
+"""The depth of a block of A and of panels of B that leave each other room in the L2 cache."""
 GROUP = 8
 """Steps of the depth that are interleaved together: their lines may share a set of the L1 cache."""
 AHEAD = 4
@@ -150,7 +154,11 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         ]
         if is_dynamic(op.m):
             return (*found, *blocked)
-        below = [replace(p, mb=mb) for p in found for mb in rows_at_a_time(w, p.mr, target.machine)]
+        below = [
+            replace(p, mb=mb)
+            for p in found + (blocked if target.machine.slow_l3 else [])
+            for mb in rows_at_a_time(w, p.mr, self._depth(w, p), target.machine)
+        ]
         copied = [
             replace(p, copy=True) for p in (*found, *blocked) if _worth_copying(w, int(p.mr))
         ]
@@ -168,12 +176,13 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if not w.constant[1]:
             return {}
         width = params.nv * lanes(target)
-        return {1: lambda b: pack_columns(op, b, width)}
+        return {1: lambda b: pack_columns(op, b, width, params.kb)}
 
     def packing(self, w: Workload[MatMul], params: TiledParams, target: Target) -> str:
-        """Panels of as many columns are the same for any rows."""
+        """Panels of as many columns are the same for any rows, as are blocks of the depth."""
         op, width = w.op, self.panel_columns(w, params, target)
-        return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if width else ""
+        blocks = f" in blocks of {params.kb}" if params.kb not in (None, op.k) else ""
+        return f"panels of {width} of {op.b_view} {op.k}x{op.n}{blocks}" if width else ""
 
     def panel_columns(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         """Return the columns of a panel, nv vectors."""
@@ -221,9 +230,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         packed = mode in ("packed", "widened")
         count = tile_count(blocks[0].tiles)
         singly = count == 1 or by_lane or params.interleave or params.phases > 1
-        rows_ahead = not singly and asks_for_rows(w, depth, target.machine)
-        each = FLOATS.line if rows_ahead else 0
-        ahead = prefetch(w, target, count, width, depth, stored, each) if packed else None
+        rows_ahead = not singly and asks_for_rows(w, params.mb or op.m, depth, target.machine)
+        steps = FLOATS.line if rows_ahead else depth
+        ahead = prefetch(w, target, count, width, steps, stored) if packed else None
         in_lanes = by_lane and not params.interleave
         if ahead and ahead.next and in_lanes:
             in_lanes = ahead.every % lanes(target) == 0
@@ -256,9 +265,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "b_base": packed_base(op.batch, op.b_view, outer, op.k * width * -(-op.n // width))
             if packed else batch_base(op.b_view, outer),
             "bk": bk, "bn": bn, "step": step,
-            "panel_step": op.k * width if packed else width if mode == "direct" else width * bn,
-            "block_step": width if packed else bk, "prefetch": ahead, "rows_ahead": rows_ahead,
-            "every": ahead.every if ahead and ahead.next else each,
+            "panel_step": depth * width if packed else width if mode == "direct" else width * bn,
+            "block_step": -(-op.n // width) * width if packed else bk,
+            "prefetch": ahead, "rows_ahead": rows_ahead,
+            "every": ahead.every if ahead and ahead.next else steps * rows_ahead,
             "stored": stored, "weights": weights, "in_lanes": in_lanes,
             "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
             "copies_open": is_dynamic((depth, bk, bn)), "load_a": None,
@@ -287,6 +297,9 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             for p in panels for t in tiles
         ) * (op.k // depth)
         cycles *= max(crowding(machine, mr, stride) for stride in (am * 4, op.n * 4))
+        asks = mode in ("packed", "widened") and asks_for_weights(w, target, tile_count(tiles))
+        if asks and mr < op.m:
+            cycles *= pressure(machine, ((params.mb or op.m) * 4 + 2 * width * nv * size) * depth)
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
         steps = op.k * tile_count(tiles) * columns / (nv * lanes(target))
         if am == 1 and not params.interleave:
@@ -308,14 +321,17 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
             times = 1 if params.mb else columns / (nv * lanes(target))
             cycles += FAR_PART * op.m * op.k * 4 / machine.far_rate * times
-        if mode in ("packed", "widened") and asks_for_weights(w, target, tile_count(tiles)):
+        again = SLOW_PART if machine.slow_l3 else FAR_PART
+        if machine.slow_l3 and op.m * op.n * 4 > machine.l2.size:  # sums that wait for others
+            cycles += again * 2 * op.m * op.n * 4 * (op.k // depth - 1) / machine.far_rate
+        if asks:
             nbytes = op.k * columns * stored.dtype.itemsize
             stream = nbytes / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
             if params.mb:  # every block of rows reads B from beyond the L2 cache
                 near = nbytes <= machine.l2.size + machine.l3.size
-                rate = machine.far_rate if near else machine.memory
-                cycles += FAR_PART * nbytes / rate * (op.m // params.mb)
+                wait = again / machine.far_rate if near else FAR_PART / machine.memory
+                cycles += wait * nbytes * (op.m // params.mb)
         return prod(op.batch) * cycles
 
 
@@ -367,10 +383,13 @@ def _heights(m: int, high: int) -> Sequence[int]:
 
 def _depth_blocks(op: MatMul, columns: int, mr: int, machine: Machine) -> Sequence[int]:
     """Return the blocks of the depth worth trying: where the L2 cache doesn't hold what tiles read
-    again, all of A or a panel of so many columns of B."""
+    again, all of A or a panel of so many columns of B, or it crowds there."""
     half, rows = machine.l2.size // 2, max_value(op.m)
     most = [half / (4 * rows)] if rows * op.k * 4 > half else []
     most += [half / (8 * columns)] if rows > mr and columns * op.k * 4 > half else []
+    if machine.slow_l3 and rows > mr:
+        most += [half / part / (4 * rows) for part in (2, 4) if rows * op.k * 4 > half / part]
+        most += [DEPTH]
     found = (largest_divisor(op.k, max(128, kb)) for kb in most)
     return [*dict.fromkeys(kb for kb in found if 128 <= kb < op.k)]
 

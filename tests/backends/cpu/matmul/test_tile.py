@@ -191,8 +191,35 @@ def test_tiles_ask_for_the_next_rows_that_the_second_cache_does_not_hold(
     w = workload((), m, 20, 160, View((160, 1)), View((20, 1)), "bias, relu", True)
     params = TiledParams(mr=6, nv=2, phases=1)
     text = render_kernel(Candidate(kernel, params), w, target).text
-    assert text.count("v_prefetch_l2(a + ") == (2 * 6 if asked else 0)
+    assert text.count("v_prefetch_l2(ahead)") == (2 if asked else 0)
     check([("bias, relu", Call(kernel, params, w, operands(w, m)))], target.name)
+
+
+@pytest.mark.parametrize(("k", "n", "m"), [(512, 768, 128), (1024, 768, 512)])
+def test_large_products_are_cut_into_blocks_of_rows_and_of_the_depth(
+    k: int, n: int, m: int
+) -> None:
+    """Where the third cache is slow, a block of A and panels of B leave room for what comes."""
+    target = get_target("x86-64-avx512", machine=MACHINES["sapphirerapids"])
+    kernel = MatMulTile()
+    w = workload((), m, n, k, View((k, 1)), View((n, 1)), "none", True)
+    best = min(kernel.parameters(w, target), key=lambda p: kernel.cost(w, p, target))
+    block = (best.mb or m) * (best.kb or k) * 4
+    assert block + 2 * (best.kb or k) * best.nv * 16 * 4 <= target.machine.l2.size // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+@pytest.mark.parametrize("partial_rows", [0, 5])
+def test_blocks_of_rows_and_of_the_depth_together(target: str, partial_rows: int) -> None:
+    record = replace(vector_target(target), machine=MACHINES["sapphirerapids"])
+    m, n, k = 600 + partial_rows, 70, 1024
+    w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
+    kernel = MatMulTile()
+    both = [p for p in kernel.parameters(w, record) if p.kb and p.mb][:2]
+    assert both
+    arrays = operands(w, m)
+    check([("bias, relu", Call(kernel, p, w, arrays)) for p in both], target)
 
 
 @pytest.mark.slow
@@ -365,8 +392,8 @@ def test_few_rows_times_columns_that_the_run_counts(k: int, tmp_path: Path) -> N
                 assert (np.abs(net(x, z) - np.maximum(exact, 0)) <= bound).all(), (m, n)
 
 
-@pytest.mark.parametrize(("k", "cut"), [(3072, False), (12544, True)])
-def test_the_depth_is_cut_where_a_panel_of_b_exceeds_the_second_cache(k: int, cut: bool) -> None:
+@pytest.mark.parametrize(("k", "cut"), [(512, False), (3072, True), (12544, True)])
+def test_the_depth_is_cut_where_panels_of_b_crowd_the_second_cache(k: int, cut: bool) -> None:
     """Faster R-CNN's first dense layer has 12,544 inputs for each region."""
     target = get_target("x86-64-avx512", machine=MACHINES["sapphirerapids"])
     w = workload((), 64, 1024, k, View((k, 1)), View((1024, 1)), "none", True)
