@@ -495,6 +495,49 @@ def test_a_self_test_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
     np.testing.assert_allclose(golden.values, ((2 * x) ** 2).reshape(-1), rtol=1e-5)
 
 
+SELF_TEST = r"""
+#include "net.h"
+#include <stdio.h>
+
+static net_arena arena;
+static float x[NET_X_SIZE], y[NET_Y_SIZE];
+
+int main(void)
+{
+  net_context ctx;
+  net_difference found = {0};
+  if (net_init(&ctx, &arena, sizeof arena) != NET_OK) return 1;
+  if (net_selftest(&ctx, x, y, &found) == NET_OK) return 0;
+  puts(found.node != NULL ? found.node : "output");
+  return 2;
+}
+"""
+
+
+@pytest.mark.parametrize("case", [
+    CASES["ring of frames"],
+    Case(  # what lies in the state is the last that is computed
+        [node("Concat", "s x", "all", axis=2), node("Slice", "all one end axis", "t"),
+         node("ReduceSum", "all axis", "y", keepdims=0)],
+        {"x": [1, 4, 1], "s": [1, 4, 3]}, {"t": [1, 4, 3], "y": [1, 4]}, (("s", "t"),),
+        CASES["ring of frames"].constants[:3],
+    ),
+])  # fmt: skip
+@pytest.mark.parametrize("room", ["some", "none"])
+def test_a_self_test_looks_for_values_where_a_window_has_moved(
+    case: Case, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room == "none":  # as on small cores
+        monkeypatch.setattr(states, "_room", lambda *_: 0)
+    done = compiled(case, tmp_path, target="c99", step=True, selftest=True)
+    assert all(s.slide is not None for s in done.program.states)
+    folder = tmp_path / "net"
+    sizes = [f"-DNET_{v.upper()}_SIZE={done.program.types[v].size}" for v in "xy"]
+    (folder / "main.c").write_text(SELF_TEST)
+    compile_c(folder, *sizes, "-Iinclude", "-Isrc", "main.c", *sources(folder), "-lm", "-o", "main")
+    subprocess.run([str(folder / "main")], check=True)
+
+
 def test_names_may_hold_colons(tmp_path: Path) -> None:
     case = Case(
         [node("Add", "s:0 x", "t:0"), node("Relu", "x", "y")], {"x": V, "s:0": V},
