@@ -172,11 +172,11 @@ class _Auditor:
 
     @cached_property
     def _following(self) -> frozenset[str]:
-        """The values that the states are after the run."""
-        return frozenset(state.next for state in self.program.states)
+        """The values that the states become, one after another."""
+        return frozenset(v for s in self.program.states for v in (*s.former, s.next))
 
     def _base(self, value: str) -> str:
-        """Return the storage of a value; a state's next value is another one than that it finds."""
+        """Return the storage of a value; what a state becomes is another one than what it was."""
         while value in self.program.storage and value not in self._following:
             value = self.program.storage[value]
         return value

@@ -83,7 +83,7 @@ def build_program(
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
-    states = carried(pairs, steps, writer.types, writer.storage, graph.slides, not target.bare)
+    states = carried(graph, steps, writer.types, writer.storage, room=not target.bare)
     for (_, result), state in zip(pairs, states, strict=True):
         steps += tuple(writer.carry(state, result))
     used, held = {a for c in calls(steps) for a in c.arguments}, dict(pairs)
@@ -394,7 +394,7 @@ class _Writer:
     def carry(self, state: State, result: str) -> Iterator[Call]:
         """Place a result in a state's memory after the run; yield a copy if that needs one."""
         if state.next == result:
-            self.storage[result] = state.value
+            self.storage |= dict.fromkeys((*state.former, result), state.value)
         else:
             self.types[state.next] = self.types[state.value]
             self._place(state.next, state.value, 0)

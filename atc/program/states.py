@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.ir.graph import Slide, TensorType
+from atc.ir.graph import Graph, Slide, TensorType
 from atc.program.steps import (
     Call,
     Fork,
@@ -68,21 +68,54 @@ def state_type(program: Program, state: State) -> TensorType:
 
 
 def carried(
-    pairs: Sequence[tuple[str, str]], steps: Sequence[Step], types: Mapping[str, TensorType],
-    storage: Mapping[str, str], slides: Mapping[str, Slide], room: bool,
+    graph: Graph, steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str], room: bool,
 ) -> tuple[State, ...]:  # fmt: skip
-    """Return the states of pairs of a value and the result that replaces it for the next run.
+    """Return the states of a graph whose steps these are.
 
-    The next value is the result itself if that may be computed in the state's memory, else a copy
+    The next value is the graph's result if that may be computed in the state's memory, else a copy
     of it, made when all steps are done. Those that slide have `room` for some runs, or none.
     """
-    return tuple(
-        State(
-            value, result if may_replace(value, result, steps, types, storage) else f"{value}#next",
-            slides.get(value), _room(types[value], slides[value]) if room and value in slides else 0
-        )
-        for value, result in pairs
-    )  # fmt: skip
+    found = []
+    for given, computed in graph.states:
+        value, result = graph.inputs[given], graph.outputs[computed]
+        slide = graph.slides.get(value)
+        space = _room(types[value], slide) if room and slide else 0
+        former: tuple[str, ...] = ()
+        if may_replace(value, result, steps, types, storage):
+            former = _former(value, result, steps, types, storage, graph.outputs)
+        else:
+            result = f"{value}#next"
+        found.append(State(value, result, former, slide, space))
+    return tuple(found)
+
+
+def _former(
+    value: str, result: str, steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str], outputs: Collection[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the results that may lie in a state's memory one after another, before the last.
+
+    Each is read where it's replaced, in place, and never again.
+    """
+    found = [result]
+    while True:
+        (call,) = (c for c in calls(steps) if found[0] in c.node.outputs)
+        later = _later(steps, call)
+        assert later is not None
+        read = {base_of(n, storage) for step in later for n in touched(step)} | {*outputs}
+        before = next(
+            (
+                name for name in call.in_place
+                if name not in read and types[name].nbytes == types[value].nbytes
+                and all(base_of(a, storage) != name or a == name for a in call.arguments)
+                and may_replace(value, name, steps, types, storage)
+            ),
+            None,
+        )  # fmt: skip
+        if before is None:
+            return tuple(found[:-1])
+        found.insert(0, before)
 
 
 def _room(type_: TensorType, slide: Slide) -> int:

@@ -191,11 +191,13 @@ Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork | Copy | Wait
 class State:
     """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there.
 
-    One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
+    Results of a run may lie there before: `former` ones, each of which the one behind replaces in
+    place. One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
     """
 
     value: str
     next: str
+    former: tuple[str, ...] = ()
     slide: Slide | None = None
     room: int = 0
 
