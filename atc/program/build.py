@@ -23,6 +23,7 @@ from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
 from atc.program.cuts import Range, views_of
 from atc.program.forks import ALONE, Workers, forked, part_of
+from atc.program.in_place import replaceable
 from atc.program.least_memory import cascades_of
 from atc.program.packed_constants import packed
 from atc.program.packed_layouts import propagate_packed_layouts
@@ -421,10 +422,9 @@ class _Writer:
             if key not in self.packed:
                 self.packed[key] = self._add_packed(inputs[index], pack)
             inputs[index] = self.packed[key]
-        able = kernel.in_place(choice.workload)
-        elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
-        shared = tuple(inputs[i] for i in able if inputs[i] and inputs[i] not in elsewhere)
-        return Call(node, choice, source, (*(i for i in inputs if i), *node.outputs), shared)
+        able = kernel.overwrites(choice.workload, params)
+        arguments = (*(i for i in inputs if i), *node.outputs)
+        return Call(node, choice, source, arguments, *replaceable(inputs, node.outputs, able))
 
     def _add_packed(self, name: str, pack: Pack) -> str:
         new = f"{name}#packed{len(self.packed)}"

@@ -106,7 +106,7 @@ def _former(
         read = {base_of(n, storage) for step in later for n in touched(step)} | {*outputs}
         before = next(
             (
-                name for name in call.in_place
+                name for name in call.overwritten_by(found[0])
                 if name not in read and types[name].nbytes == types[value].nbytes
                 and all(base_of(a, storage) != name or a == name for a in call.arguments)
                 and may_replace(value, name, steps, types, storage)
@@ -152,13 +152,13 @@ def may_replace(
     if result in storage or len(writers) != 1:
         return False
     (call,) = writers
-    if call.node.outputs[0] != result or call.slot is not None:
+    if result not in call.node.outputs or call.slot is not None:
         return False
     later = _later(steps, call)
     if later is None or any(base_of(n, storage) == value for s in later for n in touched(s)):
         return False
     return all(
-        types[name].nbytes == types[result].nbytes and name in call.in_place
+        types[name].nbytes == types[result].nbytes and name in call.overwritten_by(result)
         for name in call.arguments
         if base_of(name, storage) == value
     )

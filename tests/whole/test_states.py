@@ -27,6 +27,7 @@ from atc.codegen.selftest import inputs_by_formula
 from atc.errors import AtcError, InternalError
 from atc.pipeline.pipeline import Compilation
 from atc.program import states
+from atc.program.steps import calls
 
 Shapes = dict[str, list[int | str]]
 
@@ -254,6 +255,31 @@ def test_a_row_after_another_is_written_in_the_states_own_memory(tmp_path: Path)
     assert done.arena.plan.size < 2 * 4 * 8 * 4  # the cache is there once
     late = compiled(CASES["rows of a cache, one of them read late"], tmp_path, target="c99")
     assert late.program.states[0].former == ()
+
+
+def _lstm_of(units: int) -> Case:
+    return _lstm(Case(
+        [node("LSTM", "x w r b none h c", "y h2 c2", hidden_size=units)],
+        {"x": [1, 1, 4], "h": [1, 1, units], "c": [1, 1, units]},
+        {"y": [1, 1, 1, units], "h2": [1, 1, units], "c2": [1, 1, units]},
+        (("h", "h2"), ("c", "c2")),
+        (weights("w", 1, 4 * units, 4), weights("r", 1, 4 * units, units),
+         weights("b", 1, 8 * units)),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("threads", "units"), [(1, 8), (2, 512)])
+def test_recurrent_states_are_replaced_where_they_lie(
+    threads: int, units: int, tmp_path: Path
+) -> None:
+    """But for an h that other threads still read while one writes its part of the next."""
+    case = _lstm_of(units)
+    done = compiled(case, tmp_path, target="c99", num_threads=threads)
+    (split,) = (getattr(c.choice.candidate.params, "units", 0) for c in calls(done.program.steps)
+                if c.node.op.kind == "Recurrent")  # fmt: skip
+    assert split == threads
+    assert [s.next for s in done.program.states] == ["h2" if threads == 1 else "h#next", "c2"]
+    check(case, atc.load(done.folder), expected(case))
 
 
 def test_the_audit_sees_a_state_that_is_replaced_too_early(

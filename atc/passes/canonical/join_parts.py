@@ -28,7 +28,7 @@ from atc.passes.canonical.movements import (
 
 @dataclass(frozen=True)
 class _Versions:
-    """What Scatters one after another make of a base: versions, by how many of them were before."""
+    """Versions of a base, which Scatters make one after another, by their numbers."""
 
     base: str
     updates: tuple[tuple[str, Places], ...]
