@@ -25,14 +25,16 @@ class StateMemory:
     """The memory of a state, in bytes: in a first run it's found `lead` bytes behind the begin.
 
     What is kept for the next run are `runs` of bytes, each of which two loops count: extents and
-    strides; the first begins where the memory does. After a run all is `step` bytes further;
-    `moved` bytes are moved back to the begin where that is more than the room.
+    strides; in a first run the first begins `first` bytes behind the memory's begin. After a run
+    all is `step` bytes further, or before where that is negative; `moved` bytes are moved back
+    where that is more than the room.
     """
 
     size: int
     run: int
     loops: tuple[tuple[int, int], tuple[int, int]] = ((1, 0), (1, 0))
     lead: int = 0
+    first: int = 0
     step: int = 0
     moved: int = 0
     room: int = 0
@@ -49,15 +51,22 @@ def memory_of(program: Program, state: State) -> StateMemory:
     if slide is None:
         return StateMemory(type_.nbytes, type_.nbytes)
     one = type_.dtype.itemsize
-    lead, step = one * slide.behind, one * slide.step
+    step, whole = one * slide.step, type_.nbytes
     loops = [(n, one * stride) for n, stride in zip(slide.loops, slide.strides, strict=True)]
     run = one
     if loops and loops[-1][1] == one:
         run *= loops.pop()[0]
-    first, second = [*[(1, 0)] * (2 - len(loops)), *loops]
+    outer, inner = [*[(1, 0)] * (2 - len(loops)), *loops]
+    if step < 0:  # what is new comes before what is kept, and that may reach beyond the input
+        kept = one + one * sum((n - 1) * k for n, k in zip(slide.loops, slide.strides, strict=True))
+        first, whole = state.room - step, max(whole, kept - step)
+        return StateMemory(
+            state.room + whole, run, (outer, inner), state.room, first, step, kept, state.room
+        )
+    lead = one * slide.behind
     return StateMemory(
-        lead + type_.nbytes + state.room, run, (first, second), lead, step,
-        lead + type_.nbytes - step, state.room,
+        lead + whole + state.room, run, (outer, inner), lead, 0, step, lead + whole - step,
+        state.room,
     )  # fmt: skip
 
 
@@ -123,8 +132,8 @@ def _room(type_: TensorType, slide: Slide) -> int:
 
     With half of its size that costs two more steps' bytes a run.
     """
-    steps = max(type_.size // (2 * slide.step), 1)
-    return steps * slide.step * type_.dtype.itemsize
+    step = abs(slide.step)
+    return max(type_.size // (2 * step), 1) * step * type_.dtype.itemsize
 
 
 def _later(steps: Sequence[Step], call: Call) -> list[Step] | None:

@@ -67,12 +67,12 @@ def _stack(graph: Graph, number: int) -> _Stack | None:
 
 
 def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
-    """Return whether a value is of a Concat that begins with what it has of a state, or of such."""
+    """Return whether a value is of a Concat of what it has of a state and more, or of such."""
     joined = made.get(source_of(made, value)[1])
     if joined is None or not isinstance(joined.op, Concat):
         return False
-    begins = source_of(made, joined.inputs[0])[1] == state
-    return begins or all(_keeps_some(made, each, state) for each in joined.inputs)
+    ends = {source_of(made, joined.inputs[k])[1] for k in (0, -1)}
+    return state in ends or all(_keeps_some(made, each, state) for each in joined.inputs)
 
 
 def _readers(graph: Graph, value: str) -> Iterator[Node]:
