@@ -35,6 +35,13 @@ BODY = {
     "the next one is read whole": ("[4, 5]", LAYERS % ("r", "t"), 1),
     "a version in between is read whole": ("[4, 5]", LAYERS % ("r", "r"), 1),
     "some stay": ("[4, 6]", LAYERS % ("r", "whole2"), 1),
+    "one for all": ("[1, 4, 5]", """
+        past = Gather<axis = 0>(s, noughts)
+        whole = Concat<axis = 1>(past, x)
+        next = Slice(whole, one, six, axis)
+        up = Unsqueeze(next, nought)
+        t = ScatterND(s, upper, up)
+        y = ReduceSum<keepdims = 0>(whole, axis) }""", 1),
     "a part with parts": ("[2, 4, 5]", """
         top = Gather<axis = 0>(s, noughts)
         past = Slice(top, nought, two, axis)
