@@ -289,6 +289,10 @@ class Kernel(Generic[OpT, ParamsT]):
         """Return the inputs whose memory output 0 may overwrite: read before it is written."""
         return ()
 
+    def overwrites(self, w: Workload[OpT], params: ParamsT) -> Mapping[int, tuple[int, ...]]:
+        """Return the inputs whose memory each output may overwrite, if it's more than output 0."""
+        return {0: self.in_place(w)}
+
     def exact(self, params: ParamsT) -> bool:
         """Return whether results err no more than the op's definition, computed in its type."""
         return self.precision == "float32"

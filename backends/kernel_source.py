@@ -214,14 +214,15 @@ def _shown(type_: TensorType) -> str:
 def _arguments(
     candidate: Candidate, w: Workload, scratch: int, work_split: WorkSplit, restrict: str
 ) -> tuple[Argument, ...]:
-    shared = candidate.kernel.in_place(w)
+    overwrites = candidate.kernel.overwrites(w, candidate.params)
+    shared = {i for inputs in overwrites.values() for i in inputs}
     arguments = []
     for i, type_ in enumerate(w.inputs):
         if type_ is not None:
             qualifier = "" if i in shared else restrict
             arguments.append(Argument(f"const {type_.dtype.c} *", f"x{i}", qualifier))
     for i, out in enumerate(w.outputs):
-        qualifier = "" if shared and i == 0 else restrict
+        qualifier = "" if overwrites.get(i) else restrict
         arguments.append(Argument(f"{out.dtype.c} *", f"y{i}", qualifier))
     if scratch:
         arguments.append(Argument("void *", "scratch", restrict))

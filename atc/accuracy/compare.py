@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import onnx
@@ -16,7 +16,8 @@ import onnx_ir
 
 from atc.accuracy.differences import Difference, compare, plain_form
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
-from atc.accuracy.inputs import Types, random_inputs, sized_inputs
+from atc.accuracy.inputs import sized_inputs
+from atc.accuracy.run_inputs import RUNS, inputs_of_runs
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
@@ -27,10 +28,7 @@ from atc.errors import (
     UnsupportedError,
     VerificationError,
     one_line,
-    reason_of,
-    way_out,
 )
-from atc.files.arrays import load_arrays
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
 from atc.pipeline.request import Request
@@ -39,15 +37,11 @@ from atc.runtime.load import open_network
 from atc.runtime.shown import html_table
 from atc.runtime.values import Tensor, Value
 
-if TYPE_CHECKING:
-    from atc.pipeline.input_types import InputType
-
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
 
 _IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
 _ADAPTABLE = 17  # an opset in which added nodes mean the same as in that of their own
-_STEPS = 3  # runs of a network that carries states, from one to the next
 
 
 @dataclass(frozen=True)
@@ -113,6 +107,14 @@ class Runnable(Protocol):
         """Compute the outputs by name."""
 
 
+@runtime_checkable
+class Streaming(Protocol):
+    """A network whose runs, from one to the next, have to be asked for together."""
+
+    def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Compute the outputs of each run by name."""
+
+
 Reference = Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]]
 """Computes the outputs of these names from inputs, and says what it is called."""
 
@@ -146,10 +148,12 @@ def subject_of(request: Request) -> Subject:
 def verify_library(
     subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
     inputs: Path | None = None, float64: bool = False, run: Reference | None = None,
-    opened: Callable[[Path], Runnable] | None = None,
+    opened: Callable[[Path], Runnable] | None = None, runs: int = 0,
 ) -> Verification:  # fmt: skip
     """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
 
+    There are as many `runs` as the .npz has inputs for, or one, or RUNS of a network that carries
+    states, which go on where the last one ended; the reference is given them.
     With `float64` the reference computes in float64, and the tolerance is the bound that the
     library states, unless the model itself rounds to integers. `run` is asked in its place, if
     given.
@@ -171,7 +175,16 @@ def verify_library(
         )  # fmt: skip
     own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.shape_profile else {}
     types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
-    feeds, source = _first_feeds(types, inputs, seed, grows)
+    if grows and inputs is not None:
+        raise OptionError(
+            "a file has inputs of one length, but the states grow from run to run",
+            where="--input", hint="leave it out: the runs are of seeded inputs",
+        )  # fmt: skip
+    usual = RUNS if states else 1
+    every, source = (
+        ([{}] * (runs or usual), f"seed {seed}")
+        if grows else inputs_of_runs(types, inputs, seed, runs, usual)
+    )  # fmt: skip
     stated, precision = stated_precision(net.build_info)
     if stated is not None and stated > TOLERANCE:  # it rounds, or may, by more
         tolerance = max(tolerance, stated)
@@ -180,26 +193,28 @@ def verify_library(
         tolerance = tolerance if rounds or stated is None else stated
     run = run or (run_in_double if float64 else run_reference)
     carried = initial_states(model)
-    compared: list[Difference] = []
     seen = _layer_names(net, model, outputs)
-    for step in range(_STEPS if states else 1):
-        if grows:
-            found_feeds = sized_inputs(model, types, carried, step, seed)
-            if found_feeds is None:
-                break  # the states are full
-            feeds = found_feeds
-        given = {v.name: _fed(net, v, feeds) for v in net.parameters}
-        found = run(model, [*outputs, *states.values(), *seen], {**feeds, **carried})
-        reference, expected = found[0], found[1][: len(outputs)]
+    given, wanted = list[dict[str, Any]](), list[list[Any]]()
+    for step, feeds in enumerate(every):
+        sized = sized_inputs(model, types, carried, step, seed) if grows else feeds
+        if sized is None:
+            break  # the states are full
+        given.append({v.name: _fed(net, v, sized) for v in net.parameters})
+        reference, expected = run(
+            model, [*outputs, *states.values(), *seen], {**sized, **carried}
+        )
+        wanted.append(expected)
         carried = {
             name: np.asarray(array).astype(carried[name].dtype)
-            for name, array in zip(states, found[1][len(outputs) :], strict=False)
+            for name, array in zip(states, expected[len(outputs) :], strict=False)
         }
-        for name, a, b in _elements(outputs, list(net.run(given).values()), expected):
+    compared: list[Difference] = []
+    for step, (got, expected) in enumerate(zip(_run_each(net, given), wanted, strict=True)):
+        for name, a, b in _elements(outputs, list(got.values()), expected[: len(outputs)]):
             same = a.astype(b.dtype) if float64 and b.dtype == np.float64 else a
-            shown = f"{name}, run {step + 1}" if states else name
+            shown = f"{name}, run {step + 1}" if states or len(every) > 1 else name
             compared.append(compare(shown, same, b, tolerance))
-    known = dict(zip([*outputs, *states.values(), *seen], found[1], strict=True))
+    known = dict(zip([*outputs, *states.values(), *seen], wanted[-1], strict=True))
     layers = tuple(_compared_layers(net, known, tolerance))
     shown = precision if float64 else ""
     return Verification(reference, source, tolerance, tuple(compared), shown, layers)
@@ -217,20 +232,8 @@ def _model_of(subject: Subject, net: Runnable, grows: bool) -> onnx_ir.Model:
     return model
 
 
-def _first_feeds(
-    types: Types, inputs: Path | None, seed: int, grows: bool
-) -> tuple[Mapping[str, Array], str]:
-    """Return the inputs of the first run, and where they come from; none where states grow."""
-    if grows and inputs is not None:
-        raise OptionError(
-            "a file has the inputs of one run, but the states grow from run to run",
-            where="--input", hint="leave it out: the runs are of seeded inputs",
-        )  # fmt: skip
-    if grows:
-        return {}, f"seed {seed}"
-    if inputs is None:
-        return random_inputs(types, seed), f"seed {seed}"
-    return _read_inputs(inputs, types), inputs.name
+def _run_each(net: Runnable, inputs: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    return net.run_each(inputs) if isinstance(net, Streaming) else map(net.run, inputs)
 
 
 def _layer_names(
@@ -333,45 +336,6 @@ def _check_sanitizer(library: Path) -> None:
             "the library has AddressSanitizer in it, which this process has not",
             where=str(library), hint="start atc verify with LD_PRELOAD=libasan.so",
         )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------- inputs
-
-
-def _as_taken(array: Array, dtype: np.dtype) -> Array:
-    """Return an array as the network takes it.
-
-    Files hold strings in numpy's own types, and numbers of other types than numpy's as bytes.
-    """
-    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
-        return array.view(dtype)
-    return array.astype(object) if dtype.kind == "O" and array.dtype.kind in "US" else array
-
-
-def check_inputs(path: Path, types: Mapping[str, InputType]) -> None:
-    """Raise OptionError for an .npz of inputs that a network of fixed shapes won't take."""
-    _read_inputs(path, {name: (t.shape, t.dtype) for name, t in types.items()})
-
-
-def _read_inputs(path: Path, types: Types) -> dict[str, Array]:
-    try:
-        with load_arrays(path) as file:
-            arrays = dict(file)
-    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
-        raise OptionError(
-            f"can't be read as an .npz file: {one_line(reason_of(error, path), 200)}",
-            where=str(path), hint=way_out(error),
-        ) from error
-    for name, (shape, dtype) in types.items():
-        if name not in arrays:
-            raise OptionError(f"has no array '{name}'", where=str(path))
-        array = arrays[name] = _as_taken(arrays[name], dtype)
-        if array.shape != shape or array.dtype != dtype:
-            raise OptionError(
-                f"'{name}' is {array.dtype} {list(array.shape)}, the library takes {dtype} "
-                f"{list(shape)}", where=str(path),
-            )  # fmt: skip
-    return {name: arrays[name] for name in types}
 
 
 # ---------------------------------------------------------------------------------- reference

@@ -56,10 +56,9 @@ def expected_of(request: Request) -> Expected:
     model = load_model(subject.model, subject.framework, subject.input_shape, subject.weight)
     adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
     states, carried = dict(states_of(model)), initial_states(model)
-    given = {name: each for name, each in types.items() if name not in states}
     feeds = {
         name: inputs_by_formula(each.shape, np.dtype(each.dtype), k)
-        for k, (name, each) in enumerate(given.items())
+        for k, (name, each) in enumerate(types.items())
     }
     names = [v.name or "" for v in model.graph.outputs if v.name not in states.values()]
     following = [*states.values()]

@@ -27,13 +27,21 @@ class StepValue:
 
 
 def step_values(program: Program, arena: Arena) -> Iterator[StepValue]:
-    """Yield the results of a network of one shape, in the order of its steps."""
+    """Yield the results of a network of one shape, in the order of its steps.
+
+    What lies in a state that moves on is left out where its place isn't fixed, or it has moved.
+    """
+    last = len(program.steps) - 1
+    sliding = {s.value for s in program.states if s.slide}
+    roomy = {s.value for s in program.states if s.room}
     for number, step in enumerate(program.steps):
         call = _last(step)
         if call is None or not call.node.origin:
             continue
         types = call.choice.workload.outputs
         for name, type_ in zip(call.node.outputs, types, strict=True):
+            if arena.bases.get(name, name) in (sliding if number == last else roomy):
+                continue
             place = _place(program, arena, name)
             names = tuple(v for v in _names(program, name) if not is_own(v))
             packed = program.types[name] != type_  # as the next kernel reads it, in no known order

@@ -118,15 +118,15 @@ class DeviceNetwork:
         """Read the report in the folder.
 
         Raises ModelError if the folder has none, and OptionError for a network that such programs
-        don't run: with several shapes, states, sequences or strings.
+        don't run: with several shapes, sequences or strings.
         """
         report = read_report(folder)
         self.name, self.build_info = str(report["name"]), str(report["build_info"])
         self._folder, self._device, self._environ, self._log = folder, device, environ, log
         described = report["interface"]
         if described is None:
-            raise OptionError("networks of several shapes, states, sequences or strings run only "
-                              "where their library is loaded", where=str(folder))  # fmt: skip
+            raise OptionError("networks of several shapes, sequences or strings run only where "
+                              "their library is loaded", where=str(folder))  # fmt: skip
         self._ports = {side: [_port(side, k, each) for k, each in enumerate(described[side])]
                        for side in ("inputs", "outputs")}  # fmt: skip
         self._arena, self._weights = int(described["arena"]), bool(described["external"])
@@ -142,13 +142,21 @@ class DeviceNetwork:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run once on inputs by name; ToolchainError has the output of a program that failed."""
+        return self.run_each([inputs])[0]
+
+    def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
+        """Run on the inputs of each run, one after another; states are zero before the first.
+
+        Layers are the last run's.
+        """
         if self._device.line:
             return self._over_line(inputs)
         with temporary_folder("device") as place:
             for k, tensor in enumerate(self.inputs):
-                array = np.asarray(inputs[tensor.name], tensor.dtype)
-                (place / f"input_{k}.bin").write_bytes(self._turned(array).tobytes())
-            program = self._build(place)
+                arrays = (np.asarray(each[tensor.name], tensor.dtype) for each in inputs)
+                data = b"".join(self._turned(array).tobytes() for array in arrays)
+                (place / f"input_{k}.bin").write_bytes(data)
+            program = self._build(place, len(inputs))
             ssh = bool(self._device.host)
             done = self._by_ssh(place, program) if ssh else self._here(place, program)
             if done.status != 0:
@@ -159,24 +167,31 @@ class DeviceNetwork:
                     where=str(self._folder),
                 )  # fmt: skip
             self.layers = tuple(
-                Layer(v.node, v.names, self._read(place / v.file, v.tensor)) for v in self._values
+                Layer(v.node, v.names, self._read(place / v.file, v.tensor, 1)[0])
+                for v in self._values
             )
-            return {
-                t.name: self._read(place / f"output_{k}.bin", t) for k, t in enumerate(self.outputs)
-            }
+            found = [
+                self._read(place / f"output_{k}.bin", t, len(inputs))
+                for k, t in enumerate(self.outputs)
+            ]
+        names = [t.name for t in self.outputs]
+        return [dict(zip(names, each, strict=True)) for each in zip(*found, strict=True)]
 
-    def _read(self, path: Path, tensor: Tensor) -> Array:
-        """Return a tensor that the program has written; an empty one has no file."""
+    def _read(self, path: Path, tensor: Tensor, runs: int) -> Array:
+        """Return what the program has written of some runs; an empty tensor has no file."""
         data = np.frombuffer(path.read_bytes() if path.exists() else b"", tensor.dtype)
-        return self._turned(data).view(tensor.dtype).reshape(tensor.shape)
+        return self._turned(data).view(tensor.dtype).reshape(runs, *tensor.shape)
 
     def _turned(self, array: Array) -> npt.NDArray[np.uint8]:
         """Return the bytes of elements in the device's order, or in this machine's what it has."""
         return in_byte_order(array, self._device.target.big_endian)
 
-    def _over_line(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    def _over_line(self, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
         """Run on the board at the other end of the serial line."""
-        given = [np.ascontiguousarray(inputs[t.name], t.dtype).tobytes() for t in self.inputs]
+        given = [
+            [np.ascontiguousarray(each[t.name], t.dtype).tobytes() for t in self.inputs]
+            for each in inputs
+        ]
         sizes = [p.type.nbytes for p in self._ports["outputs"]]
         spans = [Span(v.step, v.buffer, v.offset, v.nbytes) for v in self._values]
         with open_line(self._device.line) as line:
@@ -185,23 +200,26 @@ class DeviceNetwork:
             Layer(v.node, v.names, np.frombuffer(data, v.tensor.dtype).reshape(v.tensor.shape))
             for v, data in zip(self._values, seen, strict=True)
         )
-        return {
-            t.name: np.frombuffer(data, t.dtype).reshape(t.shape)
-            for t, data in zip(self.outputs, found, strict=True)
-        }
+        return [
+            {
+                t.name: np.frombuffer(data, t.dtype).reshape(t.shape)
+                for t, data in zip(self.outputs, outputs, strict=True)
+            }
+            for outputs in found
+        ]
 
     def _is_of_folder(self, build_info: str) -> bool:
         """Return whether build information is that of the folder's sources."""
         source = self._folder / "src" / f"{self.name}.c"
         return build_info != "" and c_string(build_info) in source.read_text("utf-8")
 
-    def _build(self, place: Path) -> str:
+    def _build(self, place: Path, runs: int) -> str:
         """Build the program in a folder; returns its name."""
         target = self._device.target
         compiler = find_compiler(target, self._environ, log=self._log)
         values = {
             "name": self.name, "upper": self.name.upper(), "arena_size": self._arena,
-            "external": self._weights, "values": self._values, **self._ports,
+            "external": self._weights, "runs": runs, "values": self._values, **self._ports,
         }  # fmt: skip
         texts = run_texts(values, target)
         for path, text in texts.items():

@@ -74,9 +74,9 @@ class SerialLine:
             "starter/Makefile), with its uart.c for that board",
         )  # fmt: skip
 
-    def run(self, part: int | None = None) -> int:
-        """Run the network, or a part of a run, and return its status."""
-        self.ask("r") if part is None else self.ask("p", part)
+    def run(self, number: int, in_parts: bool = False) -> int:
+        """Do the run of this number, or the part of runs, and return the network's status."""
+        self.ask("p" if in_parts else "r", number)
         done = self._answer("d", time.monotonic() + RUNNING)
         return (self.ask("s") if done is None else done)[0]
 
@@ -197,14 +197,15 @@ class Span:
 
 
 def run_over(
-    line: SerialLine, known: Callable[[str], bool], inputs: Sequence[bytes], sizes: Sequence[int],
-    spans: Sequence[Span] = (),
-) -> tuple[list[bytes], list[bytes]]:  # fmt: skip
-    """Run the network on the board once on inputs; returns outputs of `sizes` bytes, and `spans`.
+    line: SerialLine, known: Callable[[str], bool], runs: Sequence[Sequence[bytes]],
+    sizes: Sequence[int], spans: Sequence[Span] = (),
+) -> tuple[list[list[bytes]], list[bytes]]:  # fmt: skip
+    """Run the network on the board on the inputs of each of `runs`, states going on between them.
 
-    With spans, which are in the order of their steps, it runs in parts. `known` returns whether
-    build information is that of the expected network. Raises ToolchainError if the board doesn't
-    answer, runs another network, or fails.
+    Returns each run's outputs of `sizes` bytes, and the last one's `spans`, which are in the order
+    of their steps; with these it runs in parts. `known` returns whether build information is that
+    of the expected network. Raises ToolchainError if the board doesn't answer, runs another
+    network, or fails.
     """
     answer = line.ask("?")[1].decode(errors="replace")
     if not known(answer):
@@ -213,22 +214,39 @@ def run_over(
             where="--runner",
             hint="write the serial program of this folder's starter to the board",
         )  # fmt: skip
-    for index, data in enumerate(inputs):
-        for at in range(0, len(data), CHUNK):
-            part = data[at : at + CHUNK]
-            _good(line, line.ask("w", index, at, len(part), part)[0], f"input {index}")
-    seen: list[bytes] = []
-    if spans:
-        for number in count():
-            status = line.run(number)
-            _good(line, 0 if status == _MORE else status, "the run")
-            seen += [_fetched(line, s) for s in spans if s.step == number]
-            if status != _MORE:
-                break
-    else:
-        _good(line, line.run(), "the run")
     ends = [Span(0, 1 + index, 0, size) for index, size in enumerate(sizes)]
-    return [_fetched(line, end) for end in ends], seen
+    found: list[list[bytes]] = []
+    seen: list[bytes] = []
+    parts = count()
+    for number, inputs in enumerate(runs):
+        for index, data in enumerate(inputs):
+            _send(line, index, data)
+        if spans:
+            wanted = spans if number + 1 == len(runs) else ()
+            seen = [*_run_in_parts(line, parts, wanted)]
+        else:
+            _good(line, line.run(number), "the run")
+        found.append([_fetched(line, end) for end in ends])
+    return found, seen
+
+
+def _send(line: SerialLine, index: int, data: bytes) -> None:
+    """Write an input."""
+    for at in range(0, len(data), CHUNK):
+        part = data[at : at + CHUNK]
+        _good(line, line.ask("w", index, at, len(part), part)[0], f"input {index}")
+
+
+def _run_in_parts(
+    line: SerialLine, parts: Iterator[int], spans: Sequence[Span]
+) -> Iterator[bytes]:
+    """Do a run in parts, numbered on from earlier ones; yields `spans`."""
+    for step in count():
+        status = line.run(next(parts), in_parts=True)
+        _good(line, 0 if status == _MORE else status, "the run")
+        yield from (_fetched(line, s) for s in spans if s.step == step)
+        if status != _MORE:
+            return
 
 
 def _fetched(line: SerialLine, span: Span) -> bytes:

@@ -248,9 +248,9 @@ class Slide:
     """A state that lies in the result that replaces it, and moves on in its memory after each run.
 
     The state's input has the type of that result, and is what begins `step` elements further in it
-    in the next run. The state itself, of the model's `shape`, is there as `loops` over `strides`;
-    it begins at the input's begin or, where a run drops some of it at first, `behind` elements
-    before that.
+    in the next run; before it, if that is negative. The state itself, of the model's `shape`, is
+    there as `loops` over `strides`. It begins `behind` elements before the input's begin: none
+    unless a run drops some of it at first; in a step backwards `step`, as what is new comes first.
     """
 
     shape: tuple[int, ...]

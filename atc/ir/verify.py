@@ -52,7 +52,8 @@ def _check_state(graph: Graph, state: str, result: str, after: str) -> None:
     axes = zip(slide.loops, slide.strides, strict=True)
     end = sum((n - 1) * stride for n, stride in axes) + slide.step - slide.behind
     whole = prod(slide.loops) == prod(slide.shape) and end < a.size
-    if a != b or not whole or not 0 <= slide.behind <= slide.step:
+    begins = 0 <= slide.behind <= slide.step or slide.behind == slide.step < 0
+    if a != b or not whole or not begins:
         raise InternalError(f"after {after}: state '{state}', {a} -> {b}, can't be {slide}")
 
 

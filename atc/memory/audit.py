@@ -172,11 +172,11 @@ class _Auditor:
 
     @cached_property
     def _following(self) -> frozenset[str]:
-        """The values that the states are after the run."""
-        return frozenset(state.next for state in self.program.states)
+        """The values that the states become, one after another."""
+        return frozenset(v for s in self.program.states for v in (*s.former, s.next))
 
     def _base(self, value: str) -> str:
-        """Return the storage of a value; a state's next value is another one than that it finds."""
+        """Return the storage of a value; what a state becomes is another one than what it was."""
         while value in self.program.storage and value not in self._following:
             value = self.program.storage[value]
         return value
@@ -432,18 +432,18 @@ class _Auditor:
             other = self._span(value)
             if other is None or not other.meets(span):
                 continue
-            first = output == call.node.outputs[0]
-            if not (first and other == span and _read_where_written(call, value)):
+            if not (output and other == span and _read_where_written(call, value, output)):
                 raise InternalError(f"memory plan: {where} writes over '{value}' while it reads it")
 
 
-def _read_where_written(call: Call, value: str) -> bool:
-    """Return whether a call reads a value only where it then writes.
+def _read_where_written(call: Call, value: str, output: str) -> bool:
+    """Return whether a call reads a value only where it then writes an output.
 
     Each time that it is an operand.
     """
     workload = call.choice.workload
-    able = call.choice.candidate.kernel.in_place(workload)
+    candidate, number = call.choice.candidate, call.node.outputs.index(output)
+    able = candidate.kernel.overwrites(workload, candidate.params).get(number, ())
     operands = (i for i, type_ in enumerate(workload.inputs) if type_ is not None)
     places = [i for i, name in zip(operands, call.arguments, strict=False) if name == value]
-    return value in call.in_place and all(i in able for i in places)
+    return value in call.overwritten_by(output) and all(i in able for i in places)

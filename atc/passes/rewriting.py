@@ -11,6 +11,7 @@ import numpy as np
 from atc.dims import decided
 from atc.ir.expr import Expr, operands_of, renumber
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, prune, reads, type_of
+from atc.ir.ops import Reshape
 from atc.ir.view import View
 
 
@@ -75,6 +76,15 @@ class Rewriting:
     def only_reader(self, name: str) -> bool:
         """Return whether a single node reads the value and it is no output of the graph."""
         return self.readers.get(name, 0) == 1
+
+    def maker_for_one(self, name: str) -> Node | None:
+        """Return the node that computes a value only for one reader, seen through reshapes."""
+        while self.only_reader(name):
+            maker = self.producers.get(name)
+            if maker is None or not isinstance(maker.op, Reshape):
+                return maker
+            (name,) = maker.inputs
+        return None
 
 
 Rule = Callable[[Rewriting, Node], Node]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
+from atc.adapt.states import states_of
 from atc.diagnostics import Diagnostics
 from atc.dims import Multiple, Range, Sum
 from atc.lower.inputs import axis_name, check_extents, open_axes
@@ -28,6 +29,7 @@ class InputType:
 def input_types(request: Request) -> dict[str, InputType] | None:
     """Return the types by name; None where there are strings or sequences, which C decides.
 
+    States, which the library carries itself, are none of them.
     Raises UnsupportedError for an input of an extent that nobody gave.
     """
     found: dict[str, InputType] = {}
@@ -42,7 +44,10 @@ def input_types(request: Request) -> dict[str, InputType] | None:
                     ranges[axis_name(value, axis, dim)] = given
                 case Multiple(name, of_name):
                     ranges[name] = of_name
+    held = dict(states_of(model))
     for value in inputs:
+        if value.name in held:
+            continue
         if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
             return None
         check_extents(value, request.options.model.name)

@@ -139,7 +139,7 @@ def _build_info(done: Reported) -> str:
 def _interface(done: Reported) -> dict[str, object] | None:
     """Return what a program must know that calls the library; None for other tensors than plain."""
     values = done.emission.interface
-    special = values.states or values.dynamic or values.composites
+    special = values.dynamic or values.composites
     if special or any(p.is_string for p in values.ports):
         return None
     described = {

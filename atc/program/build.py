@@ -23,6 +23,7 @@ from atc.ir.view import View
 from atc.program.cascade import Cascade, Stripe
 from atc.program.cuts import Range, views_of
 from atc.program.forks import ALONE, Workers, forked, part_of
+from atc.program.in_place import replaceable
 from atc.program.least_memory import cascades_of
 from atc.program.packed_constants import packed
 from atc.program.packed_layouts import propagate_packed_layouts
@@ -83,7 +84,7 @@ def build_program(
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
-    states = carried(pairs, steps, writer.types, writer.storage, graph.slides, not target.bare)
+    states = carried(graph, steps, writer.types, writer.storage, room=not target.bare)
     for (_, result), state in zip(pairs, states, strict=True):
         steps += tuple(writer.carry(state, result))
     used, held = {a for c in calls(steps) for a in c.arguments}, dict(pairs)
@@ -394,7 +395,7 @@ class _Writer:
     def carry(self, state: State, result: str) -> Iterator[Call]:
         """Place a result in a state's memory after the run; yield a copy if that needs one."""
         if state.next == result:
-            self.storage[result] = state.value
+            self.storage |= dict.fromkeys((*state.former, result), state.value)
         else:
             self.types[state.next] = self.types[state.value]
             self._place(state.next, state.value, 0)
@@ -421,10 +422,9 @@ class _Writer:
             if key not in self.packed:
                 self.packed[key] = self._add_packed(inputs[index], pack)
             inputs[index] = self.packed[key]
-        able = kernel.in_place(choice.workload)
-        elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
-        shared = tuple(inputs[i] for i in able if inputs[i] and inputs[i] not in elsewhere)
-        return Call(node, choice, source, (*(i for i in inputs if i), *node.outputs), shared)
+        able = kernel.overwrites(choice.workload, params)
+        arguments = (*(i for i in inputs if i), *node.outputs)
+        return Call(node, choice, source, arguments, *replaceable(inputs, node.outputs, able))
 
     def _add_packed(self, name: str, pack: Pack) -> str:
         new = f"{name}#packed{len(self.packed)}"

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from atc.program.steps import Call, Program, calls
+
+
+def replaceable(
+    inputs: Sequence[str], outputs: Sequence[str], able: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the inputs that the first output may overwrite, and those of others with the output.
+
+    The kernel is `able` to let outputs overwrite inputs, by their numbers; each time that a call
+    reads a value it must be so.
+    """
+    found = []
+    for k, output in enumerate(outputs):
+        places = able.get(k, ())
+        elsewhere = {name for i, name in enumerate(inputs) if i not in places}
+        found += [(inputs[i], output) for i in places if inputs[i] and inputs[i] not in elsewhere]
+    first = tuple(name for name, output in found if output == outputs[0])
+    return first, tuple(pair for pair in found if pair[1] != outputs[0])
 
 
 def in_place(program: Program, pairs: Iterable[tuple[str, str]]) -> frozenset[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.ir.graph import Slide, TensorType
+from atc.ir.graph import Graph, Slide, TensorType
 from atc.program.steps import (
     Call,
     Fork,
@@ -25,14 +25,16 @@ class StateMemory:
     """The memory of a state, in bytes: in a first run it's found `lead` bytes behind the begin.
 
     What is kept for the next run are `runs` of bytes, each of which two loops count: extents and
-    strides; the first begins where the memory does. After a run all is `step` bytes further;
-    `moved` bytes are moved back to the begin where that is more than the room.
+    strides; in a first run the first begins `first` bytes behind the memory's begin. After a run
+    all is `step` bytes further, or before where that is negative; `moved` bytes are moved back
+    where that is more than the room.
     """
 
     size: int
     run: int
     loops: tuple[tuple[int, int], tuple[int, int]] = ((1, 0), (1, 0))
     lead: int = 0
+    first: int = 0
     step: int = 0
     moved: int = 0
     room: int = 0
@@ -49,15 +51,22 @@ def memory_of(program: Program, state: State) -> StateMemory:
     if slide is None:
         return StateMemory(type_.nbytes, type_.nbytes)
     one = type_.dtype.itemsize
-    lead, step = one * slide.behind, one * slide.step
+    step, whole = one * slide.step, type_.nbytes
     loops = [(n, one * stride) for n, stride in zip(slide.loops, slide.strides, strict=True)]
     run = one
     if loops and loops[-1][1] == one:
         run *= loops.pop()[0]
-    first, second = [*[(1, 0)] * (2 - len(loops)), *loops]
+    outer, inner = [*[(1, 0)] * (2 - len(loops)), *loops]
+    if step < 0:  # what is new comes before what is kept, and that may reach beyond the input
+        kept = one + one * sum((n - 1) * k for n, k in zip(slide.loops, slide.strides, strict=True))
+        first, whole = state.room - step, max(whole, kept - step)
+        return StateMemory(
+            state.room + whole, run, (outer, inner), state.room, first, step, kept, state.room
+        )
+    lead = one * slide.behind
     return StateMemory(
-        lead + type_.nbytes + state.room, run, (first, second), lead, step,
-        lead + type_.nbytes - step, state.room,
+        lead + whole + state.room, run, (outer, inner), lead, 0, step, lead + whole - step,
+        state.room,
     )  # fmt: skip
 
 
@@ -68,21 +77,54 @@ def state_type(program: Program, state: State) -> TensorType:
 
 
 def carried(
-    pairs: Sequence[tuple[str, str]], steps: Sequence[Step], types: Mapping[str, TensorType],
-    storage: Mapping[str, str], slides: Mapping[str, Slide], room: bool,
+    graph: Graph, steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str], room: bool,
 ) -> tuple[State, ...]:  # fmt: skip
-    """Return the states of pairs of a value and the result that replaces it for the next run.
+    """Return the states of a graph whose steps these are.
 
-    The next value is the result itself if that may be computed in the state's memory, else a copy
+    The next value is the graph's result if that may be computed in the state's memory, else a copy
     of it, made when all steps are done. Those that slide have `room` for some runs, or none.
     """
-    return tuple(
-        State(
-            value, result if may_replace(value, result, steps, types, storage) else f"{value}#next",
-            slides.get(value), _room(types[value], slides[value]) if room and value in slides else 0
-        )
-        for value, result in pairs
-    )  # fmt: skip
+    found = []
+    for given, computed in graph.states:
+        value, result = graph.inputs[given], graph.outputs[computed]
+        slide = graph.slides.get(value)
+        space = _room(types[value], slide) if room and slide else 0
+        former: tuple[str, ...] = ()
+        if may_replace(value, result, steps, types, storage):
+            former = _former(value, result, steps, types, storage, graph.outputs)
+        else:
+            result = f"{value}#next"
+        found.append(State(value, result, former, slide, space))
+    return tuple(found)
+
+
+def _former(
+    value: str, result: str, steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str], outputs: Collection[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the results that may lie in a state's memory one after another, before the last.
+
+    Each is read where it's replaced, in place, and never again.
+    """
+    found = [result]
+    while True:
+        (call,) = (c for c in calls(steps) if found[0] in c.node.outputs)
+        later = _later(steps, call)
+        assert later is not None
+        read = {base_of(n, storage) for step in later for n in touched(step)} | {*outputs}
+        before = next(
+            (
+                name for name in call.overwritten_by(found[0])
+                if name not in read and types[name].nbytes == types[value].nbytes
+                and all(base_of(a, storage) != name or a == name for a in call.arguments)
+                and may_replace(value, name, steps, types, storage)
+            ),
+            None,
+        )  # fmt: skip
+        if before is None:
+            return tuple(found[:-1])
+        found.insert(0, before)
 
 
 def _room(type_: TensorType, slide: Slide) -> int:
@@ -90,8 +132,8 @@ def _room(type_: TensorType, slide: Slide) -> int:
 
     With half of its size that costs two more steps' bytes a run.
     """
-    steps = max(type_.size // (2 * slide.step), 1)
-    return steps * slide.step * type_.dtype.itemsize
+    step = abs(slide.step)
+    return max(type_.size // (2 * step), 1) * step * type_.dtype.itemsize
 
 
 def _later(steps: Sequence[Step], call: Call) -> list[Step] | None:
@@ -119,13 +161,13 @@ def may_replace(
     if result in storage or len(writers) != 1:
         return False
     (call,) = writers
-    if call.node.outputs[0] != result or call.slot is not None:
+    if result not in call.node.outputs or call.slot is not None:
         return False
     later = _later(steps, call)
     if later is None or any(base_of(n, storage) == value for s in later for n in touched(s)):
         return False
     return all(
-        types[name].nbytes == types[result].nbytes and name in call.in_place
+        types[name].nbytes == types[result].nbytes and name in call.overwritten_by(result)
         for name in call.arguments
         if base_of(name, storage) == value
     )

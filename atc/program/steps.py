@@ -33,6 +33,8 @@ class Call:
     arguments: tuple[str, ...]
     in_place: tuple[str, ...]
     """Arguments whose storage the first output may take over."""
+    also_in_place: tuple[tuple[str, str], ...] = ()
+    """Arguments whose storage other outputs may take over, with the output."""
     slot: Slot | None = None
     """The part of the first output that is written, if not all of it is."""
     chosen: str = ""
@@ -45,6 +47,11 @@ class Call:
     """The axis whose iterations threads share when the network runs, if they do."""
     gain: int = 1
     """Partitions are for several threads where this is above 0."""
+
+    def overwritten_by(self, output: str) -> tuple[str, ...]:
+        """Return the arguments whose storage an output may take over."""
+        first = self.in_place if output == self.node.outputs[0] else ()
+        return (*first, *(a for a, by in self.also_in_place if by == output))
 
     @property
     def candidate(self) -> str:
@@ -191,11 +198,13 @@ Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork | Copy | Wait
 class State:
     """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there.
 
-    One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
+    Results of a run may lie there before: `former` ones, each of which the one behind replaces in
+    place. One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
     """
 
     value: str
     next: str
+    former: tuple[str, ...] = ()
     slide: Slide | None = None
     room: int = 0
 

@@ -169,6 +169,7 @@ class _Writer:
             call, node=replace(call.node, inputs=inputs),
             arguments=tuple(names[a] for a in call.arguments),
             in_place=tuple(names.get(a, a) for a in call.in_place),
+            also_in_place=tuple((names.get(a, a), by) for a, by in call.also_in_place),
         )  # fmt: skip
 
     def _current(self, value: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from atc.accuracy.compare import Verification, check_inputs, subject_of, verify_library
+from atc.accuracy.compare import Verification, subject_of, verify_library
+from atc.accuracy.run_inputs import check_inputs
 from atc.backends.targets import get_target
 from atc.devices.network import Device, DeviceNetwork, target_of
 from atc.diagnostics import Diagnostics
@@ -18,7 +19,7 @@ from atc.pipeline.request import Request, resolve_request
 def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
     values = resolved.values
-    chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
+    chosen = {name: values[name] for name in ("tolerance", "seed", "float64", "runs")}
     runner = str(values["runner"])
     with temporary_folder("verify") as folder:
         options = make_options({**values, "output": Path(folder, "net")})

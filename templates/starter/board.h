@@ -10,8 +10,9 @@ void board_print(const char *text);
 /* End the program; the status reaches the shell that started it. */
 void board_exit(int status);
 
-/* Read or write a file of just `size` bytes; 0 if that can't be done. */
-int board_load(const char *path, void *data, size_t size);
-int board_store(const char *path, const void *data, size_t size);
+/* Read or write `size` bytes of a file from an offset on; 0 if that can't be done. What is written from its
+ * begin on is a new file. */
+int board_load(const char *path, size_t offset, void *data, size_t size);
+int board_store(const char *path, size_t offset, const void *data, size_t size);
 
 #endif

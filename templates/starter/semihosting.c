@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { SYS_OPEN = 0x01, SYS_CLOSE = 0x02, SYS_WRITE0 = 0x04, SYS_WRITE = 0x05, SYS_READ = 0x06,
-       SYS_EXIT_EXTENDED = 0x20 };
+       SYS_SEEK = 0x0a, SYS_EXIT_EXTENDED = 0x20 };
 
 static int ask(int operation, const void *argument)
 {
@@ -47,25 +47,27 @@ void board_exit(int status)
   }
 }
 
-static int transfer(int operation, uint32_t mode, const char *path, const void *data, size_t size)
+static int transfer(int operation, uint32_t mode, const char *path, size_t offset, const void *data, size_t size)
 {
   const uint32_t open[] = {(uintptr_t)path, mode, strlen(path)};
   const int file = ask(SYS_OPEN, open);
-  uint32_t block[] = {(uint32_t)file, (uintptr_t)data, size};
+  const uint32_t seek[] = {(uint32_t)file, offset};
+  const uint32_t block[] = {(uint32_t)file, (uintptr_t)data, size};
   int left;
 
   if (file == -1) return 0;
-  left = ask(operation, block); /* bytes that weren't read or written */
+  left = offset > 0 ? ask(SYS_SEEK, seek) : 0;
+  if (left == 0) left = ask(operation, block); /* bytes that weren't read or written */
   ask(SYS_CLOSE, block);
   return left == 0;
 }
 
-int board_load(const char *path, void *data, size_t size)
+int board_load(const char *path, size_t offset, void *data, size_t size)
 {
-  return transfer(SYS_READ, 1 /* "rb" */, path, data, size);
+  return transfer(SYS_READ, 1 /* "rb" */, path, offset, data, size);
 }
 
-int board_store(const char *path, const void *data, size_t size)
+int board_store(const char *path, size_t offset, const void *data, size_t size)
 {
-  return transfer(SYS_WRITE, 5 /* "wb" */, path, data, size);
+  return transfer(SYS_WRITE, offset > 0 ? 3 /* "r+b" */ : 5 /* "wb" */, path, offset, data, size);
 }

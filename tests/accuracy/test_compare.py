@@ -14,12 +14,12 @@ import atc
 from atc.accuracy.compare import (
     Subject,
     Verification,
-    random_inputs,
     run_reference,
     verify_library,
 )
 from atc.accuracy.compare_text import verification_text
 from atc.accuracy.differences import compare
+from atc.accuracy.inputs import random_inputs
 from atc.api import verify_compilation
 from atc.errors import AtcError, OptionError, UnsupportedError, VerificationError
 
@@ -172,6 +172,13 @@ def test_inputs_from_a_file(compiled: tuple[Path, Path], tmp_path: Path) -> None
     file = tmp_path / "in.npz"
     np.savez(file, x=good, unused=good)
     assert verify_library(Subject(model), library, inputs=file).passed
+    several = np.stack([good, 2 * good])
+    np.savez(file, x=several)
+    names = [d.name for d in verify_library(Subject(model), library, inputs=file).differences]
+    assert names == ["y, run 1", "y, run 2"]
+    assert len(verify_library(Subject(model), library, inputs=file, runs=1).differences) == 1
+    with pytest.raises(OptionError, match="'x' has 2 runs, not 3"):
+        verify_library(Subject(model), library, inputs=file, runs=3)
     for arrays, words in (
         ({"z": good}, "has no array 'x'"),
         ({"x": good[0]}, r"'x' is float32 \[3, 8, 8\]"),

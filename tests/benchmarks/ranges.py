@@ -11,7 +11,6 @@ of their calls in microseconds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from drawn_options import parse
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -140,17 +140,11 @@ def measure(name: str, folder: Path, rounds: int, options: Mapping[str, Any], ca
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--calls", action="store_true")
-    given, options = parser.parse_known_args()
-    names = given.only.split(",") if given.only else [*NETWORKS]
-    keywords = dict(o.removeprefix("--").split("=", 1) for o in options)
+    given = parse(__doc__, NETWORKS, 10, "calls")
     print(f"{'network':16}{'fixed us':>12}{'range us':>12}{'ratio':>8}")
     with tempfile.TemporaryDirectory(prefix="atc-ranges-") as folder:
-        for name in names:
-            measure(name, Path(folder), given.rounds, keywords, given.calls)
+        for name in given.names:
+            measure(name, Path(folder), given.rounds, given.options, "calls" in given.flags)
 
 
 if __name__ == "__main__":

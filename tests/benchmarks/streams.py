@@ -11,7 +11,6 @@ processor counts; the ratio is onnxruntime's time over the library's, each the m
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from drawn_options import parse
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
@@ -190,16 +190,11 @@ def measure(name: str, folder: Path, rounds: int, options: dict[str, str]) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=20)
-    given, options = parser.parse_known_args()
-    names = given.only.split(",") if given.only else [*NETWORKS]
-    keywords = dict(o.removeprefix("--").split("=", 1) for o in options)
+    given = parse(__doc__, NETWORKS, 20)
     print(f"{'network':12}{'atc us':>10}{'onnxruntime us':>16}{'ratio':>8}")
     with tempfile.TemporaryDirectory(prefix="atc-streams-") as folder:
-        for name in names:
-            measure(name, Path(folder), given.rounds, keywords)
+        for name in given.names:
+            measure(name, Path(folder), given.rounds, given.options)
 
 
 if __name__ == "__main__":

@@ -198,6 +198,28 @@ PARTS: Mapping[str, Part] = {
         p{n} = Softmax<axis = -1>(scores{n})
         mix{n} = MatMul(p{n}, held{n})
         {y} = Slice(mix{n}, zero, eight, one)""", {"s": "float[5, 16]", "k": "int64[1]"}),
+    "overwritten windows": Part("""
+        row{n} = Unsqueeze({x}, one)
+        past{n} = Slice(s{n}_in, zero, two, one)
+        all{n} = Concat<axis = 1>(past{n}, row{n})
+        next{n} = Slice(all{n}, one, end, one)
+        r{n} = ScatterND(s{n}_in, grid01, next{n})
+        mean{n} = ReduceMean(all{n}, one)
+        past2{n} = Slice(r{n}, two, end, one)
+        all2{n} = Concat<axis = 1>(past2{n}, mean{n})
+        next2{n} = Slice(all2{n}, one, end, one)
+        s{n}_out = ScatterND(r{n}, grid234, next2{n})
+        {y} = ReduceSum<keepdims = 0>(all2{n}, one)""", {"s": "float[1, 5, 8]"}),
+    "overwritten rows": Part("""
+        row{n} = Unsqueeze({x}, one)
+        past{n} = Slice(s{n}_in, zero, two, one)
+        sum{n} = ReduceSum(past{n}, one)
+        next{n} = Add(sum{n}, row{n})
+        next2{n} = Concat<axis = 1>(next{n}, row{n})
+        r{n} = ScatterND(s{n}_in, grid01, next2{n})
+        whole{n} = ReduceMean(r{n}, one)
+        {y} = Squeeze(whole{n}, one)
+        s{n}_out = ScatterND(r{n}, grid1, whole{n})""", {"s": "float[1, 3, 8]"}),
     "flags": Part("""
         positive{n} = Greater({x}, nothing)
         s{n}_out = Xor(s{n}_in, positive{n})
@@ -217,6 +239,7 @@ _CONSTANTS: Mapping[str, Any] = {
     "s11": [1, 1], "s14": [1, 4], "s18": [1, 8], "s118": [1, 1, 8], "trips": 2,
     "unit": np.float32(1), "nothing": np.float32(0), "most": np.float32(0.75),
     "rest": np.float32(0.25), "step": np.float32(0.0625), "origin": np.int8(0),
+    "grid01": [[[0, 0], [0, 1]]], "grid1": [[[0, 1]]], "grid234": [[[0, 2], [0, 3], [0, 4]]],
     "low": np.float32(-4), "high": np.float32(4),
 }  # fmt: skip
 OPTIONS: Sequence[Mapping[str, Any]] = (

@@ -27,6 +27,7 @@ from atc.codegen.selftest import inputs_by_formula
 from atc.errors import AtcError, InternalError
 from atc.pipeline.pipeline import Compilation
 from atc.program import states
+from atc.program.steps import calls
 
 Shapes = dict[str, list[int | str]]
 
@@ -118,6 +119,23 @@ CASES = {
         {"x": [1, 8], "s": [4, 8], "n": [1]}, {"t": [4, 8], "y": [8], "n2": [1]}, (("s", "t"),),
         (constant("at", np.array([[2]])), constant("axes", np.array([0])),
          constant("one", np.ones(1, np.float32))),
+    ),
+    "rows of a cache": Case(
+        [node("ScatterND", "s at x", "r"), node("ReduceSum", "r axes", "z", keepdims=0),
+         node("Tanh", "z", "v"), node("Unsqueeze", "v axes", "row"),
+         node("ScatterND", "r at2 row", "q"), node("ScatterND", "q at3 row", "t"),
+         node("ReduceSum", "t axes", "y", keepdims=0)],
+        {"x": [1, 8], "s": [4, 8]}, {"t": [4, 8], "y": [8]}, (("s", "t"),),
+        (constant("at", np.array([[2]])), constant("at2", np.array([[0]])),
+         constant("at3", np.array([[2]])), constant("axes", np.array([0]))),
+    ),
+    "rows of a cache, one of them read late": Case(
+        [node("ScatterND", "s at x", "r"), node("ScatterND", "r at2 x", "t"),
+         node("ReduceSum", "t axes", "z", keepdims=0), node("ReduceSum", "r axes", "v", keepdims=0),
+         node("Sub", "z v", "y")],
+        {"x": [1, 8], "s": [4, 8]}, {"t": [4, 8], "y": [8]}, (("s", "t"),),
+        (constant("at", np.array([[2]])), constant("at2", np.array([[0]])),
+         constant("axes", np.array([0]))),
     ),
     "from a branch": Case(
         [node("ReduceSum", "x", "total", keepdims=0), node("Greater", "total nought", "up"),
@@ -230,10 +248,44 @@ def test_a_result_is_made_in_the_states_own_memory(tmp_path: Path) -> None:
     assert done.arena.plan.size == 64  # the state's alone
 
 
+def test_a_row_after_another_is_written_in_the_states_own_memory(tmp_path: Path) -> None:
+    done = compiled(CASES["rows of a cache"], tmp_path, target="c99")
+    (state,) = done.program.states
+    assert (state.former, state.next) == (("r", "q"), "t")
+    assert done.arena.plan.size < 2 * 4 * 8 * 4  # the cache is there once
+    late = compiled(CASES["rows of a cache, one of them read late"], tmp_path, target="c99")
+    assert late.program.states[0].former == ()
+
+
+def _lstm_of(units: int) -> Case:
+    return _lstm(Case(
+        [node("LSTM", "x w r b none h c", "y h2 c2", hidden_size=units)],
+        {"x": [1, 1, 4], "h": [1, 1, units], "c": [1, 1, units]},
+        {"y": [1, 1, 1, units], "h2": [1, 1, units], "c2": [1, 1, units]},
+        (("h", "h2"), ("c", "c2")),
+        (weights("w", 1, 4 * units, 4), weights("r", 1, 4 * units, units),
+         weights("b", 1, 8 * units)),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("threads", "units"), [(1, 8), (2, 512)])
+def test_recurrent_states_are_replaced_where_they_lie(
+    threads: int, units: int, tmp_path: Path
+) -> None:
+    """But for an h that other threads still read while one writes its part of the next."""
+    case = _lstm_of(units)
+    done = compiled(case, tmp_path, target="c99", num_threads=threads)
+    (split,) = (getattr(c.choice.candidate.params, "units", 0) for c in calls(done.program.steps)
+                if c.node.op.kind == "Recurrent")  # fmt: skip
+    assert split == threads
+    assert [s.next for s in done.program.states] == ["h2" if threads == 1 else "h#next", "c2"]
+    check(case, atc.load(done.folder), expected(case))
+
+
 def test_the_audit_sees_a_state_that_is_replaced_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(states, "may_replace", lambda *_: True)
+    monkeypatch.setattr(states, "may_replace", lambda _, result, *others: result == "t")
     with pytest.raises(InternalError, match="reads 's', which was overwritten"):
         compiled(CASES["old one read after the new one is made"], tmp_path)
 
@@ -493,6 +545,49 @@ def test_a_self_test_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
     (golden,) = expected_of(done.request).outputs
     x = inputs_by_formula((2, 8), np.dtype(np.float32), 0)
     np.testing.assert_allclose(golden.values, ((2 * x) ** 2).reshape(-1), rtol=1e-5)
+
+
+SELF_TEST = r"""
+#include "net.h"
+#include <stdio.h>
+
+static net_arena arena;
+static float x[NET_X_SIZE], y[NET_Y_SIZE];
+
+int main(void)
+{
+  net_context ctx;
+  net_difference found = {0};
+  if (net_init(&ctx, &arena, sizeof arena) != NET_OK) return 1;
+  if (net_selftest(&ctx, x, y, &found) == NET_OK) return 0;
+  puts(found.node != NULL ? found.node : "output");
+  return 2;
+}
+"""
+
+
+@pytest.mark.parametrize("case", [
+    CASES["ring of frames"],
+    Case(  # what lies in the state is the last that is computed
+        [node("Concat", "s x", "all", axis=2), node("Slice", "all one end axis", "t"),
+         node("ReduceSum", "all axis", "y", keepdims=0)],
+        {"x": [1, 4, 1], "s": [1, 4, 3]}, {"t": [1, 4, 3], "y": [1, 4]}, (("s", "t"),),
+        CASES["ring of frames"].constants[:3],
+    ),
+])  # fmt: skip
+@pytest.mark.parametrize("room", ["some", "none"])
+def test_a_self_test_looks_for_values_where_a_window_has_moved(
+    case: Case, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room == "none":  # as on small cores
+        monkeypatch.setattr(states, "_room", lambda *_: 0)
+    done = compiled(case, tmp_path, target="c99", step=True, selftest=True)
+    assert all(s.slide is not None for s in done.program.states)
+    folder = tmp_path / "net"
+    sizes = [f"-DNET_{v.upper()}_SIZE={done.program.types[v].size}" for v in "xy"]
+    (folder / "main.c").write_text(SELF_TEST)
+    compile_c(folder, *sizes, "-Iinclude", "-Isrc", "main.c", *sources(folder), "-lm", "-o", "main")
+    subprocess.run([str(folder / "main")], check=True)
 
 
 def test_names_may_hold_colons(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from atc.options.farm import parse_runner, parse_scheduler
 from atc.options.shapes import batches, profiles, shape_ranges, shapes, value_ranges
 from atc.options.table.products import PRODUCTS
 from atc.options.table.setting import Setting
+from atc.options.table.verification import VERIFICATION
 from atc.options.values import (
     OUTPUT_TYPES,
     checks,
@@ -21,7 +22,6 @@ from atc.options.values import (
     output_types,
     path,
     pool,
-    positive,
     required_path,
     switch,
     switch_or_export,
@@ -433,17 +433,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("singleop", "Debugging", "a JSON file of single operators; each is compiled into a "
             "folder of its own under --output", "FILE", path, system="ATC", row="A-29",
             role="tool"),
-    # ---- atc verify --------------------------------------------------------------------------
-    Setting("library", "Verification", "the output folder or library to check (default: compile "
-            "the model first)", "PATH", path, role="verify"),
-    Setting("tolerance", "Verification", "largest difference, as a part of the output's largest "
-            "magnitude", "X", positive, "1e-4", role="verify"),
-    Setting("seed", "Verification", "seed of the random inputs", "N", integer(0, 2**63 - 1), 0,
-            role="verify"),
-    Setting("input", "Verification", "an .npz file with the inputs by name, instead of random ones",
-            "FILE", path, role="verify"),
-    Setting("float64", "Verification", "compare with the model in float64, and the error with the "
-            "bound that the library states", "0|1", switch, False, role="verify"),
+    *VERIFICATION,
     # ---- help --------------------------------------------------------------------------------
     Setting("help", "Help", "show this text; also -h", "", switch, False, role="help"),
     Setting("version", "Help", "show the version", "", switch, False, role="help"),

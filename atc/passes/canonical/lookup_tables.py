@@ -14,9 +14,10 @@ import numpy as np
 
 from atc.ir.expr import Call, Expr, Input, call, functions_of, walk
 from atc.ir.graph import Array, DType, Node
-from atc.ir.ops import Map, Reshape
+from atc.ir.ops import Map
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View
+from atc.passes.canonical.movements import whole_of
 from atc.passes.evaluate import can_evaluate, evaluate
 from atc.passes.rewriting import Rewriting, merge_origin
 
@@ -53,15 +54,11 @@ def build_lookup_table(state: Rewriting, node: Node, always: bool = False) -> No
 
 def _joins(state: Rewriting, name: str) -> bool:
     """Return whether arithmetic on a value can be part of the node that makes it."""
-    while state.only_reader(name):
-        maker = state.producers.get(name)
-        if maker is None or not isinstance(maker.op, Reshape):
-            op = maker.op if maker is not None else None
-            if isinstance(op, Map):
-                return not op.is_movement and not reads_lookup_table(op.expr)
-            return hasattr(op, "epilogue")
-        name = maker.inputs[0]
-    return False
+    maker = state.maker_for_one(name)
+    op = None if maker is None else maker.op
+    if isinstance(op, Map):
+        return not op.is_movement and not reads_lookup_table(op.expr)
+    return hasattr(op, "epilogue")
 
 
 def reads_lookup_table(expr: Expr) -> bool:
@@ -114,8 +111,8 @@ class _Chain:
 
     def _operand(self, name: str) -> Array | None:
         """Return what a tensor of as many elements holds for all bytes."""
-        while (maker := self.state.producers.get(name)) and isinstance(maker.op, Reshape):
-            name = maker.inputs[0]
+        name = whole_of(self.state.producers, name)
+        maker = self.state.producers.get(name)
         if self.state.types[name].size != self.size:
             return None
         if maker is not None and isinstance(maker.op, Map):

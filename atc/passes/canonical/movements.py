@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atc.dims import is_dynamic
+from atc.ir.expr import Const, Input
 from atc.ir.graph import Node
 from atc.ir.ops import Map, Reshape
-from atc.ir.ops.data import Concat
+from atc.ir.ops.data import Concat, Scatter
 from atc.ir.view import addresses
 
 Places = npt.NDArray[np.int64]
@@ -40,6 +41,29 @@ def source_of(
             break
         (value,) = node.inputs
     return moves, value
+
+
+def whole_of(made: Mapping[str, Node], value: str) -> str:
+    """Return what a value is all of, in another shape perhaps."""
+    while (node := made.get(value)) is not None and isinstance(node.op, Reshape):
+        (value,) = node.inputs
+    return value
+
+
+def written_places(node: Node) -> Places | None:
+    """Return where each update of a Scatter goes that overwrites elements at known places."""
+    op = node.op
+    if not isinstance(op, Scatter) or len(node.inputs) != 2 or is_dynamic(op) or op.views:
+        return None
+    if not isinstance(op.combine, Input) or op.combine.index != 1:
+        return None
+    if isinstance(op.address, Const):
+        begins = np.array([int(op.address.value)])
+    elif isinstance(op.address, Input) and len(op.coordinates) == 1:
+        begins = addresses(op.shape, op.coordinates[0])
+    else:
+        return None
+    return (begins[:, None] + np.arange(op.run)).ravel()
 
 
 def places_of(moves: Sequence[Map], size: int) -> Places:

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Const, Input
+from atc.ir.expr import Input
 from atc.ir.graph import Node
 from atc.ir.ops import Map
-from atc.ir.ops.data import Concat, Scatter
-from atc.ir.view import addresses, affine_table
-from atc.passes.canonical.movements import Places, part_of, places_of, source_of
+from atc.ir.ops.data import Concat
+from atc.ir.view import affine_table
+from atc.passes.canonical.movements import part_of, places_of, source_of, written_places
 from atc.passes.rewriting import Rewriting
 
 
 def overwrite_parts(state: Rewriting, node: Node) -> Node:
     """Join the updates instead of the operand that a Scatter overwrites, moved as the Concat is."""
-    op = node.op
-    if not isinstance(op, Scatter) or not _overwrites(op) or len(node.inputs) != 2:
+    written = written_places(node)
+    if written is None:
         return node
     moves, name = source_of(state.producers, node.inputs[0], state.only_reader)
     joined = state.producers.get(name)
@@ -28,7 +28,7 @@ def overwrite_parts(state: Rewriting, node: Node) -> Node:
     if any(is_dynamic(state.types[v].shape) for v in (*joined.inputs, *node.inputs)):
         return node
     whole = places_of(moves, state.types[node.inputs[0]].size)
-    found = part_of(joined.op, whole[_written(op)])
+    found = part_of(joined.op, whole[written])
     if found is None or np.unique(whole).size != whole.size:
         return node
     number, places = found
@@ -52,21 +52,3 @@ def overwrite_parts(state: Rewriting, node: Node) -> Node:
         return replace(node, op=joined.op, inputs=inputs)
     again = state.emit(joined.op, inputs, type_, node, "joined")
     return replace(node, op=Map(out, Input(type_.dtype, 0), (moved,)), inputs=(again,))
-
-
-def _overwrites(op: Scatter) -> bool:
-    """Return whether updates replace elements at places that are known when compiling."""
-    known = isinstance(op.address, Const) or (
-        isinstance(op.address, Input) and len(op.coordinates) == 1
-    )
-    replaced = isinstance(op.combine, Input) and op.combine.index == 1
-    return known and replaced and not op.views and not is_dynamic(op)
-
-
-def _written(op: Scatter) -> Places:
-    """Return the address that each update is written to."""
-    if isinstance(op.address, Const):
-        begins = np.array([int(op.address.value)])
-    else:
-        begins = addresses(op.shape, op.coordinates[0])
-    return (begins[:, None] + np.arange(op.run)).ravel()

@@ -25,6 +25,18 @@ class _Window:
     joined: Node
     output: int
     slide: Slide
+    inside: bool
+    """Whether all of the state lies in its input."""
+
+    @property
+    def first(self) -> bool:
+        """Whether what is new comes first."""
+        return self.slide.step < 0
+
+    @property
+    def news(self) -> slice:
+        """The operands of the Concat that are new."""
+        return slice(None, -1) if self.first else slice(1, None)
 
 
 def slide_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
@@ -32,17 +44,22 @@ def slide_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
 
     Then a run writes what is new behind the state, where that lies, and nothing is moved: the next
     state begins further on in the same memory, its rows as far apart as before. What was the first
-    of a row, and is dropped, becomes the place of what is new in the row before.
+    of a row, and is dropped, becomes the place of what is new in the row before. Where what is new
+    comes first, it's written before the state, and all moves the other way.
     """
     for given, computed in graph.states:
-        window = _window(graph, graph.inputs[given], computed)
+        ways = (_window(graph, graph.inputs[given], computed, first) for first in (False, True))
+        window = next((found for found in ways if found is not None), None)
         if window is not None:
             graph = _sliding(graph, window)
     return graph
 
 
-def _window(graph: Graph, state: str, output: int) -> _Window | None:
-    """Return the window that a state is, None where it is no such or sliding doesn't pay."""
+def _window(graph: Graph, state: str, output: int, first: bool) -> _Window | None:
+    """Return the window that a state is, None where it is no such or sliding doesn't pay.
+
+    What is new comes `first` in it, or last.
+    """
     made, own = graph.producers(), graph.types[state]
     if is_dynamic(own.shape) or not own.size or state in graph.slides:
         return None
@@ -50,13 +67,14 @@ def _window(graph: Graph, state: str, output: int) -> _Window | None:
     joined = made.get(whole)
     if joined is None or not isinstance(joined.op, Concat) or is_dynamic(graph.types[whole].shape):
         return None
-    moved, source = source_of(made, joined.inputs[0])
-    rows, (old, *rest) = joined.op.outer, joined.op.parts
-    step, pitch = sum(rest), old + sum(rest)
+    moved, source = source_of(made, joined.inputs[-1 if first else 0])
+    rows, old, pitch = joined.op.outer, joined.op.parts[-1 if first else 0], sum(joined.op.parts)
+    step = pitch - old
     if source != state or step > (old if rows > 1 else old // 2):
         return None  # to move the rest costs less; in one row what is new is computed in place
     places = places_of(moves, own.size)
-    kept = np.arange(rows)[:, None] * pitch + np.arange(old)
+    kept = np.arange(rows)[:, None] * pitch + np.arange(old) + (step if first else 0)
+    step = -step if first else step
     if not np.array_equal(places[places_of(moved, kept.size)] - step, kept.ravel()):
         return None
     view, least = affine_table(places.reshape(own.shape)), int(places.min())
@@ -65,15 +83,16 @@ def _window(graph: Graph, state: str, output: int) -> _Window | None:
     loops, (_, view) = simplify_loops(own.shape, [dense(own.shape), view])
     if len(loops) > (3 if view.strides[-1:] == (1,) else 2):
         return None  # runs of elements in two loops are saved, and no others
-    behind = max(step - least, 0)
+    behind = step if first else max(step - least, 0)
+    inside = behind <= 0 and int(places.max()) - step < graph.types[whole].size
     slide = Slide(own.shape, loops, view.strides, step, behind)
     readers = [n for n in graph.nodes if state in reads(n)]
     alone = len(readers) == 1 and graph.uses()[joined.inputs[0]] == 1
-    if any(state not in n.inputs for n in readers) or (behind and not alone):
+    if any(state not in n.inputs for n in readers) or not (inside or alone):
         return None
     if whole in graph.ends and graph.outputs[output] != whole:
         return None
-    return _Window(state, joined, output, slide)
+    return _Window(state, joined, output, slide, inside)
 
 
 def _sliding(graph: Graph, window: _Window) -> Graph:
@@ -97,10 +116,10 @@ def _nodes(graph: Graph, window: _Window, types: dict[str, TensorType]) -> Itera
         if node is window.joined:
             yield from _written(graph, window, types)
             (place,) = node.outputs
-        elif state in reads(node) and not slide.behind:
+        elif state in reads(node) and window.inside:
             begin = fresh_name(types, f"{state}.begin")
             types[begin] = own
-            view = Map(slide.loops, Input(own.dtype, 0), (View(slide.strides),))
+            view = Map(slide.loops, Input(own.dtype, 0), (View(slide.strides, -slide.behind),))
             yield Node(view, (place,), (begin,), node.origin)
             yield replace(node, inputs=tuple(begin if i == state else i for i in node.inputs))
         else:
@@ -108,18 +127,19 @@ def _nodes(graph: Graph, window: _Window, types: dict[str, TensorType]) -> Itera
 
 
 def _written(graph: Graph, window: _Window, types: dict[str, TensorType]) -> Iterator[Node]:
-    """Yield what writes the new elements of each row behind the old ones."""
-    joined, step = window.joined, window.slide.step
+    """Yield what writes the new elements of each row behind the old ones, or before them."""
+    joined, step = window.joined, abs(window.slide.step)
     assert isinstance(joined.op, Concat)
-    (result,), (_, *news), rows = joined.outputs, joined.inputs, joined.op.outer
+    (result,), rows = joined.outputs, joined.op.outer
+    news, parts = joined.inputs[window.news], joined.op.parts[window.news]
     type_ = graph.types[result]
     new = news[0]
     if len(news) > 1:
         new = fresh_name(types, f"{result}.new")
         types[new] = TensorType(type_.dtype, (rows, step))
-        yield Node(Concat(rows, joined.op.parts[1:]), tuple(news), (new,), joined.origin)
+        yield Node(Concat(rows, parts), tuple(news), (new,), joined.origin)
     pitch = type_.size // rows
-    begin = pitch - step
+    begin = 0 if window.first else pitch - step
     write = Scatter(
         (rows,), step, Input(DType.INT64, 0), (), Input(type_.dtype, 1), True,
         (View((pitch,), begin),),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
@@ -14,6 +15,7 @@ from atc.ir.graph import Array, Graph, Node, TensorType, prune, reads
 from atc.ir.ops import Map, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import addresses, affine_table, dense
+from atc.passes.canonical.join_parts import join_parts
 from atc.passes.canonical.movements import movement_of, part_of, source_of
 from atc.passes.rewriting import fresh_name
 
@@ -35,8 +37,10 @@ def split_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     """
     number = 0
     while number < len(graph.states):
-        stack = _stack(graph, number)
-        graph = graph if stack is None else _split(graph, stack)
+        given, computed = graph.states[number]
+        joined = join_parts(graph, graph.outputs[computed], graph.inputs[given]) or graph
+        stack = _stack(joined, number)
+        graph = graph if stack is None else _split(joined, stack)
         number += stack is None  # parts may be stacks, too
     return graph
 
@@ -63,22 +67,30 @@ def _stack(graph: Graph, number: int) -> _Stack | None:
 
 
 def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
-    """Return whether a value is of a Concat that begins with what it has of a state."""
+    """Return whether a value is of a Concat of what it has of a state and more, or of such."""
     joined = made.get(source_of(made, value)[1])
-    return (
-        joined is not None and isinstance(joined.op, Concat)
-        and source_of(made, joined.inputs[0])[1] == state
-    )  # fmt: skip
+    if joined is None or not isinstance(joined.op, Concat):
+        return False
+    ends = {source_of(made, joined.inputs[k])[1] for k in (0, -1)}
+    return state in ends or all(_keeps_some(made, each, state) for each in joined.inputs)
 
 
 def _readers(graph: Graph, value: str) -> Iterator[Node]:
-    """Yield the nodes that read a value, through reshapes, too."""
+    """Yield the nodes that read a value, through reshapes and copies, too."""
     for node in graph.nodes:
         if value in reads(node):
-            if isinstance(node.op, Reshape) and node.outputs[0] not in graph.ends:
+            if _is_same(node, graph.types[value].size) and node.outputs[0] not in graph.ends:
                 yield from _readers(graph, node.outputs[0])
             else:
                 yield node
+
+
+def _is_same(node: Node, size: int) -> bool:
+    """Return whether a node's result is all of its operand of a size, in its order."""
+    op = movement_of(node)
+    if op is None:
+        return isinstance(node.op, Reshape)
+    return prod(op.shape) == size and op.views[0].is_dense(op.shape)
 
 
 def _part(joined: Concat, node: Node) -> tuple[int, Map] | None:

@@ -12,7 +12,7 @@ from atc.dims import decided, lower_bound, upper_bound
 from atc.ir.expr import Call, Input, operands_of, substitute
 from atc.ir.graph import DType, Node
 from atc.ir.key_bounds import key_bounds
-from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
+from atc.ir.ops import Attention, Epilogue, Map, MatMul, Softmax
 from atc.ir.view import View, dense
 from atc.passes.canonical.simplify_matmul import split_batch, split_rows
 from atc.passes.fuse.epilogue import fuse_positions
@@ -47,22 +47,12 @@ def fuse_attention(state: Rewriting, node: Node, kernels: Kernels = Kernels.PLAI
             return node
 
 
-def _source(state: Rewriting, name: str) -> Node | None:
-    """Return the node that computes a value only for this reader, looking through reshapes."""
-    while state.only_reader(name):
-        maker = state.producers.get(name)
-        if maker is None or not isinstance(maker.op, Reshape):
-            return maker
-        name = maker.inputs[0]
-    return None
-
-
 def _attention(state: Rewriting, node: Node, second: MatMul, kernels: Kernels) -> Node | None:
-    weights = _source(state, node.inputs[0])
+    weights = state.maker_for_one(node.inputs[0])
     if weights is None or not isinstance(weights.op, Softmax) or not _plain(weights.op):
         return None
     rounded = _rounded(weights.op)
-    scores = _source(state, weights.inputs[0])
+    scores = state.maker_for_one(weights.inputs[0])
     more = kernels is not Kernels.PLAIN
     if rounded is not None and not more:
         return None
@@ -196,7 +186,7 @@ def _only_moves(move: Map, kernels: Kernels) -> bool:
 
 def _in_order(state: Rewriting, node: Node, move: Map) -> Node | None:
     """Make an Attention write its result as a Map moves elements, or casts them."""
-    source = _source(state, node.inputs[0])
+    source = state.maker_for_one(node.inputs[0])
     if source is None or not isinstance(source.op, Attention):
         return None
     op = source.op

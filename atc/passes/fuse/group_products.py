@@ -14,10 +14,11 @@ from math import prod
 from atc.dims import max_value
 from atc.ir.expr import Call, Const, Expr, Input, call, const
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, row_major
-from atc.ir.ops import Map, MatMul, Reshape
+from atc.ir.ops import Map, MatMul
 from atc.ir.ops.data import Gather, ascending
 from atc.ir.ops.grouped import GroupedMatMul
 from atc.ir.view import View, dense
+from atc.passes.canonical.movements import whole_of
 from atc.passes.rewriting import Rewriting, merge_origin, rewrite
 
 
@@ -118,9 +119,7 @@ def _turned(view: View) -> View:
 
 def _source(state: Rewriting, name: str) -> Node | None:
     """Return the Gather that computes a value, seen through reshapes."""
-    node = state.producers.get(name)
-    while node is not None and isinstance(node.op, Reshape):
-        node = state.producers.get(node.inputs[0])
+    node = state.producers.get(whole_of(state.producers, name))
     return node if node is not None and isinstance(node.op, Gather) else None
 
 

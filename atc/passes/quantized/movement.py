@@ -8,7 +8,7 @@ import numpy as np
 
 from atc.ir.expr import substitute
 from atc.ir.graph import Array, Node, TensorType
-from atc.ir.ops import Map, Reshape
+from atc.ir.ops import Map
 from atc.ir.ops.data import Concat, Gather, Pad
 from atc.ir.view import View
 from atc.passes.quantized.matching import MOVED, Dequantized, dequantized, quantizes
@@ -55,8 +55,8 @@ def joined_integers(state: Rewriting, node: Node, op: Map) -> Node | None:
     view, size = op.views[0], state.types[node.inputs[0]].size
     if view.offset or not view.is_dense(op.shape) or prod(op.shape) != size:
         return None
-    concat = _joined(state, node.inputs[0])
-    if concat is None:
+    concat = state.maker_for_one(node.inputs[0])
+    if concat is None or not isinstance(concat.op, Concat):
         return None
     found = [dequantized(state, name) for name in concat.inputs]
     if not any(found):
@@ -73,13 +73,3 @@ def joined_integers(state: Rewriting, node: Node, op: Map) -> Node | None:
         parts.append(state.emit(Map(loops, expr, (View((1,)),)), [source], result, node, "q"))
     nodes = [x.node for x in found if x is not None]
     return Node(concat.op, tuple(parts), node.outputs, merge_origin(*nodes, concat, node))
-
-
-def _joined(state: Rewriting, name: str) -> Node | None:
-    """Return the Concat that makes a value which nothing else reads, through reshapes."""
-    while state.only_reader(name):
-        maker = state.producers.get(name)
-        if maker is None or not isinstance(maker.op, Reshape):
-            return maker if maker is not None and isinstance(maker.op, Concat) else None
-        name = maker.inputs[0]
-    return None

@@ -19,6 +19,7 @@ from atc.backends.cpu.rnn.portable import (
     Cut,
     CutParams,
     cut_of,
+    overwritten,
     padded,
     products,
     shared_params,
@@ -146,6 +147,12 @@ class BatchedRecurrent(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT])
         own = padded(self.taken(w, params, target), CACHE_LINE // 4)
         shared = (2 * (cut.units > 1) + resets_of(op)) * max_value(size_of(op))
         return 4 * (cut.partitions * own + shared)
+
+    def overwrites(
+        self, w: Workload[Recurrent], params: GroupT
+    ) -> Mapping[int, tuple[int, ...]]:
+        """Let states be replaced where they lie."""
+        return overwritten(w, params)
 
     def values(self, w: Workload[Recurrent], params: GroupT, target: Target) -> dict[str, object]:
         """Sizes and strides, what the partitions have, and the cells."""

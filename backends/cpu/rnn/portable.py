@@ -100,6 +100,17 @@ def _parts(extent: int, most: int) -> int:
     return -(-extent // -(-extent // most))
 
 
+def overwritten(w: Workload[Recurrent], params: CutParams) -> dict[int, tuple[int, ...]]:
+    """Return which state each last one may overwrite.
+
+    Whoever computes some of the units reads all of the first h.
+    """
+    found = {0: 4} if params.units == 1 else {}
+    if w.op.has_memory:
+        found[1] = 5
+    return {k: (i,) for k, i in found.items() if w.inputs[i] is not None}
+
+
 def work_split_of(op: Recurrent, cut: Cut) -> WorkSplit:
     """Return how often partitions wait for others: twice a step where a reset h is multiplied."""
     phases = 1 if op.cells[0].reset is None else 2
@@ -220,6 +231,12 @@ class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParam
         op = w.op
         cut = cut_of(op, params, COLUMNS)
         return {1: lambda r: pack_panels(op, r, cut)} if w.constant[1] else {}
+
+    def overwrites(
+        self, w: Workload[Recurrent], params: CutParams
+    ) -> Mapping[int, tuple[int, ...]]:
+        """Let states be replaced where they lie."""
+        return overwritten(w, params)
 
     def values(
         self, w: Workload[Recurrent], params: CutParams, target: Target

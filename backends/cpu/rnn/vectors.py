@@ -14,6 +14,7 @@ from atc.backends.cpu.rnn.portable import (
     cut_of,
     direction_weights,
     frame,
+    overwritten,
     pack_panels,
     padded,
     place_of,
@@ -103,6 +104,12 @@ class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, Pan
         op = w.op
         pack, cut = pack_int8x4 if op.scales else pack_panels, cut_of(op, params, lanes(target))
         return {1: lambda r: pack(op, r, cut, _width(params, target))}
+
+    def overwrites(
+        self, w: Workload[Recurrent], params: PanelParams
+    ) -> Mapping[int, tuple[int, ...]]:
+        """Let states be replaced where they lie."""
+        return overwritten(w, params)
 
     def values(
         self, w: Workload[Recurrent], params: PanelParams, target: Target

@@ -46,6 +46,41 @@ BODY = {
         kept = Slice(s, two, end, axis)
         t = Concat<axis = 0>(kept, x)
         y = CumSum(t, axis) }"""),
+    "the newest comes first, channels first": ("[1, 6, 1]", "[1, 6, 4]", """
+        (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] nought = {0},
+            int64[1] end = {-1}, int64[1] axis = {2}> {
+        kept = Slice(s, nought, end, axis)
+        t = Concat<axis = 2>(x, kept)
+        y = Conv(t, w) }"""),
+    "the newest before frames": ("[1, 6, 1]", "[1, 6, 5]", """
+        (float y, float[1, 6, 5] t) <float[4, 6, 3] w = {W}, int64[1] nought = {0},
+            int64[1] end = {5}, int64[1] axis = {2}> {
+        mean = ReduceMean(s, axis)
+        new = Sub(x, mean)
+        whole = Concat<axis = 2>(new, s)
+        t = Slice(whole, nought, end, axis)
+        y = Conv<dilations = [2]>(whole, w) }"""),
+    "two frames before frames, the next ones are read": ("[2, 3, 2]", "[2, 3, 5]", """
+        (float y, float[2, 3, 5] t)
+        <int64[1] nought = {0}, int64[1] end = {5}, int64[1] axis = {2}> {
+        whole = Concat<axis = 2>(x, s)
+        t = Slice(whole, nought, end, axis)
+        p = Softmax<axis = -1>(t)
+        q = Softmax<axis = 1>(s)
+        y = Sub(p, q) }"""),
+    "rows before rows": ("[2, 6]", "[7, 6]", """(float y, float[7, 6] t)
+        <int64[1] nought = {0}, int64[1] five = {5}, int64[1] axis = {0}> {
+        kept = Slice(s, nought, five, axis)
+        t = Concat<axis = 0>(x, kept)
+        y = CumSum(t, axis) }"""),
+    "transposed, the newest first": ("[1, 6, 1]", "[1, 4, 6]", """
+        (float y, float[1, 4, 6] t) <float[4, 6, 3] w = {W}, int64[1] nought = {0},
+            int64[1] end = {4}, int64[1] axis = {2}> {
+        old = Transpose<perm = [0, 2, 1]>(s)
+        whole = Concat<axis = 2>(x, old)
+        new = Slice(whole, nought, end, axis)
+        t = Transpose<perm = [0, 2, 1]>(new)
+        y = Conv(whole, w) }"""),
     "rolled": ("[1, 6, 1]", "[1, 6, 4]", """
         (float y, float[1, 6, 4] t) <float[4, 6, 4] w = {W}, int64[1] nought = {0},
             int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {2}, int64[1, 6, 1, 3] last = {
@@ -181,7 +216,9 @@ def _writer(done: Compilation) -> int:
     ids=lambda o: "-".join(o),
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "name", ["a frame behind frames, channels first", "the oldest leaves first, channels first"]
+    "name",
+    ["a frame behind frames, channels first", "the oldest leaves first, channels first",
+     "the newest before frames", "the newest comes first, channels first"],
 )
 def test_whatever_the_library_is_built_for(
     name: str, options: dict[str, object], tmp_path: Path
