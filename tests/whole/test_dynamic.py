@@ -124,6 +124,9 @@ CASES: dict[str, Nodes] = {
     "sums": [value("sums_a", np.array(2, np.int64)), node("CumSum", ["x", "sums_a"], "sums")],
     "leading": [ints("leading_k", 2), helper.make_node(
         "TopK", ["x", "leading_k"], ["leading", "leading_i"], axis=3)],
+    "highest": [*shape_of("x", 2, "highest_h"), ints("highest_2", 2),
+                node("Div", ["highest_h", "highest_2"], "highest_k"), helper.make_node(
+                    "TopK", ["x", "highest_k"], ["highest", "highest_i"], axis=2)],
     "taken": [value("taken_i", np.array([[1, 0], [-1, 2]], np.int64)),
               node("Gather", ["x", "taken_i"], "taken", axis=2)],
     "tiled": [ints("tiled_r", 1, 1, 2, 3), node("Tile", ["x", "tiled_r"], "tiled")],
