@@ -127,6 +127,8 @@ CASES: dict[str, Nodes] = {
     "highest": [*shape_of("x", 2, "highest_h"), ints("highest_2", 2),
                 node("Div", ["highest_h", "highest_2"], "highest_k"), helper.make_node(
                     "TopK", ["x", "highest_k"], ["highest", "highest_i"], axis=2)],
+    "hot": [*shape_of("x", 2, "hot_h"), value("hot_v", np.array([-1, 2], np.float32)),
+            node("OneHot", ["best", "hot_h", "hot_v"], "hot", axis=1)],
     "taken": [value("taken_i", np.array([[1, 0], [-1, 2]], np.int64)),
               node("Gather", ["x", "taken_i"], "taken", axis=2)],
     "tiled": [ints("tiled_r", 1, 1, 2, 3), node("Tile", ["x", "tiled_r"], "tiled")],
