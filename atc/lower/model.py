@@ -363,7 +363,7 @@ class _Walker:
         self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
-        if constant and not self.never_fold and can_fold(node, arrays):
+        if constant and node.outputs and not self.never_fold and can_fold(node, arrays):
             folded = evaluate(node, arrays, opset)
             if folded is not None:
                 names = tuple(builder.constant(a, ctx.name) for a in folded)
