@@ -24,7 +24,7 @@ from atc.files.temporary import temporary_folder
 from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
-from atc.load_and_run.inputs import Filled, Given, fit_inputs, input_name
+from atc.load_and_run.inputs import Given, fit_inputs, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
@@ -292,8 +292,9 @@ def _shape_of(
     if given.literal and shape[0] == 1 and not fits(shape) and fits(shape[1:]):
         shape = shape[1:]
     if not fits(shape):
+        wanted = f"[{', '.join(map(str, dims or ()))}]"
         raise OptionError(
-            f"input '{one_line(name, 60)}' must have the shape [{', '.join(map(str, dims or ()))}], "
-            f"not {list(shape)}", where="--input",
-        )  # fmt: skip
+            f"input '{one_line(name, 60)}' must have the shape {wanted}, not {list(shape)}",
+            where="--input",
+        )
     return shape

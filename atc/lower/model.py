@@ -358,7 +358,7 @@ class _Walker:
 
         ctx = LoweringContext(
             node, inputs, opset, self.opsets, builder, self.file, lower,
-            partial(self._try_lower, lower, builder), self.bind,
+            partial(self._try_lower, lower, builder), self.bind, lambda v: self.env.get(id(v), ""),
         )
         self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]
