@@ -116,6 +116,9 @@ CASES: dict[str, Nodes] = {
     "log_softmax": [node("LogSoftmax", ["x"], "log_softmax", axis=-1)],
     "rows": [node("ReduceSum", ["x", "rows_a"], "rows", keepdims=0)],
     "means": [ints("means_a", 0, 3), node("ReduceMean", ["x", "means_a"], "means", keepdims=0)],
+    "around": [ints("around_a", 0, 2), node("ReduceSum", ["x", "around_a"], "around", keepdims=0)],
+    "grey": [ints("grey_a", 1), node("ReduceMax", ["x", "grey_a"], "grey_m", keepdims=1),
+             node("AveragePool", ["grey_m"], "grey", kernel_shape=[2, 2], pads=[0, 1, 1, 0])],
     "norm": [ints("norm_a", 1, 2), node("ReduceL2", ["x", "norm_a"], "norm")],
     "best": [node("ArgMax", ["x"], "best", axis=2, keepdims=0)],
     "instance": [weights("in_s", 4), weights("in_b", 4),
@@ -256,7 +259,7 @@ def test_an_operator_at_every_shape(
 
 
 HOT = ["channels", "turned", "gram", "softmax_1", "softmax_3", "rows", "layer", "attention", "conv",
-       "log_softmax"]  # fmt: skip
+       "log_softmax", "around", "grey"]  # fmt: skip
 VECTORS = ("x86-64-avx512", "x86-64-avx2", "x86-64-sse2")
 
 
