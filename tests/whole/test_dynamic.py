@@ -478,8 +478,8 @@ def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
 
 NEEDS_SOME = {
     "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
-    "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "leading",
-    "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means",
+    "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "hot",
+    "highest", "leading", "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means",
     "uneven",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
