@@ -44,7 +44,7 @@ class View:
         """Return the lowest and highest address over a non-empty index space."""
         lowest = highest = self.offset
         for s, n in zip(self.strides, shape, strict=True):
-            if s < 0:
+            if upper_bound(s) <= 0 or s < 0:  # one that may be 0 reaches nowhere then
                 lowest += reach(s, n)
             else:
                 highest += reach(s, n)

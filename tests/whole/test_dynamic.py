@@ -82,6 +82,12 @@ CASES: dict[str, Nodes] = {
     "backwards": [ints("back_s", -1), ints("back_e", -(1 << 62)), ints("back_a", 3),
                   ints("back_d", -2),
                   node("Slice", ["x", "back_s", "back_e", "back_a", "back_d"], "backwards")],
+    "few_back": [*shape_of("x", 2, "few_h"), ints("few_4", 4),
+                 node("Div", ["few_h", "few_4"], "few_n"), ints("few_0", 0),
+                 ints("few_a", 2), ints("few_c", 1), ints("few_d", -1),
+                 ints("few_e", -(1 << 62)),
+                 node("Slice", ["x", "few_0", "few_n", "few_a"], "few"),
+                 node("Slice", ["few", "few_d", "few_e", "few_c", "few_d"], "few_back")],
     "halves": [helper.make_node("Split", ["x"], ["halves", "halves_2"], axis=1, num_outputs=2)],
     "uneven": [helper.make_node("Split", ["x"], ["uneven_1", "uneven"], axis=2, num_outputs=2)],
     "framed": [ints("framed_p", 0, 0, 1, 2, 0, 1, 0, 3), node("Pad", ["x", "framed_p"], "framed")],
@@ -479,8 +485,8 @@ def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
 NEEDS_SOME = {
     "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
     "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "hot",
-    "highest", "leading", "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means",
-    "uneven",
+    "highest", "leading", "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened",
+    "attention", "means", "uneven",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
 RESIZED = ("resized", "scaled")
