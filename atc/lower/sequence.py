@@ -1,5 +1,6 @@
 """Lowerings of sequences and optionals: they are known when compiling, only their elements aren't.
 
+One that a loop appends to may be the rows of a tensor, as many as the run says (`appended.py`).
 A position known only at run time chooses between elements of one type.
 """
 
@@ -64,8 +65,8 @@ def sequence_length(ctx: LoweringContext) -> str:
 def sequence_at(ctx: LoweringContext) -> str:
     """ONNX SequenceAt-11."""
     if rows := rows_of(ctx, 0):
-        place = ctx.b.reshape(ctx.b.cast(ctx.input(1), DType.INT64), ())
-        return gather_axis(ctx.b, rows, 0, place, proven=False)
+        number = ctx.b.reshape(ctx.b.cast(ctx.input(1), DType.INT64), ())
+        return gather_axis(ctx.b, rows, 0, number, proven=False)
     parts = elements(ctx, 0)
     place = position(ctx, 1, len(parts))
     if isinstance(place, int):
