@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir
+import onnx_ir.convenience
 
 from atc.lower.context import LoweringContext
 
@@ -46,8 +47,9 @@ def _integer(ctx: LoweringContext, value: onnx_ir.Value | None) -> int | None:
     if value is None:
         return None
     array = ctx.b.value(ctx.bound(value))
-    if array is None and value.const_value is not None:
-        array = value.const_value.numpy()
+    if array is None:  # in a body that isn't lowered yet
+        tensor = onnx_ir.convenience.get_const_tensor(value)
+        array = None if tensor is None else tensor.numpy()
     if array is None or array.size != 1 or array.dtype.kind not in "iu":
         return None
     return int(array.reshape(-1)[0])
