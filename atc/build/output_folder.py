@@ -65,7 +65,14 @@ def write_tree(
 
 def check_folder(folder: Path, option: str) -> None:
     """Raise OptionError if `folder` surely can't be written: before long work, not after it."""
-    for place in (folder.absolute(), *folder.absolute().parents):
+    try:
+        whole = folder.absolute()
+    except FileNotFoundError:
+        raise OptionError(
+            f"can't write {folder}: the current folder is gone", where=option,
+            hint="change into a folder that is there",
+        ) from None  # fmt: skip
+    for place in (whole, *whole.parents):
         if not os.path.lexists(place):
             continue
         if not place.is_dir():

@@ -44,7 +44,7 @@ class View:
         """Return the lowest and highest address over a non-empty index space."""
         lowest = highest = self.offset
         for s, n in zip(self.strides, shape, strict=True):
-            if s < 0:
+            if upper_bound(s) <= 0 or s < 0:  # one that may be 0 reaches nowhere then
                 lowest += reach(s, n)
             else:
                 highest += reach(s, n)
@@ -68,6 +68,8 @@ class View:
         axes = [(s, n) for s, n in zip(self.strides, shape, strict=True) if s != 0 and n != 1]
         if any(lower_bound(s) <= 0 for s, _ in axes) or lower_bound(self.offset) < 0:
             return False
+        if not axes:
+            return lower_bound(size - self.offset) > 0
         axes.sort(key=cmp_to_key(_by_stride))
         ends = [*(s for s, _ in axes[1:]), size - self.offset]
         return all(lower_bound(end - s * n) >= 0 for (s, n), end in zip(axes, ends, strict=True))
@@ -194,9 +196,11 @@ def compose(
     affine.
 
     Loops and the value are taken to have elements: without any, nothing is read, and every view
-    will do.
+    will do. But a size of 0 or 1 that no loop has stays one: views that take it for 1 are not
+    inside of the value by their numbers alone.
     """
-    some = at_least_one((*shape, *inner_shape))
+    some, own = at_least_one((*shape, *inner_shape)), at_least_one(shape)
+    some = {symbol: new for symbol, new in some.items() if symbol in own or symbol.high != 1}
     if not some:
         return _compose(shape, outer, inner_shape, inner)
     found = _compose(

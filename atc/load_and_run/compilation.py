@@ -24,7 +24,7 @@ from atc.files.temporary import temporary_folder
 from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
-from atc.load_and_run.inputs import Filled, Given, fit_inputs, input_name
+from atc.load_and_run.inputs import Given, fit_inputs, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
@@ -121,7 +121,7 @@ def compile_options(
     hooks = any(arguments[name] for name in HOOKED)
     profile = bool(arguments["profile"] or arguments["profile_host"])
     return replace(
-        options, input_shape=_shapes(options, given),
+        options, input_shape=_shapes(options, given, arguments["batch_size"] > 0),
         profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1 and not on_gpu),
         num_threads=wanted_threads(arguments),
         kernels="optimized" if arguments["fast_run"] else options.kernels,
@@ -244,7 +244,7 @@ def _refuse_naive(done: Compilation) -> None:
 # ---- shapes -------------------------------------------------------------------------------------
 
 
-def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
+def _shapes(options: Options, given: Sequence[Given], any_batch: bool) -> Mapping[str, Any]:
     """Return the shapes to pin: those of the options, and of inputs given for open dims."""
     if not given:
         return options.input_shape
@@ -254,7 +254,7 @@ def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
     for each in given:
         name = input_name(each, tuple(names))
         if name not in found and _is_open(names[name]):
-            found[name] = _shape_of(each, tuple(names[name].shape or ()))
+            found[name] = _shape_of(each, name, names[name].shape, any_batch)
     return found
 
 
@@ -271,15 +271,30 @@ def _is_open(value: onnx_ir.Value) -> bool:
     return value.shape is None or any(not isinstance(d, int) for d in value.shape)
 
 
-def _shape_of(given: Given, dims: tuple[object, ...]) -> tuple[int, ...]:
-    """Return the shape of an array for an input some of whose dims are open."""
+def _shape_of(
+    given: Given, name: str, declared: onnx_ir.Shape | None, any_batch: bool
+) -> tuple[int, ...]:
+    """Return the shape of an array for an input some of whose dims are open.
+
+    The first one is, too, with `any_batch`. Raises OptionError where those that aren't differ.
+    """
+    dims = None if declared is None else [
+        d if isinstance(d, int) and d > 0 and (axis or not any_batch) else "?"
+        for axis, d in enumerate(declared)
+    ]  # fmt: skip
 
     def fits(shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(dims) and all(
-            not isinstance(d, int) or d == n for d, n in zip(dims, shape, strict=True)
+        return dims is None or len(shape) == len(dims) and all(
+            d in ("?", n) for d, n in zip(dims, shape, strict=True)
         )
 
-    shape, rank = given.laid_out(fits).value.shape, len(dims)
-    if isinstance(given.value, Filled) or not given.literal or len(shape) != rank + 1:
-        return tuple(shape)
-    return tuple(shape[1:]) if shape[0] == 1 else tuple(shape)
+    shape = tuple(given.laid_out(fits).value.shape)
+    if given.literal and shape[0] == 1 and not fits(shape) and fits(shape[1:]):
+        shape = shape[1:]
+    if not fits(shape):
+        wanted = f"[{', '.join(map(str, dims or ()))}]"
+        raise OptionError(
+            f"input '{one_line(name, 60)}' must have the shape {wanted}, not {list(shape)}",
+            where="--input",
+        )
+    return shape

@@ -60,12 +60,14 @@ class CompositeValue:
     """A composite value: the elements of a sequence, known in number, or of an optional.
 
     `names` is None for an optional without a value. Those of a map are its keys [n] and its values
-    [n], or [maps, n] for a sequence of maps.
+    [n], or [maps, n] for a sequence of maps. A stacked sequence is the rows of one tensor, whose
+    number need not be known.
     """
 
     names: tuple[str, ...] | None
     dtype: DType | None = None
     is_map: bool = False
+    is_stacked: bool = False
 
 
 def moves(op: Op) -> bool:
@@ -250,6 +252,24 @@ class Builder:
                 f"a sequence of {len(names)} tensors", hint=f"up to {MAX_PARTS} can be compiled"
             )
         return self._composite(CompositeValue(tuple(names), dtype))
+
+    def stacked(self, rows: str) -> str:
+        """Add the sequence of a tensor's rows."""
+        return self._composite(CompositeValue((rows,), self.type(rows).dtype, is_stacked=True))
+
+    def elements(self, parts: CompositeValue) -> tuple[str, ...]:
+        """Return the elements of a sequence; UnsupportedError where only a run knows how many."""
+        if not parts.is_stacked:
+            return parts.names or ()
+        (rows,) = parts.names or ()
+        count, *shape = self.shape(rows)
+        if is_dynamic(count) or count > MAX_PARTS:
+            raise UnsupportedError(
+                "a sequence that a loop makes, whose length is known only at run time",
+                hint=f"pin the shapes with --input_shape, to {MAX_PARTS} elements at most",
+            )
+        view, size = row_major(shape), prod(shape)
+        return tuple(self.view(rows, shape, View(view, k * size)) for k in range(count))
 
     def mapping(self, keys: str, values: str) -> str:
         """Add a map, or a sequence of maps, one for each row of `values`."""

@@ -46,7 +46,7 @@ def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> O
             found.append(value)
             called.append(name)
             continue
-        elements = parts.names or ()
+        elements = b.elements(parts)
         count = -1 if parts.names is None else len(elements)
         composites.append(Composite("output", name, len(found), count, parts.is_map))
         found += elements

@@ -47,6 +47,8 @@ class LoweringContext:
     """Lower a subgraph into a builder of its own, or return why it doesn't fit its operands."""
     bind: Callable[[Builder, onnx_ir.Value, str], None]
     """Say which builder value a value of a subgraph (its input) is."""
+    bound: Callable[[onnx_ir.Value], str]
+    """Return which builder value a value is that was computed before, '' for others."""
 
     @property
     def label(self) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from atc.dims import ceiling, lower_bound, maximum
+from atc.dims import ceiling, is_dynamic, lower_bound, maximum
 from atc.errors import ModelError, UnsupportedError
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import If
 from atc.ir.ops.data_dependent import ReadExtents
 from atc.lower.builder import Builder
 from atc.lower.context import LoweringContext
+from atc.lower.fitting import fitted
 from atc.lower.registry import lowers
 
 
@@ -25,6 +27,10 @@ def if_(ctx: LoweringContext) -> tuple[str, ...]:
     if condition is not None:
         chosen = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
         return ctx.lower_subgraph(ctx.subgraph(chosen), ctx.b)
+    if is_dynamic(ctx.shape(0)):
+        one = (1,) * len(ctx.shape(0))
+        message = f"the condition is {ctx.type(0)}, not one BOOL"
+        ctx = replace(ctx, inputs=(fitted(ctx, ctx.input(0), one, message),))
     ctx.require(ctx.type(0).size == 1, f"the condition is {ctx.type(0)}, not one BOOL")
     names = ("then_branch", "else_branch")
     made_of = [ctx.try_lower(ctx.subgraph(n)) for n in names]
@@ -102,7 +108,7 @@ def _alike(ctx: LoweringContext, then: Builder, x: str, other: Builder, y: str) 
     if ours is None and theirs is None:
         return lambda b, tensors: next(tensors)
     shown = [_shown(None if p is None else p.names, p is None) for p in (ours, theirs)]
-    if shown[0] != shown[1]:
+    if shown[0] != shown[1] or any(p is not None and p.is_stacked for p in (ours, theirs)):
         raise UnsupportedError(
             f"the branches give {shown[0]} and {shown[1]}; which one is known only at run time",
             where=ctx.label, hint="make the condition a constant",

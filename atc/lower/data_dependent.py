@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Dim, lower_bound, maximum, minimum
+from atc.dims import Dim, lower_bound, maximum, minimum, upper_bound
 from atc.ir.expr import call
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops.data_dependent import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique
@@ -26,15 +26,20 @@ def read_extent(ctx: LoweringContext, i: int, lowest: int, highest: int, what: s
 
 
 def resolve_slice(
-    ctx: LoweringContext, start: str, end: str, step: int, size: int
+    ctx: LoweringContext, start: str, end: str, step: int, size: int, apart: int | None = None
 ) -> tuple[int, int]:
-    """Return where a slice begins and its count; `start` and `end` are single integers."""
+    """Return where a slice begins and its count; `start` and `end` are single integers.
+
+    With `apart` the end is that much more than the start.
+    """
     b = ctx.b
-    first = b.symbol(f"start of {ctx.name}", 0, maximum(size - 1, 0))
+    if not upper_bound(size):
+        return 0, 0
+    first = b.symbol(f"start of {ctx.name}", 0, maximum(size - 1, 1))  # one that only 0 is is none
     most = -(-(size - first) // step) if step > 0 else minimum(first // -step + 1, size)
+    if apart is not None and apart * step > 0:  # else one may count from the axis' other end
+        most = minimum(most, -(-apart // step))
     count = b.symbol(f"elements of {ctx.name}", 0, most)
-    if not isinstance(first, Dim) or not isinstance(count, Dim):
-        raise ctx.unsupported("a slice of an empty axis with ends computed at run time")
     op = ResolveSlice(size, step, first, count)
     b.emit(op, [start, end], TensorType(DType.INT64, (2,)))
     return first, count

@@ -151,8 +151,10 @@ def eye_like(ctx: LoweringContext) -> str:
 def one_hot(ctx: LoweringContext) -> str:
     """ONNX OneHot-11: the on value where the index is the new axis' coordinate, else off."""
     indices, values = ctx.type(0), ctx.type(2)
-    (depth,) = (int(v) for v in ctx.required_const(1, "the depth").reshape(-1))
-    ctx.require(depth >= 0, f"depth {depth}")
+    depths = ctx.ints_const(1, "the depth", 0)
+    ctx.require(len(depths) == 1, f"{len(depths)} depths")
+    (depth,) = depths
+    ctx.require(isinstance(depth, Dim) or depth >= 0, f"depth {depth}")
     ctx.require(values.size == 2, f"the values are {values}")
     axis = ctx.axis(ctx.int("axis", -1), len(indices.shape) + 1)
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir
 
-from atc.dims import maximum, plain, upper_bound
+from atc.dims import Dim, maximum, plain, upper_bound
 from atc.ir.graph import DType
 from atc.ir.view import View
+from atc.lower.appended import appended, counted_trips, lower_appended
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join
 from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
-from atc.lower.unroll import COUNTER, Bind, LoopSource, Sequences, lower_loop
+from atc.lower.unroll import COUNTER, MOST_UNROLLED, Bind, LoopSource, Sequences, lower_loop
 from atc.lower.value_bounds import VALUE_RANGES, bounded_integers
 from atc.lower.value_ranges import interval_of
 
@@ -30,7 +31,10 @@ def loop_(ctx: LoweringContext) -> tuple[str, ...]:
     collected = len(graph.outputs) - 1 - len(states)
     ctx.require(len(graph.inputs) == 2 + len(states) and collected >= 0, "the body does not fit")
     trips, count, strict = _iterations(ctx)
-    begin = ctx.optional(1) if start is None else ""
+    counted = counted_trips(ctx, graph) if trips == -1 and not count else None
+    begin = ctx.optional(1) if start is None and counted is None else ""
+    if counted is not None:
+        trips = counted
     never = (trips == 0 and not strict) or (start is not None and not bool(start.reshape(-1)[0]))
 
     def bind(builder: Builder, number: str, held: Sequence[str], _: Sequence[str]) -> None:
@@ -40,11 +44,14 @@ def loop_(ctx: LoweringContext) -> tuple[str, ...]:
 
     if never:
         return (*states, *(_nothing_collected(ctx, graph, bind, states) if collected else ()))
-    backwards = (False,) * collected
-    return lower_loop(
-        ctx,
-        LoopSource(graph, bind, trips, count, begin, states, Sequences(), True, backwards, strict),
-    )
+    loop = LoopSource(
+        graph, bind, trips, count, begin, states, Sequences(), True, (False,) * collected, strict,
+        counted is not None,
+    )  # fmt: skip
+    places = appended(ctx, loop)
+    if places and (isinstance(trips, Dim) or begin or count or trips > MOST_UNROLLED):
+        return lower_appended(ctx, loop, places)
+    return lower_loop(ctx, loop)
 
 
 def _iterations(ctx: LoweringContext) -> tuple[int, str, bool]:

@@ -358,12 +358,12 @@ class _Walker:
 
         ctx = LoweringContext(
             node, inputs, opset, self.opsets, builder, self.file, lower,
-            partial(self._try_lower, lower, builder), self.bind,
+            partial(self._try_lower, lower, builder), self.bind, lambda v: self.env.get(id(v), ""),
         )
         self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
-        if constant and not self.never_fold and can_fold(node, arrays):
+        if constant and node.outputs and not self.never_fold and can_fold(node, arrays):
             folded = evaluate(node, arrays, opset)
             if folded is not None:
                 names = tuple(builder.constant(a, ctx.name) for a in folded)

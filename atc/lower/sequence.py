@@ -1,5 +1,6 @@
 """Lowerings of sequences and optionals: they are known when compiling, only their elements aren't.
 
+One that a loop appends to may be the rows of a tensor, as many as the run says (`appended.py`).
 A position known only at run time chooses between elements of one type.
 """
 
@@ -28,7 +29,13 @@ def elements(ctx: LoweringContext, i: int) -> tuple[str, ...]:
         what = "a tensor" if parts is None else "an optional without a value"
         what = "a map" if parts is not None and parts.is_map else what
         raise ModelError(f"input {i} is {what}, not a sequence", where=ctx.label)
-    return parts.names
+    return ctx.b.elements(parts)
+
+
+def rows_of(ctx: LoweringContext, i: int) -> str:
+    """Return the tensor whose rows are the elements of a stacked sequence, '' for others."""
+    parts = ctx.b.parts(ctx.input(i))
+    return parts.names[0] if parts is not None and parts.is_stacked and parts.names else ""
 
 
 # ---- sequences ----------------------------------------------------------------------------------
@@ -49,12 +56,17 @@ def sequence_empty(ctx: LoweringContext) -> str:
 @lowers("SequenceLength")
 def sequence_length(ctx: LoweringContext) -> str:
     """ONNX SequenceLength-11."""
+    if rows := rows_of(ctx, 0):
+        return ctx.b.extents(np.array(ctx.b.shape(rows)[0], object))
     return ctx.b.constant(np.asarray(len(elements(ctx, 0)), np.int64))
 
 
 @lowers("SequenceAt")
 def sequence_at(ctx: LoweringContext) -> str:
     """ONNX SequenceAt-11."""
+    if rows := rows_of(ctx, 0):
+        number = ctx.b.reshape(ctx.b.cast(ctx.input(1), DType.INT64), ())
+        return gather_axis(ctx.b, rows, 0, number, proven=False)
     parts = elements(ctx, 0)
     place = position(ctx, 1, len(parts))
     if isinstance(place, int):
@@ -150,7 +162,10 @@ def _row(b: Builder, rows: str, i: int) -> str:
 @lowers("ConcatFromSequence")
 def concat_from_sequence(ctx: LoweringContext) -> str:
     """ONNX ConcatFromSequence-11: along an axis, or along a new one."""
-    b, parts = ctx.b, elements(ctx, 0)
+    b = ctx.b
+    if rows := rows_of(ctx, 0):
+        return _joined_rows(ctx, rows)
+    parts = elements(ctx, 0)
     ctx.require(bool(parts), "the sequence is empty")
     stacked = bool(ctx.int("new_axis", 0))
     rank = len(b.shape(parts[0])) + stacked
@@ -168,6 +183,17 @@ def concat_from_sequence(ctx: LoweringContext) -> str:
                     if d != axis)  # fmt: skip
         ctx.require(same, f"{type_} cannot be joined to {first} along axis {axis}")
     return join(b, parts, axis)
+
+
+def _joined_rows(ctx: LoweringContext, rows: str) -> str:
+    """Join the rows of a tensor along an axis of theirs, or along a new one."""
+    b, (count, *shape) = ctx.b, ctx.b.shape(rows)
+    new = bool(ctx.int("new_axis", 0))
+    axis = ctx.axis(ctx.int("axis", 0), len(shape) + new)
+    whole = b.transpose(rows, [*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1)])
+    if new:
+        return whole
+    return b.reshape(whole, (*shape[:axis], count * shape[axis], *shape[axis + 1 :]))
 
 
 @lowers("SplitToSequence")

@@ -16,12 +16,14 @@ from atc.dims import (
     minimum,
     plain,
     same_unrounded,
+    upper_bound,
 )
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
 from atc.lower.data_dependent import resolve_slice
 from atc.lower.fitting import fitted, read_as, require_at_least, require_equal
+from atc.lower.offsets import difference
 from atc.lower.registry import lowers
 from atc.lower.strings import cells
 
@@ -246,15 +248,19 @@ def slice_(ctx: LoweringContext) -> str:
 def _computed_slice(ctx: LoweringContext) -> str:
     """Slice where starts or ends are computed: each axis gets an extent that is known then."""
     b, shape = ctx.b, ctx.shape(0)
-    (count,) = ctx.shape(1)
+    apart = difference(ctx, ctx.node.inputs[2], ctx.node.inputs[1])
+    (own,), others = ctx.shape(1), ctx.shape(2)
+    count = min(upper_bound(own), len(shape))  # a run of fewer ends: there are no axes for it
+    message = f"{own} starts, {others} ends"
+    starts, ends = (fitted(ctx, ctx.input(i), (count,), message) for i in (1, 2))
     axes = ctx.ints_const(3, "the axes") if ctx.has(3) else list(range(count))
     steps = ctx.ints_const(4, "the steps") if ctx.has(4) else [1] * count
-    ctx.require(ctx.shape(2) == (count,) and 0 not in steps, f"{count} starts, steps {steps}")
+    ctx.require(0 not in steps, f"steps {steps}")
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
         axis = ctx.axis(axis, len(shape))
-        start, end = (b.view(ctx.input(i), (1,), View((1,), k)) for i in (1, 2))
-        first, out[axis] = resolve_slice(ctx, start, end, step, shape[axis])
+        start, end = (b.view(x, (1,), View((1,), k)) for x in (starts, ends))
+        first, out[axis] = resolve_slice(ctx, start, end, step, shape[axis], apart)
         offset += first * strides[axis]
         strides[axis] *= step
     return b.view(ctx.input(0), out, View(tuple(strides), offset))

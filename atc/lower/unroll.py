@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir
 
-from atc.dims import Dim, ceiling, dim, lower_bound, maximum, symbols_of, upper_bound
+from atc.dims import Dim, ceiling, dim, lower_bound, max_value, maximum, symbols_of, upper_bound
 from atc.errors import AtcError, UnsupportedError
 from atc.ir.expr import Expr, call, const
 from atc.ir.graph import DType, TensorType, row_major
@@ -66,6 +66,10 @@ class LoopSource:
     """Per collected result, whether it is written from the end."""
     strict: bool = False
     """Whether `trips` is a declared bound: a loop that would go on ends the run."""
+    exact: bool = False
+    """Whether it runs `trips` times, whatever the body's condition says."""
+    arranged: Callable[[Builder, list[str]], list[str]] = lambda _, made: made
+    """Return the body's results in the order of the loop's: condition, states, collected ones."""
 
 
 def lower_loop(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
@@ -74,15 +78,15 @@ def lower_loop(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     if any(ctx.b.parts(state) is not None for state in loop.states):
         return _written_out(ctx, loop, trips)
     if isinstance(loop.trips, Dim) or loop.strict:
-        return _kept(ctx, loop)
+        return kept_loop(ctx, loop)
     room = MOST_UNROLLED // ctx.b.copies
     short = 0 <= trips <= min(UNROLLED, MOST_COPIES // ctx.b.copies)
     if ctx.b.loops >= DEEP:  # each other way here is tried for each other way of those around
-        return _unrolled(ctx, loop) if short else _kept(ctx, loop)
+        return _unrolled(ctx, loop) if short else kept_loop(ctx, loop)
     if short:
         unrolled = _try(ctx.b, lambda: _unrolled(ctx, loop))
-        return unrolled if isinstance(unrolled, tuple) else _kept(ctx, loop)
-    kept = _try(ctx.b, lambda: _kept(ctx, loop, growing=not 0 <= trips <= room))
+        return unrolled if isinstance(unrolled, tuple) else kept_loop(ctx, loop)
+    kept = _try(ctx.b, lambda: kept_loop(ctx, loop, growing=not 0 <= trips <= room))
     if isinstance(kept, tuple):
         return kept
     if not 0 <= trips <= room:
@@ -179,13 +183,15 @@ def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
 # ---- keeping the loop ---------------------------------------------------------------------------
 
 
-def _kept(ctx: LoweringContext, loop: LoopSource, *, growing: bool = True) -> tuple[str, ...]:
+def kept_loop(ctx: LoweringContext, loop: LoopSource, *, growing: bool = True) -> tuple[str, ...]:
     """Emit a Loop op: every iteration is alike, but for extents of states that change."""
     growth = _Growth(ctx, loop, growing)
     for _ in range(TRIES):
+        before = len(ctx.b.symbols)
         body, made, known = _body(ctx, loop, growth.types)
         if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
-            return _emit(ctx, loop, growth, body, made, known)
+            alike = _parts_alike(ctx, body, made[len(loop.states) :], before)
+            return _emit(ctx, loop, growth, body, made, known, alike)
     raise UnsupportedError("a state's shape changes in every iteration anew", where=ctx.label)
 
 
@@ -202,13 +208,32 @@ def _body(
     slices = [_part(body, x, number, back) for x, back in _each(loop.sequences)]
     loop.bind(body, number, states, slices)
     with body.repeated(1):
-        made = list(ctx.lower_subgraph(loop.graph, body))
+        made = loop.arranged(body, list(ctx.lower_subgraph(loop.graph, body)))
     going = made.pop(0) if loop.has_condition else ""
-    known = body.value(going) if going else np.asarray(True)
+    known = body.value(going) if going and not loop.exact else np.asarray(True)
     if known is not None and not bool(known.reshape(-1)[0]):
         raise UnsupportedError("a loop that always ends after one iteration", where=ctx.label)
     body.given = (number, *states)
     return body, made, going if known is None else ""
+
+
+def _parts_alike(
+    ctx: LoweringContext, body: Builder, parts: Sequence[str], before: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Let a run end whose iterations find other extents for the parts that a result collects.
+
+    Of each extent that the body finds, one more is carried to the next iteration; 0 is in the
+    first one's. Symbols from number `before` on are the body's.
+    """
+    found = dict.fromkeys(n for p in parts for n in body.shape(p))
+    carried = []
+    for extent in found:
+        if any(s.index >= before for s in symbols_of(extent)):
+            label = f"an extent that {ctx.name} collects"
+            last = ctx.b.symbol(label, 0, max_value(extent) + 1)
+            body.must_be_zero(last * (last - 1 - extent))
+            carried.append((last, 0, extent + 1))
+    return tuple(carried)
 
 
 def _emit(
@@ -218,6 +243,7 @@ def _emit(
     body: Builder,
     made: Sequence[str],
     going: str,
+    alike: Sequence[tuple[int, int, int]],
 ) -> tuple[str, ...]:
     b, count = ctx.b, len(loop.states)
     parts = [body.type(p) for p in made[count:]]
@@ -236,8 +262,8 @@ def _emit(
     outputs = (*([going] if going else []), *made)
     graph = body.graph(loop.graph.name or "body", body.given, outputs)
     op = Loop(
-        graph, loop.trips, count, bool(going), loop.collected, trip_count, growth.extents,
-        loop.strict,
+        graph, loop.trips, count, bool(going), loop.collected, trip_count,
+        (*growth.extents, *alike), loop.strict,
     )
     types = [*growth.types, *(TensorType(p.dtype, (whole, *p.shape)) for p in parts)]
     return b.emit(op, [loop.count, loop.start, *loop.states], *types)

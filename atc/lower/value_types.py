@@ -16,6 +16,7 @@ Types = Mapping[onnx_ir.Value, onnx_ir.DataType]
 
 _TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in onnx_ir.DataType}
 """Types by the names that signatures have for them."""
+_BY_CODE = {dtype.value: dtype for dtype in onnx_ir.DataType}
 
 
 def value_types(model: onnx_ir.Model) -> Types:
@@ -50,7 +51,7 @@ def _asked(node: onnx_ir.Node) -> onnx_ir.DataType | None:
     for name in ("to", "dtype", "output_dtype"):
         found = node.attributes.get(name)
         if found is not None and found.type is onnx_ir.AttributeType.INT and found.value:
-            return onnx_ir.DataType(found.as_int())
+            return _BY_CODE.get(found.as_int())  # no type where the node is wrong
     constant = node.attributes.get("value")
     if constant is not None and constant.type is onnx_ir.AttributeType.TENSOR:
         return constant.as_tensor().dtype

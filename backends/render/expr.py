@@ -8,6 +8,7 @@ from math import copysign, isinf, isnan
 
 import numpy as np
 
+from atc.dims import is_dynamic
 from atc.errors import InternalError
 from atc.ir.expr import Call, Const, Expr, Extent, Input, walk
 from atc.ir.graph import DType
@@ -104,7 +105,8 @@ def address(view: View, indices: Sequence[str]) -> str:
         if stride == 1:
             terms.append(index)
         elif stride:
-            terms.append(f"{index} * {stride}" if stride >= 0 else f"{index} * ({stride})")
+            negative = not is_dynamic(stride) and stride < 0  # an extent of a run is a name
+            terms.append(f"{index} * ({stride})" if negative else f"{index} * {stride}")
     if view.offset or not terms:
         terms.append(str(view.offset))
     return " + ".join(terms)

@@ -21,7 +21,7 @@
 
 #define V_LANES 8      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
 #define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
@@ -130,7 +130,7 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order);
   _mm256_storeu_si256((__m256i *)(void *)p, bytes);
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   const __m256i halves = _mm256_srli_epi32(_mm256_castps_si256(a), 16);
   const __m128i packed =

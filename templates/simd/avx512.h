@@ -23,7 +23,7 @@
 #define V_LANES 16     /* floats in a vector */
 #define V_REGISTERS 32 /* vector registers of the machine */
 #if defined(__AVX512BF16__)
-#define V_ROUNDS_BF16 1 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 1 /* whether the table itself rounds to bfloat16 */
 #else
 #define V_ROUNDS_BF16 0
 #endif
@@ -143,13 +143,9 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   const __m512i whole = _mm512_cvtps_epi32(_mm512_min_ps(v_set1(127.0f), a));
   _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtsepi32_epi8(whole));
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline __m256i to_halves(vf32 a) {
-#if V_ROUNDS_BF16
-  return (__m256i)_mm512_cvtneps_pbh(a);
-#else
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
-#endif
 }
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   _mm256_storeu_si256((__m256i *)(void *)p, to_halves(a));
@@ -160,6 +156,15 @@ static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
 static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
   _mm256_mask_storeu_epi16(p, v_mask_n(n), to_halves(a));
 }
+#if V_ROUNDS_BF16
+/* The nearest bfloat16 (ties to even), denormals as zero. */
+static inline void v_store_bf16(uint16_t *p, vf32 a) {
+  _mm256_storeu_si256((__m256i *)(void *)p, (__m256i)_mm512_cvtneps_pbh(a));
+}
+static inline void v_store_bf16_n(uint16_t *p, vf32 a, size_t n) {
+  _mm256_mask_storeu_epi16(p, v_mask_n(n), (__m256i)_mm512_cvtneps_pbh(a));
+}
+#endif
 /* The bytes of a table of 256 in t at places p, all in words. */
 static inline __m512i lookup_words(const __m512i *t, __m512i p) {
   const __m512i pair = _mm512_srli_epi16(p, 1);

@@ -825,12 +825,12 @@ static inline vf32 v_round_bf16(vf32 a) {
   return v_select(v_isnan(a), v_add(a, a), rounded); /* quiet: its upper half is NaN, too */
 }
 
-/* The same, stored in 16 bits; denormals as zero where the processor rounds. */
-static inline void v_store_bf16(uint16_t *p, vf32 a) {
-  v_store_halves(p, V_ROUNDS_BF16 ? a : v_round_bf16(a));
-}
+#if !V_ROUNDS_BF16
+/* The same, stored in 16 bits. */
+static inline void v_store_bf16(uint16_t *p, vf32 a) { v_store_halves(p, v_round_bf16(a)); }
 static inline void v_store_bf16_n(uint16_t *p, vf32 a, size_t n) {
-  v_store_halves_n(p, V_ROUNDS_BF16 ? a : v_round_bf16(a), n);
+  v_store_halves_n(p, v_round_bf16(a), n);
 }
+#endif
 
 #endif

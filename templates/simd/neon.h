@@ -21,7 +21,7 @@
 #else
 #define V_REGISTERS 16
 #endif
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 1 /* whether the table itself rounds to float16 */
 #if defined(__aarch64__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 #define V_HALVES 1 /* and computes in it */
@@ -269,7 +269,7 @@ static inline void neon_deinterleave(uint8_t *y, ptrdiff_t stride, const uint8_t
   if (rows > 2) vst1q_u8(y + 2 * stride, r.val[2]);
   if (rows > 3) vst1q_u8(y + 3 * stride, r.val[3]);
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(a), 16));
 }

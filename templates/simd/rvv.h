@@ -21,7 +21,7 @@
 
 #define V_LANES 8      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine, in groups of two */
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
@@ -141,7 +141,7 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   v_store_i8(p + 2 * V_LANES, c);
   v_store_i8(p + 3 * V_LANES, d);
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
   const vuint32m2_t bits = __riscv_vreinterpret_v_f32m2_u32m2(a);
   __riscv_vse16_v_u16m1(p, __riscv_vnsrl_wx_u16m1(bits, 16, V_LANES), n);

@@ -16,7 +16,7 @@
 
 #define V_LANES 1      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 1 /* whether it loads and stores parts of vectors of 32 bits */
@@ -101,7 +101,7 @@ static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
 static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   if (n != 0) v_store_i8(p, a);
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);

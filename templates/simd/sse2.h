@@ -17,7 +17,7 @@
 
 #define V_LANES 4      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
@@ -107,7 +107,7 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const __m128i bytes = _mm_packs_epi16(ab, cd);
   _mm_storeu_si128((__m128i *)(void *)p, bytes);
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   const __m128i halves = _mm_srai_epi32(_mm_castps_si128(a), 16); /* signed: none saturates */
   _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi32(halves, halves));

@@ -17,7 +17,7 @@
 
 #define V_LANES 4      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers that engines have on x86-64 */
-#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
+#define V_ROUNDS_BF16 0 /* whether the table itself rounds to bfloat16 */
 #define V_ROUNDS_F16 0 /* whether the table itself rounds to float16 */
 #define V_HALVES 0 /* and computes in it */
 #define V_PARTS_32 0 /* whether it loads and stores parts of vectors of 32 bits */
@@ -99,7 +99,7 @@ static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
   const v128_t cd = wasm_i16x8_narrow_i32x4(simd_held_i8(c), simd_held_i8(d));
   wasm_v128_store(p, wasm_i8x16_narrow_i16x8(ab, cd));
 }
-/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+/* The upper halves of lanes: floats as bfloat16, cut off. */
 static inline void v_store_halves(uint16_t *p, vf32 a) {
   const v128_t halves = wasm_i32x4_shr(a, 16); /* signed: none saturates */
   wasm_v128_store64_lane(p, wasm_i16x8_narrow_i32x4(halves, halves), 0);

@@ -93,6 +93,16 @@ def test_a_folder_that_cannot_be_made_is_reported_beforehand(tmp_path: Path, pla
     assert sorted(os.listdir(tmp_path)) == ["file", "link"]
 
 
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.getcwd", Path("nowhere").stat)  # raises FileNotFoundError
+    with pytest.raises(OptionError, match=r"net: the current folder is gone \[--output\]"):
+        check_folder(Path("net"), "--output")
+    check_folder(tmp_path / "net", "--output")
+
+
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a.c").write_bytes(b"precious")

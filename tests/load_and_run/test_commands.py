@@ -221,6 +221,9 @@ def test_open_dimensions_are_those_of_the_input(run: Any, tmp_path: Path) -> Non
     words = (path, "--input=x:{9,3}", *ranges)
     assert "from [1, 3] to [8, 3], not [9, 3]" in run(*words, status=1).err
     assert "several shapes" in run(path, given, *ranges, "--range=1", status=1).err
+    for shape in ("2", "2,4", "1,2,3"):
+        wrong = run(path, f"--input=x:{{{shape}}}", status=1).err
+        assert f"must have the shape [?, 3], not [{shape.replace(',', ', ')}] [--input]" in wrong
 
 
 def test_strings(run: Any, tmp_path: Path) -> None:

@@ -45,6 +45,15 @@ def test_layers_that_share_a_weight_by_identities_have_one_constant() -> None:
     assert sum(array.shape == (3, 3) for array in graph.constants.values()) == 1
 
 
+@pytest.mark.parametrize("op", ["Neg", "Transpose", "DequantizeLinear"])
+def test_nodes_of_constants_whose_results_nobody_asks_for_go(op: str) -> None:
+    operands = ["bytes", "scale"] if op == "DequantizeLinear" else ["scale"]
+    nodes = [helper.make_node(op, operands, []), helper.make_node("Neg", ["x"], ["y"])]
+    constants = {"bytes": np.ones(3, np.int8), "scale": np.float32(2)}
+    model = make_model(nodes, [("x", F32, (2, 3))], [("y", F32, (2, 3))], constants)
+    assert len(lower_model(onnx_ir.from_proto(model), "test.onnx").nodes) == 1
+
+
 @pytest.mark.parametrize(
     ("type_", "shape", "error", "warned"),
     [

@@ -190,7 +190,7 @@ REFUSED = {
     "runs 600 times; at most 512": (
         """g (seq(float[3]) s, float[3] x) => (seq(float[3]) y) { n = Constant<value_int=600>()
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool d, seq(float[3]) u) {
-          d = Identity(c) u = SequenceInsert(t, x) }>(n, , s) }""", "s:[3]",
+          d = Identity(c) l = SequenceLength(t) u = SequenceInsert(t, x) }>(n, , s) }""", "s:[3]",
     ),
     "more than 512 iterations": (
         """g (seq(float[3]) s, float[3] x) => (seq(float[3]) y) {

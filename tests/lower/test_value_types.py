@@ -71,3 +71,10 @@ def test_types_go_through_operators_of_other_domains() -> None:
     got = found(helper.make_model(graph, opset_imports=opsets))
     half = TensorProto.BFLOAT16
     assert (got["p"], got["r"], got["y"]) == (half, half, TensorProto.FLOAT)
+
+
+def test_a_code_of_no_type_says_nothing() -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], to=2**31)
+    x = helper.make_tensor_value_info("x", TensorProto.INT32, (2,))
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    assert found(helper.make_model(graph))["y"] == 0

@@ -193,6 +193,17 @@ def test_a_module_takes_the_ranges_that_it_is_exported_for(tmp_path: Path) -> No
         np.testing.assert_allclose(net(batch(count).numpy()), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_a_range(mode: str, tmp_path: Path) -> None:
+    module = nn.EmbeddingBag(20, 4, mode=mode).eval()
+    dims, bags = ({0: torch.export.Dim("bags", min=1, max=8)},), torch.randint(0, 20, (3, 5))
+    compile_module(module, (bags,), tmp_path / "net", dynamic_shapes=dims, target="c99")
+    net = atc.load(tmp_path / "net")
+    for count in (1, 8):
+        bags = torch.randint(0, 20, (count, 5), generator=torch.Generator().manual_seed(count))
+        np.testing.assert_allclose(net(bags.numpy()), module(bags).detach().numpy(), 1e-5, 1e-6)
+
+
 class Joined(nn.Module):  # type: ignore[misc]
     """What is made smaller and larger again only fits where the size is even."""
 

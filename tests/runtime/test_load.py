@@ -563,8 +563,8 @@ def module_of(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as the import statement does; dataclasses look there
-    spec.loader.exec_module(module)
+    spec.loader.exec_module(module)  # in no table of modules, where dataclasses look
+    assert spec.name not in sys.modules
     return module
 
 

@@ -81,6 +81,8 @@ TABLES = (
           ("-mprefer-vector-width=512",)),
     Table("avx512", 16, True, "x86_64",
           ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_fp16"), label="avx512-fp16"),
+    Table("avx512", 16, True, "x86_64",
+          ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"), label="avx512-bf16"),
     Table("neon", 4, True, "aarch64", target="aarch64-neon"),
     Table("neon", 4, True, "aarch64", target="aarch64-neon-dotprod", label="neon-fp16"),
     Table("neon", 4, True, "arm", target="armv7-neon", flushes=True, label="armv7-neon"),
@@ -91,7 +93,7 @@ TABLES = (
 )  # fmt: skip
 
 
-BY_DEFAULT = ("scalar", "sse2", "avx2", "avx512", "neon")
+BY_DEFAULT = ("scalar", "sse2", "avx2", "avx512", "avx512-bf16", "neon")
 """Of a table with and without float16, and of those that emulators run, one is enough."""
 
 CASES = [

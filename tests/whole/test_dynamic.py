@@ -82,6 +82,12 @@ CASES: dict[str, Nodes] = {
     "backwards": [ints("back_s", -1), ints("back_e", -(1 << 62)), ints("back_a", 3),
                   ints("back_d", -2),
                   node("Slice", ["x", "back_s", "back_e", "back_a", "back_d"], "backwards")],
+    "few_back": [*shape_of("x", 2, "few_h"), ints("few_4", 4),
+                 node("Div", ["few_h", "few_4"], "few_n"), ints("few_0", 0),
+                 ints("few_a", 2), ints("few_c", 1), ints("few_d", -1),
+                 ints("few_e", -(1 << 62)),
+                 node("Slice", ["x", "few_0", "few_n", "few_a"], "few"),
+                 node("Slice", ["few", "few_d", "few_e", "few_c", "few_d"], "few_back")],
     "halves": [helper.make_node("Split", ["x"], ["halves", "halves_2"], axis=1, num_outputs=2)],
     "uneven": [helper.make_node("Split", ["x"], ["uneven_1", "uneven"], axis=2, num_outputs=2)],
     "framed": [ints("framed_p", 0, 0, 1, 2, 0, 1, 0, 3), node("Pad", ["x", "framed_p"], "framed")],
@@ -116,6 +122,9 @@ CASES: dict[str, Nodes] = {
     "log_softmax": [node("LogSoftmax", ["x"], "log_softmax", axis=-1)],
     "rows": [node("ReduceSum", ["x", "rows_a"], "rows", keepdims=0)],
     "means": [ints("means_a", 0, 3), node("ReduceMean", ["x", "means_a"], "means", keepdims=0)],
+    "around": [ints("around_a", 0, 2), node("ReduceSum", ["x", "around_a"], "around", keepdims=0)],
+    "grey": [ints("grey_a", 1), node("ReduceMax", ["x", "grey_a"], "grey_m", keepdims=1),
+             node("AveragePool", ["grey_m"], "grey", kernel_shape=[2, 2], pads=[0, 1, 1, 0])],
     "norm": [ints("norm_a", 1, 2), node("ReduceL2", ["x", "norm_a"], "norm")],
     "best": [node("ArgMax", ["x"], "best", axis=2, keepdims=0)],
     "instance": [weights("in_s", 4), weights("in_b", 4),
@@ -124,6 +133,11 @@ CASES: dict[str, Nodes] = {
     "sums": [value("sums_a", np.array(2, np.int64)), node("CumSum", ["x", "sums_a"], "sums")],
     "leading": [ints("leading_k", 2), helper.make_node(
         "TopK", ["x", "leading_k"], ["leading", "leading_i"], axis=3)],
+    "highest": [*shape_of("x", 2, "highest_h"), ints("highest_2", 2),
+                node("Div", ["highest_h", "highest_2"], "highest_k"), helper.make_node(
+                    "TopK", ["x", "highest_k"], ["highest", "highest_i"], axis=2)],
+    "hot": [*shape_of("x", 2, "hot_h"), value("hot_v", np.array([-1, 2], np.float32)),
+            node("OneHot", ["best", "hot_h", "hot_v"], "hot", axis=1)],
     "taken": [value("taken_i", np.array([[1, 0], [-1, 2]], np.int64)),
               node("Gather", ["x", "taken_i"], "taken", axis=2)],
     "tiled": [ints("tiled_r", 1, 1, 2, 3), node("Tile", ["x", "tiled_r"], "tiled")],
@@ -251,7 +265,7 @@ def test_an_operator_at_every_shape(
 
 
 HOT = ["channels", "turned", "gram", "softmax_1", "softmax_3", "rows", "layer", "attention", "conv",
-       "log_softmax"]  # fmt: skip
+       "log_softmax", "around", "grey"]  # fmt: skip
 VECTORS = ("x86-64-avx512", "x86-64-avx2", "x86-64-sse2")
 
 
@@ -470,9 +484,9 @@ def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
 
 NEEDS_SOME = {
     "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
-    "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "leading",
-    "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means",
-    "uneven",
+    "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "hot",
+    "highest", "leading", "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened",
+    "attention", "means", "uneven",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
 RESIZED = ("resized", "scaled")

@@ -23,6 +23,7 @@ from atc.backends.kernel import Kernel, Pack, ParamsT, Workload
 from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.graph import TensorType
 from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
 from atc.ir.view import View
@@ -31,7 +32,9 @@ from atc.ir.view import View
 def has_channels_last(w: Workload, target: Target) -> bool:
     """Return whether one block holds all channels, some whole vectors of them."""
     shape, wide = w.outputs[0].shape, lanes(target)
-    return len(shape) > 3 and shape[1] == 1 and shape[-1] > wide > 1 and shape[-1] % wide == 0
+    if len(shape) < 4 or shape[1] != 1 or is_dynamic(shape[-1]):
+        return False
+    return shape[-1] > wide > 1 and shape[-1] % wide == 0
 
 
 def in_blocks(w: Workload[WindowedT], target: Target) -> Workload[WindowedT]:

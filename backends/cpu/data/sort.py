@@ -7,6 +7,7 @@ from atc.backends.render.expr import load, times, value_type
 from atc.backends.render.ordering import comes_first
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir.ops.data import Cumulate, TopK
 
 
@@ -30,6 +31,7 @@ class TopKHeap(Kernel[TopK]):
             "second": comes_first("b", "a", sign, dtype),
             "a": load(dtype, f"x[{times('i', op.inner)}]"),
             "b": load(dtype, f"x[{times('j', op.inner)}]"),
+            "open": is_dynamic(op.inner),
         }
 
     def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:

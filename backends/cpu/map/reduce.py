@@ -232,8 +232,9 @@ class ReduceColumns(Kernel[Reduce], OpensExtents[Reduce, Params]):
     def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, and element, epilogue and place of each slice of columns."""
         op, width = merged(w.op), lanes(target)
-        long = op.how == "Sum" and len(op.reduced) > 1 and op.shape[-1] <= width
-        runs = long and not is_dynamic(op.reduced) and prod(op.reduced) >= LONG
+        long = op.how == "Sum" and len(op.reduced) > 1 and not is_dynamic(op.reduced)
+        few = not is_dynamic(op.shape[-1]) and op.shape[-1] <= width
+        runs = long and few and prod(op.reduced) >= LONG
         op = in_runs(op) if runs else op
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
