@@ -171,7 +171,11 @@ def _place(ctx: LoweringContext, q: Expr, axis: OpenAxis, sampling: Sampling) ->
         case "asymmetric":
             return call("Div", q, scale)
         case "align_corners":
-            last = call("Div", _real(axis.size - 1), _real(axis.out - 1))
+            width = _real(axis.out)
+            if axis.scale is not None:  # the standard's, before it is cut off
+                width = call("Mul", _real(axis.size), _real(axis.scale))
+            last = call("Div", _real(axis.size - 1), call("Sub", width, _real(1)))
+            single = call("Equal", width, _real(1))
             return call("Where", single, _real(0), call("Mul", q, last))
         case other:
             raise ctx.unsupported(f"coordinates '{other}' of an axis whose extent is a range")

@@ -314,3 +314,21 @@ def test_so_it_is_over_a_range(
         given = random_array(DType.FLOAT, (1, 2, h, w))
         want = ReferenceEvaluator(model).run(None, {"x0": given})
         np.testing.assert_array_equal(net(given), want[0])
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.75, 1.5])
+def test_corners_are_aligned_over_a_range_as_for_one_size(scale: float, tmp_path: Path) -> None:
+    """The standard's extent is the scale's, before it is cut off to an integer."""
+    scales = np.array([1, 1, scale], np.float32)
+    model = node_model(
+        "Resize", [random_array(DType.FLOAT, (1, 1, 5)), None, scales], opset=18, mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "w"
+    onnx.save(model, tmp_path / "m.onnx")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", input_shape="x0:1,1,2~9")
+    with atc.load(tmp_path / "net") as net:
+        for width in (2, 4, 5, 9):
+            given = random_array(DType.FLOAT, (1, 1, width))
+            want = ReferenceEvaluator(model).run(None, {"x0": given})[0]
+            np.testing.assert_allclose(net(given), want, rtol=0, atol=1e-5)
