@@ -16,10 +16,22 @@ import numpy as np
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Const, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
-from atc.ir.ops import Conv, ConvBlocked, Map, MatMul
+from atc.ir.ops import (
+    Attention,
+    Conv,
+    ConvBlocked,
+    Epilogue,
+    Map,
+    MatMul,
+    Normalize,
+    NormalizeBlocked,
+    Softmax,
+)
 from atc.ir.view import dense
-from atc.passes.layout.store_bf16 import State, Storing, groups, moves, widened
+from atc.passes.layout.store_bf16 import State, Storing, groups, moves, taken, widened
 
+COMPUTED = (ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked, Attention)
+"""Ops with kernels that round what they store."""
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
 WORTH = 0.04
@@ -63,12 +75,18 @@ def is_exact(node: Node, exact: set[str], half: DType) -> bool:
     match node.op:
         case Map():
             return holds(node.op.expr, lambda k: node.inputs[k] in exact, half)
-        case Conv() | ConvBlocked() | MatMul():
-            return holds(
-                node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact, half
-            )
+        case Conv() | ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
+            return len(node.outputs) == 1 and _ends_exact(node, node.op.epilogue, exact, half)
+        case Attention():
+            return _ends_exact(node, node.op.result, exact, half)
         case _:
             return False
+
+
+def _ends_exact(node: Node, last: Epilogue, exact: set[str], half: DType) -> bool:
+    """Return whether 16 bits hold what an epilogue makes, whose operands are the last ones."""
+    first = len(node.inputs) - len(last.views)
+    return holds(last.expr, lambda k: k > 0 and node.inputs[first + k - 1] in exact, half)
 
 
 def holds(expr: Expr, exact: Callable[[int], bool], half: DType) -> bool:
@@ -117,16 +135,15 @@ def _storable(state: State, name: str) -> bool:
     type_, node = state.types[name], state.makers.get(name)
     if node is None or type_.dtype is not DType.FLOAT or is_dynamic(type_.shape):
         return False
-    computed = isinstance(node.op, ConvBlocked | MatMul | Map) or moves(node)
+    computed = isinstance(node.op, COMPUTED) or moves(node)
     inside = name not in state.graph.ends and bool(state.readers.get(name))
     return computed and inside and all(_reads(n, name) for n in state.readers[name])
 
 
 def _reads(node: Node, name: str) -> bool:
     """Return whether a node reads a value only where it may have 16 bits."""
-    multiplied = node.inputs[:1] if isinstance(node.op, ConvBlocked | MatMul) else ()
-    taken = (*multiplied, *widened(node)).count(name)
-    return moves(node) or taken == [*reads(node)].count(name)
+    read = (*taken(node), *widened(node)).count(name)
+    return moves(node) or read == [*reads(node)].count(name)
 
 
 def without_copies(graph: Graph) -> Graph:

@@ -202,6 +202,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             return 0
         return op.n // (params.nv * lanes(target))
 
+    def waiting(self, params: TiledParams, target: Target) -> int:
+        """Return the length of the rows in scratch where sums wait; 0 where they do so in y."""
+        return 0
+
     def _panel_room(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         in_place = read_mode(w, params.copy) in ("packed", "direct")
         return 0 if in_place else params.nv * lanes(target)
@@ -247,6 +251,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             finish, f"y0 + {y}", weights, stored, op.n, lanes(target), op.k - depth, ahead,
             params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
+            self.waiting(params, target),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
