@@ -15,6 +15,7 @@ from atc.ir.expr import Call, Expr, Input, cast, operands_of, substitute
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, reads
 from atc.ir.ops import (
     Attention,
+    Conv,
     ConvBlocked,
     Map,
     MatMul,
@@ -107,7 +108,7 @@ def taken(node: Node) -> tuple[str, ...]:
     """Return the operands that some kernel computes with as they are stored, besides those of
     expressions."""
     match node.op:
-        case ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
+        case Conv() | ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
             return node.inputs[:1]
         case Attention():
             return node.inputs[:3]
@@ -120,6 +121,8 @@ def widened(node: Node) -> tuple[str, ...]:
     match node.op:
         case ConvBlocked() | MatMul():
             return node.inputs[2:]
+        case Conv():
+            return node.inputs[node.op.operands :]
         case Softmax() | Normalize() | NormalizeBlocked():
             return node.inputs[1:]
         case Attention():
@@ -285,8 +288,9 @@ def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorTyp
         case ConvBlocked() | MatMul():
             expr = _stored(reading(op.epilogue.expr, places(node.inputs[2:], 1)), stored)
             return replace(op, epilogue=replace(op.epilogue, expr=expr))
-        case Softmax() | Normalize() | NormalizeBlocked():
-            expr = _stored(reading(op.epilogue.expr, places(node.inputs[1:], 1)), stored)
+        case Conv() | Softmax() | Normalize() | NormalizeBlocked():
+            behind = node.inputs[len(node.inputs) - len(op.epilogue.views) :]
+            expr = _stored(reading(op.epilogue.expr, places(behind, 1)), stored)
             return replace(op, epilogue=replace(op.epilogue, expr=expr))
         case Attention():
             split = 3 + len(op.scores.views)

@@ -30,11 +30,11 @@ from atc.ir.ops import (
 from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import State, Storing, groups, moves, taken, widened
 
-COMPUTED = (ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked, Attention)
+COMPUTED = (Conv, ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked, Attention)
 """Ops with kernels that round what they store."""
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
-WORTH = 0.04
+WORTH = 0.12
 """Part of the time of the nodes that make and read a value that half of its memory may cost."""
 
 
