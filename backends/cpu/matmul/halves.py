@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams
@@ -26,7 +27,7 @@ SMALL = 1 / 2
 """Part of the first-level cache that a block may always take."""
 DEPTHS = (512, 256, 128, 64)
 """Depths of a block of many rows."""
-MANY = 256
+MANY = (256, 128)
 """Rows of such a block at most."""
 GROUPS = (8, 4, 2, 1)
 """Panels of which sums wait: for each group all of A is widened once more."""
@@ -96,10 +97,10 @@ class MatMulHalves(MatMulTile):
     ) -> Iterator[HalvesParams]:
         """Yield blocks of the depth, with as many panels at a time as there is room for."""
         m, k, room = w.op.m, w.op.k, self._room(w, target)
-        rows = m if m <= MANY else -(-m // -(-m // MANY) // p.mr) * p.mr
+        rows = dict.fromkeys(min(m, -(-m // -(-m // most) // p.mr) * p.mr) for most in MANY)
         depths = (largest_divisor(k, n) for n in DEPTHS if n < k)
-        for kb in dict.fromkeys(n for n in depths if n >= DEPTHS[-1] // 2):
-            groups = (replace(p, mb=min(m, rows), kb=kb, group=n) for n in GROUPS)
+        for mb, kb in product(rows, dict.fromkeys(n for n in depths if n >= DEPTHS[-1] // 2)):
+            groups = (replace(p, mb=mb, kb=kb, group=n) for n in GROUPS)
             yield from [g for g in groups if self.scratch(w, g, target) <= room][:1]
 
     def packs(
