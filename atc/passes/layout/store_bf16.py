@@ -28,6 +28,7 @@ from atc.ir.ops import (
     SubView,
 )
 from atc.ir.ops.data import Concat
+from atc.ir.ops.sampling import Resample
 from atc.passes.layout.costs import RATE, Task
 
 FLOAT = DType.FLOAT
@@ -109,6 +110,8 @@ def taken(node: Node) -> tuple[str, ...]:
     expressions."""
     match node.op:
         case Conv() | ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
+            return node.inputs[:1]
+        case Resample():
             return node.inputs[:1]
         case Attention():
             return node.inputs[:3]

@@ -7,6 +7,7 @@ it reads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
@@ -27,6 +28,7 @@ from atc.ir.ops import (
     NormalizeBlocked,
     Softmax,
 )
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
 from atc.passes.layout.store_bf16 import State, Storing, groups, moves, taken, widened
 
@@ -56,7 +58,27 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
         if able and state.gain(group) > -WORTH * state.cycles(group):
             state.types = state.narrowed(group)
-    return without_copies(state.stored())
+    return _rounded_by_resampling(without_copies(state.stored()), half)
+
+
+def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
+    """Return the graph with what is only interpolated and rounded stored so in one step."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    count = Counter(name for node in graph.nodes for name in dict.fromkeys(reads(node)))
+    rounding = cast(Input(DType.FLOAT, 0), half)
+    results: dict[str, str] = {}
+    for node in graph.nodes:
+        x = node.inputs[0] if isinstance(node.op, Map) and node.op.expr == rounding else ""
+        if x in makers and isinstance(makers[x].op, Resample) and _is_whole(graph, node):
+            if count[x] == 1 and x not in graph.ends:
+                results[x] = node.outputs[0]
+    if not results:
+        return graph
+    nodes = (
+        replace(n, outputs=tuple(results.get(o, o) for o in n.outputs))
+        for n in graph.nodes if results.keys().isdisjoint(n.inputs)
+    )  # fmt: skip
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _exact_values(graph: Graph, half: DType) -> frozenset[str]:
@@ -165,5 +187,13 @@ def _copies(graph: Graph, node: Node) -> bool:
     if not isinstance(node.op, Map) or not node.op.is_movement or node.outputs[0] in graph.ends:
         return False
     x, y = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    return x == y and _is_whole(graph, node)
+
+
+def _is_whole(graph: Graph, node: Node) -> bool:
+    """Return whether a Map's result has the elements of its operand in their order."""
+    x, y = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    if not isinstance(node.op, Map) or node.op.coordinates or is_dynamic((x.shape, y.shape)):
+        return False
     whole = node.op.views[0] == dense(node.op.shape) and prod(node.op.shape) == y.size
-    return x == y and whole and not is_dynamic(y.shape)
+    return whole and x.size == y.size

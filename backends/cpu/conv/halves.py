@@ -35,6 +35,8 @@ ROW_BLOCK = 2 / 3
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
+WHOLE = 1 << 15
+"""Bytes up to which the pixels of an image may be a single row."""
 SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 WIDENING, FARTHER = 2.0, 5.0
@@ -57,7 +59,7 @@ class ConvHalves(ConvDirect):
         """Return all parameter sets: tiles that fit registers, blocks of rows that fit caches."""
         found: list[DirectParams] = []
         for p, nv in WIDE if target.vector_registers >= 32 else NARROW:
-            g = geometry(w, p)
+            g = _geometry(w, p)
             if nv <= g.mb:
                 rb = _row_block(w, g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
@@ -83,7 +85,7 @@ class ConvHalves(ConvDirect):
         found = super().striped_params(w, params, target, x_rows, y_rows)
         if found is None:
             return None
-        g = geometry(w, found.p, found)
+        g = _geometry(w, found.p, found)
         return replace(found, rb=_row_block(w, g, found.p, target.machine) or g.rows.out)
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
@@ -94,7 +96,7 @@ class ConvHalves(ConvDirect):
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
         """Return what the float kernel's template needs, and how x is read."""
-        rows = geometry(w, params.p, params).rows.size
+        rows = _geometry(w, params.p, params).rows.size
         load = LOADS[w.input(0).dtype]
         return {
             **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
@@ -115,8 +117,17 @@ class ConvHalves(ConvDirect):
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 
+def _geometry(
+    w: Workload[ConvBlocked], pixels: int, params: DirectParams | None = None
+) -> Geometry:
+    """Return the geometry for tiles of `pixels`, of large images in rows that can be cut."""
+    g = geometry(w, pixels, params)
+    whole = not g.flat or g.rows.out > 1 or image_bytes(g) <= WHOLE
+    return g if whole else geometry(w, pixels, params, recut=False)
+
+
 def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
-    g = geometry(w, params.p, params)
+    g = _geometry(w, params.p, params)
     if not params.rows_held and not 0 < params.rb < g.rows.out:
         return g
     reach = (params.rb - 1) * g.rows.stride + (g.rows.kernel - 1) * g.rows.dilation + 1
