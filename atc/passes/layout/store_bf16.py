@@ -244,6 +244,8 @@ class State:
         types = self.narrowed(group)
         total = 0.0
         for node in self._touched(group):
+            if isinstance(node.op, SubView):  # a part of a value's memory, which nobody computes
+                continue
             before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
                 return float("-inf")
