@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Const, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
 from atc.ir.ops import (
@@ -26,7 +26,9 @@ from atc.ir.ops import (
     MatMul,
     Normalize,
     NormalizeBlocked,
+    Reshape,
     Softmax,
+    SubView,
 )
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
@@ -36,8 +38,12 @@ COMPUTED = (Conv, ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked
 """Ops with kernels that round what they store."""
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
-WORTH = 0.12
-"""Part of the time of the nodes that make and read a value that half of its memory may cost."""
+WORTH, WORTH_AMONG_MANY = 0.04, 0.12
+"""Part of the time of the nodes that make and read a value that half of its memory may cost, and
+where much else is held meanwhile."""
+MUCH = 1 / 2
+"""Part of the most that floats take at a time: where there are fewer, they take no more than all
+halves do elsewhere."""
 
 
 def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
@@ -54,9 +60,11 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
     if not exact:
         return graph
     state = State(graph, outer, storing, dict(graph.types), half)
+    crowded = _among_many(graph)
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
-        if able and state.gain(group) > -WORTH * state.cycles(group):
+        worth = WORTH if crowded.isdisjoint(group) else WORTH_AMONG_MANY
+        if able and state.gain(group) > -worth * state.cycles(group):
             state.types = state.narrowed(group)
     return _rounded_by_resampling(without_copies(state.stored()), half)
 
@@ -79,6 +87,30 @@ def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
         for n in graph.nodes if results.keys().isdisjoint(n.inputs)
     )  # fmt: skip
     return replace(graph, nodes=tuple(nodes))
+
+
+def _among_many(graph: Graph) -> frozenset[str]:
+    """Return the values that are held while, as they are, much memory is held."""
+    source: dict[str, str] = {}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, node in enumerate(graph.nodes):
+        for name in reads(node):
+            last[source.get(name, name)] = k
+        for name in node.outputs:
+            if isinstance(node.op, Reshape | SubView):  # the operand's own memory
+                source[name] = source.get(node.inputs[0], node.inputs[0])
+            else:
+                first[name] = last[name] = k
+    held = [0] * len(graph.nodes)
+    sizes = {name: max_value(graph.types[name].nbytes) for name in first}
+    for name, size in sizes.items():
+        for k in range(first[name], last[name] + 1):
+            held[k] += size
+    most = max(held, default=0)
+    crowded = [size > MUCH * most for size in held]
+    found = {n for n in sizes if any(crowded[first[n] : last[n] + 1])}
+    return frozenset(found | {name for name, own in source.items() if own in found})
 
 
 def _exact_values(graph: Graph, half: DType) -> frozenset[str]:

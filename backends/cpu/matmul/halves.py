@@ -25,6 +25,8 @@ SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of A, and of results of 16 bits."""
 SMALL = 1 / 2
 """Part of the first-level cache that a block may always take."""
+LITTLE = 1 / 16
+"""Part of the second-level cache that scratch may always take: networks have more than that."""
 DEPTHS = (512, 256, 128, 64)
 """Depths of a block of many rows."""
 MANY = (256, 128)
@@ -81,7 +83,8 @@ class MatMulHalves(MatMulTile):
         """Return the bytes that scratch may take."""
         halves = (w.input(0), *w.outputs)
         spared = sum(t.nbytes for t in halves if t.dtype.is_half)
-        return int(max(SMALL * target.machine.l1.size, SPARED * spared))
+        machine = target.machine
+        return int(max(SMALL * machine.l1.size, LITTLE * machine.l2.size, SPARED * spared))
 
     def _rows(
         self, w: Workload[MatMul], p: HalvesParams, target: Target

@@ -32,7 +32,6 @@ from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, pac
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.prefetch import asks_for_rows, asks_for_weights, prefetch
 from atc.backends.cpu.matmul.row_blocks import (
-    WEIGHTS,
     RowBlocks,
     all_tiles,
     cut_rows,
@@ -287,7 +286,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         (am, ak), bk = op.a_view.strides[-2:], op.b_view.strides[-2]
         mr, nv, phases = params.mr, params.nv, params.phases
         depth, width = params.kb or op.k, lanes(target)
-        near = (params.mb or op.m) * depth * 4 <= machine.l1_kept
+        rows = (params.kb and params.mb) or op.m
+        near = rows * depth * 4 <= machine.l1_kept
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
         tiles = all_tiles(cut_rows(op.m, params.mb, mr))
@@ -334,7 +334,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             nbytes = op.k * columns * stored.dtype.itemsize
             stream = nbytes / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
-            if params.mb and nbytes > WEIGHTS * machine.l2.size:  # each block of rows reads all B
+            if params.mb:  # every block of rows reads B from beyond the L2 cache
                 near = nbytes <= machine.l2.size + machine.l3.size
                 wait = again / machine.far_rate if near else FAR_PART / machine.memory
                 cycles += wait * nbytes * (op.m // params.mb)
