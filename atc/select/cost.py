@@ -48,10 +48,9 @@ def workspace_overhead(c: Candidate, w: Workload, target: Target) -> int:
 
 
 def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
-    """Return the estimated cost of a candidate, including memory at `price` cycles per byte."""
+    """Return the estimated cost of a candidate, including constants at `price` cycles per byte."""
     cost = c.kernel.cost(concrete(w), c.params, target)
-    more = packing_overhead(c, w, target) + workspace_overhead(c, w, target)
-    return priced(cost, more, price * c.kernel.cycle)
+    return priced(cost, packing_overhead(c, w, target), price * c.kernel.cycle)
 
 
 def priced(cost: float, overhead: int, price: float) -> float:

@@ -39,6 +39,8 @@ WHOLE = 1 << 15
 """Bytes up to which the pixels of an image may be a single row."""
 SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
+LITTLE = 1 / 16
+"""Part of the second-level cache that it may always take; `LARGE` with a panel of weights."""
 WIDENING, FARTHER = 2.0, 5.0
 """Cycles to widen a vector of x and store it, in the first cache or beyond it."""
 
@@ -63,7 +65,8 @@ class ConvHalves(ConvDirect):
             if nv <= g.mb:
                 rb = _row_block(w, g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
-        room, beside = _room(w, target.machine), with_widened_panels(found, w)
+        beside, machine = with_widened_panels(found, w), target.machine
+        room = max(_room(w, machine), int(LARGE * machine.l2.size))
         return [*found, *(s for s in beside if self.scratch(w, s, target) <= room)]
 
     def packs(
@@ -137,7 +140,7 @@ def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
 def _room(w: Workload[ConvBlocked], machine: Machine) -> int:
     """Return the bytes that scratch may take: part of what halves spare, or of the first cache."""
     spared = sum(t.nbytes for t in (w.input(0), *w.outputs) if t.dtype.is_half)
-    return int(max(ROW_BLOCK * machine.l1.size, SPARED * spared))
+    return int(max(ROW_BLOCK * machine.l1.size, LITTLE * machine.l2.size, SPARED * spared))
 
 
 def _row_block(w: Workload[ConvBlocked], g: Geometry, pixels: int, machine: Machine) -> int:
