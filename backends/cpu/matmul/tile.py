@@ -317,7 +317,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             cycles += steps * apart
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5,
-                       "widened": (0.5 + stored.widening(target)) / lanes(target)}  # fmt: skip
+                       "widened": (0.2 + stored.widening(target)) / lanes(target)}  # fmt: skip
         copies = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
         cycles += copies * op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile
