@@ -21,7 +21,7 @@ from atc.dims import is_dynamic
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
 
-SPARED = 1 / 3
+SPARED = 1 / 4
 """Part of what halves spare that scratch may take: of A, and of results of 16 bits."""
 SMALL = 1 / 2
 """Part of the first-level cache that a block may always take."""
