@@ -22,7 +22,7 @@ for 10 of 28, 20 % of VGG-11's (which has most) for 155 of 687, nothing of U-Net
 """
 
 SHARED = 0.3
-"""Part of scratch's bytes that count: other nodes use the same, while every node's constants stay."""
+"""Part of scratch's bytes that count: all nodes use the same, while constants of each stay."""
 NANOSECONDS = 0.25
 """Nanoseconds of a cycle where times are measured: cores run at some 4 GHz."""
 

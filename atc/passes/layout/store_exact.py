@@ -77,9 +77,9 @@ def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
     results: dict[str, str] = {}
     for node in graph.nodes:
         x = node.inputs[0] if isinstance(node.op, Map) and node.op.expr == rounding else ""
-        if x in makers and isinstance(makers[x].op, Resample) and _is_whole(graph, node):
-            if count[x] == 1 and x not in graph.ends:
-                results[x] = node.outputs[0]
+        resampled = x in makers and isinstance(makers[x].op, Resample)
+        if resampled and count[x] == 1 and x not in graph.ends and _is_whole(graph, node):
+            results[x] = node.outputs[0]
     if not results:
         return graph
     nodes = (

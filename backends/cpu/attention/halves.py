@@ -1,4 +1,4 @@
-"""Attention of 16-bit floats in register tiles, which multiply floats: panels and queries are widened.
+"""Attention of 16-bit floats in register tiles of floats: panels and queries are widened.
 
 Every number is computed as from tensors of floats.
 """

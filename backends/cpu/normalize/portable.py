@@ -115,7 +115,6 @@ class SoftmaxColumns(SoftmaxRows):
 
     def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve a row of maxima and one of sums besides."""
-        op = w.op
         statistics = 8 + w.input(0).dtype.computed.itemsize
         return w.op.inner * statistics + super().scratch(w, params, target)
 

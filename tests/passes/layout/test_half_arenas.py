@@ -1,4 +1,4 @@
-"""A network in float16 never needs a larger arena than in float32, and mostly little more than half.
+"""A network in float16 needs no larger arena than in float32, mostly little more than half.
 
 The registry has a small network of each kind: what dominates an arena differs.
 """
@@ -135,7 +135,8 @@ def detector_neck(path: Path) -> Path:
     for _ in range(2):
         up = net.node("Resize", far, "", net.constant([1, 1, 2, 2], np.float32), mode="nearest")
         h = net.silu(net.conv(net.node("Concat", up, near, axis=1), 128, 64, 1))
-        net.nodes.append(helper.make_node("Split", [h], [f"{h}.a", f"{h}.b"], axis=1, num_outputs=2))
+        parts = [f"{h}.a", f"{h}.b"]
+        net.nodes.append(helper.make_node("Split", [h], parts, axis=1, num_outputs=2))
         more = net.silu(net.conv(net.silu(net.conv(f"{h}.b", 32, 32)), 32, 32))
         near = net.silu(net.conv(net.node("Concat", h, more, axis=1), 96, 64, 1))
     boxes = net.conv(net.silu(net.conv(near, 64, 80)), 80, 80)

@@ -30,7 +30,8 @@ def softmax(inner: int, log: bool) -> Op:
 
 def normalize(how: str, inner: tuple[int, ...]) -> Op:
     """Return a normalisation of 5 rows or matrices of 3 x 19."""
-    return Normalize(how, (5,), (3, 19), inner, 1e-3, Epilogue(SUM, (View((0,) * (3 + len(inner))),)))
+    view = View((0,) * (3 + len(inner)))
+    return Normalize(how, (5,), (3, 19), inner, 1e-3, Epilogue(SUM, (view,)))
 
 
 OPS = {
