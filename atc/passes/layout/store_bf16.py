@@ -249,6 +249,8 @@ class State:
             before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
                 return float("-inf")
+            if before.bf16 and not after.bf16:  # whose time is another's
+                return float("-inf")
             if before.cycles is not None and after.cycles is not None:
                 total += before.cycles - after.cycles
         return total + sum(self._traffic(name, types) for name in group)
