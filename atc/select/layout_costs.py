@@ -15,6 +15,7 @@ from atc.backends.target import Target
 from atc.dims import concrete, is_dynamic
 from atc.errors import OptionError
 from atc.ir.graph import Node
+from atc.ir.ops import Attention
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
@@ -142,5 +143,5 @@ def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | Non
         return None
     costs = considered.costs(limits.weight_price)
     best = considered.found[costs.index(min(costs))].kernel
-    modelled = isinstance(w.op, MODELLED)
+    modelled = isinstance(w.op, (*MODELLED, Attention))  # costs of one op are compared
     return KernelCost(min(costs) if modelled else None, not best.portable, best.precision == "bf16")

@@ -13,7 +13,7 @@ from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Reshape, SubView
-from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced
+from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced, workspace_overhead
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,15 @@ class Considered:
         """The bytes by which each candidate's constants exceed the model's."""
         return tuple(packing_overhead(c, self.workload, self.target) for c in self.found)
 
+    @cached_property
+    def workspaces(self) -> tuple[int, ...]:
+        """The bytes by which each candidate's scratch exceeds a node's tensors, of 16 bits."""
+        return tuple(workspace_overhead(c, self.workload, self.target) for c in self.found)
+
     def costs(self, price: float) -> list[float]:
         """Return each candidate's estimated cost, including memory at `price` cycles a byte."""
-        every = zip(self.found, self.cycles, self.overheads, strict=True)
-        return [priced(cost, more, price * c.kernel.cycle) for c, cost, more in every]
+        every = zip(self.found, self.cycles, self.overheads, self.workspaces, strict=True)
+        return [priced(cost, a + b, price * c.kernel.cycle) for c, cost, a, b in every]
 
 
 def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:

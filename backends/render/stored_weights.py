@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from atc.backends.kernel import Workload, weight_type
 from atc.backends.machine import CACHE_LINE
+from atc.backends.render.expr import load
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
@@ -30,6 +31,10 @@ class Weights:
     def load(self) -> str:
         """The load's name in the vector vocabulary."""
         return f"v_load_{self.dtype.label}" if self.dtype.is_half else "v_load"
+
+    def element(self, place: str) -> str:
+        """Return the C expression of one as a float."""
+        return load(self.dtype, place)
 
     @property
     def line(self) -> int:

@@ -58,11 +58,21 @@ class Geometry:
         return self.ic * self.taps
 
     @property
+    def planes(self) -> int:
+        """Input blocks of an image, or its channels where x is plain."""
+        return self.supers * (self.ic if self.plain else self.icb)
+
+    @property
+    def in_pixel(self) -> int:
+        """Elements of an input block at one pixel."""
+        return 1 if self.plain else self.block
+
+    @property
     def in_plane(self) -> int:
         """Elements of one input block, or of one channel where x is plain."""
         rows = self.x_rows or self.rows.size
         pixels = self.plane or rows * self.cols.size
-        return pixels * (1 if self.plain else self.block)
+        return pixels * self.in_pixel
 
     @property
     def out_plane(self) -> int:

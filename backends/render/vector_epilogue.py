@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 
 from atc.backends.kernel import Workload
 from atc.backends.render.vector_expr import (
@@ -27,10 +28,20 @@ def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
     return fits and readable_typed(epilogue.views, w.inputs[first:])
 
 
-def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
-    """Return whether vectors can compute an epilogue whose operands start at input `first`."""
-    float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
-    return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
+def vector_epilogue(
+    epilogue: Epilogue, w: Workload, target: Target, first: int,
+    results: Container[DType] = (DType.FLOAT,),
+) -> bool:  # fmt: skip
+    """Return whether vectors can compute an epilogue whose operands start at input `first`, and
+    whose results are of one of the types `results`: floats, or 16 bits of them."""
+    value = stored(epilogue.expr) if w.outputs[0].dtype in results else None
+    computed = value is not None and lanes(target) > 1 and vectorisable(value)
+    return computed and readable(epilogue.views, w.inputs[first:])
+
+
+def of_floats(epilogue: Epilogue) -> Epilogue:
+    """Return an epilogue up to the floats that storing its results rounds, if it does."""
+    return replace(epilogue, expr=stored(epilogue.expr) or epilogue.expr)
 
 
 def epilogue_types(epilogue: Epilogue) -> list[DType]:

@@ -127,9 +127,9 @@ class NormalizeBlocked(Op):
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """x and y have the same blocks, which hold the channels, and groups fill these."""
         x, y = inputs[0], outputs[0]
-        require(x is not None and x.dtype is DType.FLOAT, f"{x} is not computed in")
+        require(x is not None and x.dtype in FLOATS, f"{x} is not computed in")
         assert x is not None
-        require(x == y and len(y.shape) >= 4, f"{x} -> {y}")
+        require(x.shape == y.shape and len(y.shape) >= 4, f"{x} -> {y}")
         blocks, block = y.shape[1], y.shape[-1]
         require(-(-self.channels // block) == blocks, f"{self.channels} channels in {x}")
         require(self.channels % self.group == 0, f"groups of {self.group} of {self.channels}")

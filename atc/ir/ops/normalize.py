@@ -18,7 +18,7 @@ class Softmax(Op):
 
     With `log` it is x - m - log(sum) instead.  ONNX Softmax-13, LogSoftmax-13. Where all of a row
     is minus infinity the result is NaN, with `masked` 0 (ONNX Attention-24). Operands are dense;
-    the epilogue's views are over (outer, axis, inner).
+    the epilogue's views are over (outer, axis, inner). 16-bit floats are computed in float.
     """
 
     outer: int
@@ -53,6 +53,7 @@ class Normalize(Op):
 
     Outputs 1 and 2, where present, hold centre and scale. Operands are dense. Each of the three
     dimensions may be factored, so that the epilogue can read views over (*outer, *axis, *inner).
+    16-bit floats are computed in float.
     """
 
     how: str
@@ -81,5 +82,5 @@ def _check_operand(
 ) -> None:
     x = inputs[0]
     require(x is not None and x.size == size, f"{x} has not {size} elements")
-    require(x is not None and x.dtype.is_float and not x.dtype.is_half, f"{x} is not computed in")
+    require(x is not None and x.dtype.is_float, f"{x} is no float")
     require(outputs[0].size == size, f"{outputs[0]} has not {size} elements")

@@ -15,7 +15,8 @@ class Resample(Op):
     """y[o, q, i] = sum over t of weight[q, t] * x[o, index[q, t], i].
 
     x is [outer, size, inner] of any type, index INT64 [out, taps] inside of [0, size), weight
-    [out, taps] of y's type, FLOAT or DOUBLE. One axis of ONNX Resize-19.
+    [out, taps] of y's type, FLOAT or DOUBLE; y may be rounded to 16 bits. One axis of ONNX
+    Resize-19.
     """
 
     outer: int
@@ -36,8 +37,9 @@ class Resample(Op):
         y = outputs[0]
         require(x is not None and x.size == self.outer * self.size * self.inner, f"operand {x}")
         require(index == TensorType(DType.INT64, (self.out, self.taps)), f"index {index}")
-        require(weight == TensorType(y.dtype, (self.out, self.taps)), f"weight {weight}")
-        require(y.dtype in (DType.FLOAT, DType.DOUBLE), f"output {y}")
+        computed = y.dtype.computed
+        require(weight == TensorType(computed, (self.out, self.taps)), f"weight {weight}")
+        require(computed in (DType.FLOAT, DType.DOUBLE), f"output {y}")
         require(y.size == self.outer * self.out * self.inner, f"output {y}")
 
 

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from atc.dims import max_value
-from atc.ir.expr import Input, substitute
+from atc.ir.expr import Call, Input, substitute
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Conv, Epilogue, Map, Pool
 from atc.ir.ops.data import Concat
@@ -142,7 +142,7 @@ def _source(movable: frozenset[str], state: Rewriting, name: str) -> tuple[str, 
 
 def _resamples(state: Rewriting, step: Node) -> bool:
     """Return whether a node computes pixels of each channel from those of the same channel."""
-    moves = isinstance(step.op, Map) and step.op.is_movement
+    moves = isinstance(step.op, Map) and (step.op.is_movement or _rounds(step.op))
     if not (moves or isinstance(step.op, Resample)) or state.constant(step.inputs[0]) is not None:
         return False
     x, y = state.types[step.inputs[0]], state.types[step.outputs[0]]
@@ -150,6 +150,15 @@ def _resamples(state: Rewriting, step: Node) -> bool:
     if not same or x.dtype is not FLOAT or y.dtype is not FLOAT:
         return False
     return _of_channels(state, step, x.shape[1]) is not None
+
+
+def _rounds(op: Map) -> bool:
+    """Return whether numbers are only rounded to 16 bits, which results may be, too."""
+    match op.expr:
+        case Call(fn="Cast", args=(Call(fn="Cast", args=(Input(),)) as rounded,)):
+            return rounded.dtype.is_half and not op.coordinates
+        case _:
+            return False
 
 
 def _of_channels(state: Rewriting, step: Node, channels: int) -> Resample | Map | None:

@@ -13,8 +13,22 @@ from dataclasses import dataclass, field, replace
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Expr, Input, cast, operands_of, substitute
 from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, reads
-from atc.ir.ops import ConvBlocked, Map, MatMul, Pool, Reduce, Reshape, SubView
+from atc.ir.ops import (
+    Attention,
+    Conv,
+    ConvBlocked,
+    Map,
+    MatMul,
+    Normalize,
+    NormalizeBlocked,
+    Pool,
+    Reduce,
+    Reshape,
+    Softmax,
+    SubView,
+)
 from atc.ir.ops.data import Concat
+from atc.ir.ops.sampling import Resample
 from atc.passes.layout.costs import RATE, Task
 
 FLOAT = DType.FLOAT
@@ -91,11 +105,31 @@ def _multiplied(node: Node) -> tuple[str, ...]:
             return ()
 
 
+def taken(node: Node) -> tuple[str, ...]:
+    """Return the operands that some kernel computes with as they are stored, besides those of
+    expressions."""
+    match node.op:
+        case Conv() | ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
+            return node.inputs[:1]
+        case Resample():
+            return node.inputs[:1]
+        case Attention():
+            return node.inputs[:3]
+        case _:
+            return ()
+
+
 def widened(node: Node) -> tuple[str, ...]:
     """Return the operands that a node's expressions read."""
     match node.op:
         case ConvBlocked() | MatMul():
             return node.inputs[2:]
+        case Conv():
+            return node.inputs[node.op.operands :]
+        case Softmax() | Normalize() | NormalizeBlocked():
+            return node.inputs[1:]
+        case Attention():
+            return node.inputs[3:]
         case Map():
             return node.inputs
         case Reduce():
@@ -210,8 +244,12 @@ class State:
         types = self.narrowed(group)
         total = 0.0
         for node in self._touched(group):
+            if isinstance(node.op, SubView):  # a part of a value's memory, which nobody computes
+                continue
             before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
+                return float("-inf")
+            if before.bf16 and not after.bf16:  # whose time is another's
                 return float("-inf")
             if before.cycles is not None and after.cycles is not None:
                 total += before.cycles - after.cycles
@@ -224,7 +262,7 @@ class State:
         total = 0.0 if moves(self.makers[name]) else saved - slower
         for node in self.readers[name]:
             if not moves(node):
-                own = name in _multiplied(node)  # whose cost counts widening, if any
+                own = name in taken(node)  # whose cost counts widening, if any
                 total += saved - (0 if own else slower)
         return total
 
@@ -257,6 +295,17 @@ def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorTyp
         case ConvBlocked() | MatMul():
             expr = _stored(reading(op.epilogue.expr, places(node.inputs[2:], 1)), stored)
             return replace(op, epilogue=replace(op.epilogue, expr=expr))
+        case Conv() | Softmax() | Normalize() | NormalizeBlocked():
+            behind = node.inputs[len(node.inputs) - len(op.epilogue.views) :]
+            expr = _stored(reading(op.epilogue.expr, places(behind, 1)), stored)
+            return replace(op, epilogue=replace(op.epilogue, expr=expr))
+        case Attention():
+            split = 3 + len(op.scores.views)
+            scores = reading(op.scores.expr, places(node.inputs[3:split], 1))
+            expr = _stored(reading(op.result.expr, places(node.inputs[split:], 1)), stored)
+            return replace(
+                op, scores=replace(op.scores, expr=scores), result=replace(op.result, expr=expr)
+            )
         case Map():
             return replace(op, expr=_stored(reading(op.expr, places(node.inputs, 0)), stored))
         case Reduce():

@@ -7,23 +7,43 @@ it reads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value
 from atc.ir.expr import Call, Const, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
-from atc.ir.ops import Conv, ConvBlocked, Map, MatMul
+from atc.ir.ops import (
+    Attention,
+    Conv,
+    ConvBlocked,
+    Epilogue,
+    Map,
+    MatMul,
+    Normalize,
+    NormalizeBlocked,
+    Reshape,
+    Softmax,
+    SubView,
+)
+from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
-from atc.passes.layout.store_bf16 import State, Storing, groups, moves, widened
+from atc.passes.layout.store_bf16 import State, Storing, groups, moves, taken, widened
 
+COMPUTED = (Conv, ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked, Attention)
+"""Ops with kernels that round what they store."""
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
-WORTH = 0.04
-"""Part of the time of the nodes that make and read a value that half of its memory may cost."""
+WORTH, WORTH_AMONG_MANY = 0.04, 0.12
+"""Part of the time of the nodes that make and read a value that half of its memory may cost, and
+where much else is held meanwhile."""
+MUCH = 1 / 2
+"""Part of the most that floats take at a time: where there are fewer, they take no more than all
+halves do elsewhere."""
 
 
 def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
@@ -40,11 +60,57 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
     if not exact:
         return graph
     state = State(graph, outer, storing, dict(graph.types), half)
+    crowded = _among_many(graph)
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
-        if able and state.gain(group) > -WORTH * state.cycles(group):
+        worth = WORTH if crowded.isdisjoint(group) else WORTH_AMONG_MANY
+        if able and state.gain(group) > -worth * state.cycles(group):
             state.types = state.narrowed(group)
-    return without_copies(state.stored())
+    return _rounded_by_resampling(without_copies(state.stored()), half)
+
+
+def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
+    """Return the graph with what is only interpolated and rounded stored so in one step."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    count = Counter(name for node in graph.nodes for name in dict.fromkeys(reads(node)))
+    rounding = cast(Input(DType.FLOAT, 0), half)
+    results: dict[str, str] = {}
+    for node in graph.nodes:
+        x = node.inputs[0] if isinstance(node.op, Map) and node.op.expr == rounding else ""
+        resampled = x in makers and isinstance(makers[x].op, Resample)
+        if resampled and count[x] == 1 and x not in graph.ends and _is_whole(graph, node):
+            results[x] = node.outputs[0]
+    if not results:
+        return graph
+    nodes = (
+        replace(n, outputs=tuple(results.get(o, o) for o in n.outputs))
+        for n in graph.nodes if results.keys().isdisjoint(n.inputs)
+    )  # fmt: skip
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _among_many(graph: Graph) -> frozenset[str]:
+    """Return the values that are held while, as they are, much memory is held."""
+    source: dict[str, str] = {}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, node in enumerate(graph.nodes):
+        for name in reads(node):
+            last[source.get(name, name)] = k
+        for name in node.outputs:
+            if isinstance(node.op, Reshape | SubView):  # the operand's own memory
+                source[name] = source.get(node.inputs[0], node.inputs[0])
+            else:
+                first[name] = last[name] = k
+    held = [0] * len(graph.nodes)
+    sizes = {name: max_value(graph.types[name].nbytes) for name in first}
+    for name, size in sizes.items():
+        for k in range(first[name], last[name] + 1):
+            held[k] += size
+    most = max(held, default=0)
+    crowded = [size > MUCH * most for size in held]
+    found = {n for n in sizes if any(crowded[first[n] : last[n] + 1])}
+    return frozenset(found | {name for name, own in source.items() if own in found})
 
 
 def _exact_values(graph: Graph, half: DType) -> frozenset[str]:
@@ -63,12 +129,18 @@ def is_exact(node: Node, exact: set[str], half: DType) -> bool:
     match node.op:
         case Map():
             return holds(node.op.expr, lambda k: node.inputs[k] in exact, half)
-        case Conv() | ConvBlocked() | MatMul():
-            return holds(
-                node.op.epilogue.expr, lambda k: k > 0 and node.inputs[k + 1] in exact, half
-            )
+        case Conv() | ConvBlocked() | MatMul() | Softmax() | Normalize() | NormalizeBlocked():
+            return len(node.outputs) == 1 and _ends_exact(node, node.op.epilogue, exact, half)
+        case Attention():
+            return _ends_exact(node, node.op.result, exact, half)
         case _:
             return False
+
+
+def _ends_exact(node: Node, last: Epilogue, exact: set[str], half: DType) -> bool:
+    """Return whether 16 bits hold what an epilogue makes, whose operands are the last ones."""
+    first = len(node.inputs) - len(last.views)
+    return holds(last.expr, lambda k: k > 0 and node.inputs[first + k - 1] in exact, half)
 
 
 def holds(expr: Expr, exact: Callable[[int], bool], half: DType) -> bool:
@@ -117,16 +189,15 @@ def _storable(state: State, name: str) -> bool:
     type_, node = state.types[name], state.makers.get(name)
     if node is None or type_.dtype is not DType.FLOAT or is_dynamic(type_.shape):
         return False
-    computed = isinstance(node.op, ConvBlocked | MatMul | Map) or moves(node)
+    computed = isinstance(node.op, COMPUTED) or moves(node)
     inside = name not in state.graph.ends and bool(state.readers.get(name))
     return computed and inside and all(_reads(n, name) for n in state.readers[name])
 
 
 def _reads(node: Node, name: str) -> bool:
     """Return whether a node reads a value only where it may have 16 bits."""
-    multiplied = node.inputs[:1] if isinstance(node.op, ConvBlocked | MatMul) else ()
-    taken = (*multiplied, *widened(node)).count(name)
-    return moves(node) or taken == [*reads(node)].count(name)
+    read = (*taken(node), *widened(node)).count(name)
+    return moves(node) or read == [*reads(node)].count(name)
 
 
 def without_copies(graph: Graph) -> Graph:
@@ -148,5 +219,13 @@ def _copies(graph: Graph, node: Node) -> bool:
     if not isinstance(node.op, Map) or not node.op.is_movement or node.outputs[0] in graph.ends:
         return False
     x, y = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    return x == y and _is_whole(graph, node)
+
+
+def _is_whole(graph: Graph, node: Node) -> bool:
+    """Return whether a Map's result has the elements of its operand in their order."""
+    x, y = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    if not isinstance(node.op, Map) or node.op.coordinates or is_dynamic((x.shape, y.shape)):
+        return False
     whole = node.op.views[0] == dense(node.op.shape) and prod(node.op.shape) == y.size
-    return x == y and whole and not is_dynamic(y.shape)
+    return whole and x.size == y.size

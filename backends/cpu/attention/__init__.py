@@ -3,9 +3,9 @@
 Kernels of Attention. May import `render`, `map`, `matmul` and `normalize`.
 """
 
-from atc.backends.cpu.attention import bf16, portable, tile
+from atc.backends.cpu.attention import bf16, halves, portable, tile
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *tile.KERNELS, *bf16.KERNELS,
+    *portable.KERNELS, *tile.KERNELS, *halves.KERNELS, *bf16.KERNELS,
 )  # fmt: skip

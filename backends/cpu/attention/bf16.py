@@ -47,8 +47,9 @@ class AttentionBf16(AttentionTile):
         known = None not in w.inputs and not is_dynamic(w)
         return able and known and super().accepts(w, target)
 
-    def room(self, op: Attention, width: int, step: int) -> Layout:
+    def room(self, w: Workload[Attention], width: int, step: int) -> Layout:
         """Return the sizes of panels and of a query in pairs, of a row of scores in floats."""
+        op = w.op
         query, weights = (-(-n // (2 * step)) * step for n in (op.depth, op.keys))
         keys, values = (-(-n // width) * width for n in (op.keys, op.width))
         row = 2 * weights

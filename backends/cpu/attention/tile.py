@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 from atc.backends.cpu.attention.requests import key_requests
 from atc.backends.cpu.matmul.cost import (
@@ -33,6 +34,7 @@ from atc.backends.machine import Machine
 from atc.backends.render.expr import address
 from atc.backends.render.key_range import key_range
 from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import FLOATS, Weights
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.render.vector_expr import lanes, rounded_vector
 from atc.backends.target import Target
@@ -191,15 +193,17 @@ class AttentionKernel(Kernel[Attention, ParamsT]):
     op = Attention
     approximate = True
     portable = False
+    kinds: ClassVar[tuple[DType, ...]] = (DType.FLOAT,)
+    """The types of operands and results."""
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Floats, both epilogues in vectors, results that lie side by side."""
         op = w.op
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs[:3])
+        floats = all(t is not None and t.dtype in self.kinds for t in w.inputs[:3])
         some = prod((*op.loops, op.depth)) != 0 and lower_bound(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
         return floats and some and dense and all(
-            vector_epilogue(e, replace(w, inputs=inputs), target, 0)
+            vector_epilogue(e, replace(w, inputs=inputs), target, 0, self.kinds)
             for e, inputs in self._epilogues(w)
         )  # fmt: skip
 
@@ -242,16 +246,23 @@ class AttentionTile(AttentionKernel[AttentionParams]):
 
     def scratch(self, w: Workload[Attention], params: AttentionParams, target: Target) -> int:
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
-        sizes = self.room(w.op, params.nv * lanes(target), lanes(target))
+        sizes = self.room(w, params.nv * lanes(target), lanes(target))
         few = few_queries(w, target) if params.few else None
         if few and max_value(w.op.queries) < FEW:
             return 4 * few[1].mr * sizes.row
         high = max(params.mr, few[1].mr) if few else params.mr
         return 4 * (sizes.keys + sizes.values + high * (sizes.row + sizes.query))
 
-    def room(self, op: Attention, width: int, step: int) -> Layout:
+    def room(self, w: Workload[Attention], width: int, step: int) -> Layout:
         """Return what lies in scratch, with panels of `width` columns and vectors of `step`."""
-        return layout(op, width, step)
+        return layout(w.op, width, step)
+
+    def operands(
+        self, w: Workload[Attention], outer: Sequence[str], width: int
+    ) -> tuple[Operand, Operand, Operand]:
+        """Return how queries, keys and values are read."""
+        q, k, v = (Operand.of(x, outer, width) for x in (w.op.q_view, w.op.k_view, w.op.v_view))
+        return q, k, v
 
     def products(
         self, op: Attention, sizes: Layout, operands: Sequence[Operand], width: int, step: int
@@ -289,8 +300,8 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         nv, step = params.nv, lanes(target)
         width = nv * step
         tiles = row_tiles(op.queries, params.mr)
-        sizes = self.room(op, width, step)
-        q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
+        sizes = self.room(w, width, step)
+        q, k, v = self.operands(w, outer, width)
         score_product, value_product = self.products(op, sizes, (q, k, v), width, step)
         scores = op.scores
         seen = shown(w)
@@ -301,7 +312,9 @@ class AttentionTile(AttentionKernel[AttentionParams]):
         score = EpilogueFunctions(scores, outer, 3, f"{prefix}score", inside)
         inside = is_dynamic((op.keys, op.width, v.step, op.y_view.strides[-2]))
         first = 3 + len(scores.views)
-        result = EpilogueFunctions(op.result, outer, first, f"{prefix}finish", inside)
+        y = w.outputs[0].dtype
+        half = y if y.is_half else None
+        result = EpilogueFunctions(op.result, outer, first, f"{prefix}finish", inside, half=half)
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
         lines = key_range(w, outer, "(i + r)", "(i + r)").lines if seen is not w else ()
@@ -351,6 +364,8 @@ class Operand:
     mode: str
     step: int
     """Elements from row to row of a panel."""
+    stored: Weights = FLOATS
+    """Its numbers in memory."""
 
     @staticmethod
     def of(view: View, outer: Sequence[str], width: int) -> Operand:

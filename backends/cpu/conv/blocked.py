@@ -391,7 +391,7 @@ def widening_costs(
 
 def image_bytes(g: Geometry) -> int:
     """Return the bytes of an image, or of the rows of it that are held, in floats."""
-    return 4 * g.supers * g.icb * g.in_plane
+    return 4 * g.planes * g.in_plane
 
 
 def row_blocks(g: Geometry, params: DirectParams) -> int:

@@ -35,6 +35,12 @@ ROW_BLOCK = 2 / 3
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
+WHOLE = 1 << 15
+"""Bytes up to which the pixels of an image may be a single row."""
+SPARED = 1 / 3
+"""Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
+LITTLE = 1 / 16
+"""Part of the second-level cache that it may always take; `LARGE` with a panel of weights."""
 WIDENING, FARTHER = 2.0, 5.0
 """Cycles to widen a vector of x and store it, in the first cache or beyond it."""
 
@@ -46,21 +52,22 @@ class ConvHalves(ConvDirect):
     opens = False
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """Blocked 16-bit floats, two spatial axes or one, known weights."""
+        """16-bit floats, two spatial axes or one, known weights."""
         op = w.op
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, ROUNDED)
-        fits = wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
-        return fits and len(w.input(0).shape) != op.plain
+        return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
         """Return all parameter sets: tiles that fit registers, blocks of rows that fit caches."""
         found: list[DirectParams] = []
         for p, nv in WIDE if target.vector_registers >= 32 else NARROW:
-            g = geometry(w, p)
+            g = _geometry(w, p)
             if nv <= g.mb:
-                rb = _row_block(g, p, target.machine)
+                rb = _row_block(w, g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
-        return [*found, *with_widened_panels(found, w)]
+        beside, machine = with_widened_panels(found, w), target.machine
+        room = max(_room(w, machine), int(LARGE * machine.l2.size))
+        return [*found, *(s for s in beside if self.scratch(w, s, target) <= room)]
 
     def packs(
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
@@ -81,8 +88,8 @@ class ConvHalves(ConvDirect):
         found = super().striped_params(w, params, target, x_rows, y_rows)
         if found is None:
             return None
-        g = geometry(w, found.p, found)
-        return replace(found, rb=_row_block(g, found.p, target.machine) or g.rows.out)
+        g = _geometry(w, found.p, found)
+        return replace(found, rb=_row_block(w, g, found.p, target.machine) or g.rows.out)
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
         """Return the geometry of an image whose blocks of rows lie in scratch."""
@@ -92,7 +99,7 @@ class ConvHalves(ConvDirect):
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
         """Return what the float kernel's template needs, and how x is read."""
-        rows = geometry(w, params.p, params).rows.size
+        rows = _geometry(w, params.p, params).rows.size
         load = LOADS[w.input(0).dtype]
         return {
             **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
@@ -107,26 +114,42 @@ class ConvHalves(ConvDirect):
         weights = g.supers * g.mb * g.block * g.depth * 4
         reread = (blocks - 1) * weights / machine.far_rate
         rows = blocks * g.x_rows if params.rb else g.rows.size
-        read = g.supers * g.icb * rows * g.cols.size
+        read = g.planes * rows * g.cols.size * g.in_pixel / g.block
         far = reread if weights > BESIDE * machine.l2.size else 0.0
         widened = read * (WIDENING if image_bytes(g) <= machine.l1.size else FARTHER)
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 
+def _geometry(
+    w: Workload[ConvBlocked], pixels: int, params: DirectParams | None = None
+) -> Geometry:
+    """Return the geometry for tiles of `pixels`, of large images in rows that can be cut."""
+    g = geometry(w, pixels, params)
+    whole = not g.flat or g.rows.out > 1 or image_bytes(g) <= WHOLE
+    return g if whole else geometry(w, pixels, params, recut=False)
+
+
 def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
-    g = geometry(w, params.p, params)
+    g = _geometry(w, params.p, params)
     if not params.rows_held and not 0 < params.rb < g.rows.out:
         return g
     reach = (params.rb - 1) * g.rows.stride + (g.rows.kernel - 1) * g.rows.dilation + 1
     return replace(g, x_rows=min(reach, g.rows.size))
 
 
-def _row_block(g: Geometry, pixels: int, machine: Machine) -> int:
+def _room(w: Workload[ConvBlocked], machine: Machine) -> int:
+    """Return the bytes that scratch may take: part of what halves spare, or of the first cache."""
+    spared = sum(t.nbytes for t in (w.input(0), *w.outputs) if t.dtype.is_half)
+    return int(max(ROW_BLOCK * machine.l1.size, LITTLE * machine.l2.size, SPARED * spared))
+
+
+def _row_block(w: Workload[ConvBlocked], g: Geometry, pixels: int, machine: Machine) -> int:
     """Return the rows of results of a block; 0: all."""
     weights = 4 * g.supers * g.mb * g.block * g.depth
     large = g.rows.kernel > 1 or weights > BESIDE * machine.l2.size
     most = LARGE * machine.l2.size if large else ROW_BLOCK * machine.l1.size
-    image = 4 * g.supers * g.icb * g.rows.size * g.cols.size * g.block
+    most = min(most, _room(w, machine))
+    image = 4 * g.planes * g.rows.size * g.cols.size * g.in_pixel
     rows = tile_rows(g, pixels)
     rb = -(-g.rows.out // (-(-image // int(most)) * rows)) * rows
     return rb if rb < g.rows.out else 0

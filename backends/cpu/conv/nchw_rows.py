@@ -28,8 +28,9 @@ from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, spot, wrapped
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.machine import CALL
 from atc.backends.render.axis import Axis, plane_axes
+from atc.backends.render.stored_weights import Weights
 from atc.backends.render.vector_epilogue import vector_epilogue
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_expr import FLOATS, STORES, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value, maximum, minimum
 from atc.ir.graph import DType
@@ -42,6 +43,8 @@ VECTORS = (6, 4, 3, 2, 8, 12, 1)
 COPIED, PAIRED, APART, UNALIGNED = 8.0, 4.2, 1.4, 1.7
 """Floats copied per cycle, and deinterleaved by a stride of two and by others; loads that a vector
 off the cache lines counts for."""
+SPARED = 1 / 3
+"""Part of what x of 16 bits spares that scratch may take."""
 SLACK = 1.2
 """What a tile takes beyond the estimate: loops and waiting for the caches."""
 
@@ -59,6 +62,8 @@ class Planes:
     lanes: int
     near: int
     """Bytes of a block of rows that stay in the L2 cache."""
+    copied: bool = False
+    """Whether x has to be copied, as its numbers have 16 bits."""
 
     @property
     def taps(self) -> int:
@@ -78,7 +83,7 @@ class Planes:
     @property
     def direct(self) -> bool:
         """Whether vectors are read from the operand itself."""
-        if self.open:
+        if self.open or self.copied:
             return False
         inside = all(a.inside and a.pad == 0 for a in (self.rows, self.cols))
         return inside and self.cols.out % self.lanes == 0 and self.cols.stride == 1
@@ -139,10 +144,11 @@ def planes_of(w: Workload[Conv], target: Target) -> Planes:
     y = w.outputs[0]
     rows, cols = plane_axes(op.window, y.shape[2:], x.shape[2:])
     filters = weights.shape[0] // op.group
+    half, near = x.dtype.is_half, target.machine.l2.size * 3 // 8
+    room = min(near, max(target.machine.l1.size, int(SPARED * x.nbytes))) if half else near
     return Planes(
-        x.shape[0], op.group, weights.shape[1], filters, rows, cols, lanes(target),
-        target.machine.l2.size * 3 // 8,
-    )  # fmt: skip
+        x.shape[0], op.group, weights.shape[1], filters, rows, cols, lanes(target), room, half
+    )
 
 
 class ConvNchwRows(Kernel[Conv, TileParams]):
@@ -156,14 +162,15 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[Conv], target: Target) -> bool:
-        """Floats, and an epilogue in vectors."""
+        """Floats, or x or results of 16 bits of them, and an epilogue in vectors."""
         op = w.op
         if is_dynamic((op.window, op.group, w.input(1).shape)):
             return False
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        known = op.accumulator is DType.FLOAT and w.input(1).dtype is DType.FLOAT
+        floats = known and w.input(0).dtype in FLOATS
         some = all(prod(t.shape) for t in (*operand_types(w), w.outputs[0]))
         fits = op.window.rank <= 2 and not op.zero_points and floats and some
-        return fits and vector_epilogue(op.epilogue, w, target, op.operands)
+        return fits and vector_epilogue(op.epilogue, w, target, op.operands, FLOATS)
 
     def parameters(self, w: Workload[Conv], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
@@ -188,12 +195,16 @@ class ConvNchwRows(Kernel[Conv, TileParams]):
         panels = column_panels(p.cols.out, params.nv, p.lanes)
         apart = target.arch == "aarch64"
         views = _by_rows(op.epilogue)
-        finish = EpilogueFunctions(views, ("n", "r"), op.operands, open=p.open, apart=apart)
+        x, y = w.input(0).dtype, w.outputs[0].dtype
+        finish = EpilogueFunctions(
+            views, ("n", "r"), op.operands, open=p.open, apart=apart, half=y if y.is_half else None
+        )
         whole = any(c.vectors > 1 or not c.part for c in panels)
         filters = p.group * p.filters
         row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"
         given = [*finish.places, f"y0 + ({row}) * {p.cols.out} + j", *finish.extras]
         return {
+            "x": Weights(x), "store_y": STORES[y],
             "p": p, "tiles": tiles, "panels": panels, "width": params.nv * p.lanes,
             "functions": [_function(p, finish, c, t) for c in panels for t in tiles],
             "epilogues": finish.functions(whole, any(c.part for c in panels)),

@@ -162,11 +162,14 @@ class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
         return is_3x3(op.window) and wide and op.group == 1 and w.constant[1]
 
     def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
-        """Return the best sets of each size, with filters as they are and transformed."""
-        sets = self.sets(w, target)
-        kinds = dict.fromkeys((p.m, p.raw, p.pairs) for p in sets)
-        of_kinds = ([p for p in sets if (p.m, p.raw, p.pairs) == kind] for kind in kinds)
-        return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
+        """Return the best sets of each size, with filters as they are and transformed; for tensors
+        of 16 bits also of each number of rows, as scratch counts there."""
+        narrow = any(t is not None and t.dtype.is_half for t in (*w.inputs, *w.outputs))
+        kinds: dict[tuple[int, ...], list[WinogradParams]] = {}
+        for p in self.sets(w, target):
+            kinds.setdefault((p.m, p.raw, p.pairs, p.rows * narrow), []).append(p)
+        most = 1 if narrow else 2
+        return [p for sets in kinds.values() for p in cheapest(self, sets, w, target, most)]
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WinogradParams]:
         """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.

@@ -42,7 +42,8 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """An accumulator of a tile, the place of its sums in y, and the statement that stores them.
+    """An accumulator of a tile, the statement that stores its results, and the place where sums
+    wait for the rest of the depth: in y or, in rows of their own, at `sums`.
 
     `part` are the columns of a vector that isn't whole, else 0.
     """
@@ -63,26 +64,28 @@ def accumulators(panel: Panel, tile: Tile) -> list[tuple[int, int, int]]:
 
 
 def results(
-    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int, waiting: int = 0
 ) -> list[Result]:
-    """Return the accumulators c<row>_<vector> of a tile, whose results lie in rows of n."""
+    """Return the accumulators c<row>_<vector> of a tile, whose results lie in rows of n, and sums
+    that wait for the rest in others of `waiting` numbers, if that isn't 0."""
     found = []
     for r, v, part in accumulators(panel, tile):
         name, place = f"c{r}_{v}", spot("y", r, n, v * lanes)
         store = finish.store(place, name, r, v * lanes, part)
+        place = spot("sums", r, waiting, v * lanes) if waiting else place
         found.append(Result(name, r, v, part, place, store))
     return found
 
 
 def tile_ends(
-    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
+    finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int, waiting: int = 0
 ) -> dict[str, object]:
     """Return the results of a tile, and the statements that store a row of them if that's a loop's.
 
     A long epilogue for each sum would be long code, and its constants would take their registers.
     """
     return {
-        "results": results(finish, panel, tile, n, lanes),
+        "results": results(finish, panel, tile, n, lanes, waiting),
         "row_stores": _row_stores(finish, panel, tile, n, lanes),
     }
 
@@ -90,14 +93,14 @@ def tile_ends(
 def _row_stores(
     finish: EpilogueFunctions, panel: Panel, tile: Tile, n: int, lanes: int
 ) -> list[str]:
-    """Return the statements that store row r of a tile, whose sums lie row by row in `sums`; none
+    """Return the statements that store row r of a tile, whose sums lie row by row in `stored`; none
     for a short epilogue."""
     if cost(finish.expr) <= LONG or tile.rows == 1:
         return []
     stores = []
     for v in range(panel.vectors):
         part, column = panel.part if v == panel.vectors - 1 else 0, v * lanes
-        sums = f"v_load({plus(f'sums + r * {panel.vectors * lanes}', column)})"
+        sums = f"v_load({plus(f'stored + r * {panel.vectors * lanes}', column)})"
         stores.append(finish.store(plus(f"y + r * {n}", column), sums, "r", column, part))
     return stores
 

@@ -202,6 +202,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             return 0
         return op.n // (params.nv * lanes(target))
 
+    def waiting(self, params: TiledParams, target: Target) -> int:
+        """Return the length of the rows in scratch where sums wait; 0 where they do so in y."""
+        return 0
+
     def _panel_room(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         in_place = read_mode(w, params.copy) in ("packed", "direct")
         return 0 if in_place else params.nv * lanes(target)
@@ -247,6 +251,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             finish, f"y0 + {y}", weights, stored, op.n, lanes(target), op.k - depth, ahead,
             params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes), _leaves(w, target),
+            self.waiting(params, target),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -281,7 +286,8 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         (am, ak), bk = op.a_view.strides[-2:], op.b_view.strides[-2]
         mr, nv, phases = params.mr, params.nv, params.phases
         depth, width = params.kb or op.k, lanes(target)
-        near = op.m * depth * 4 <= machine.l1_kept
+        rows = (params.kb and params.mb) or op.m
+        near = rows * depth * 4 <= machine.l1_kept
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
         tiles = all_tiles(cut_rows(op.m, params.mb, mr))
@@ -311,7 +317,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             cycles += steps * apart
         cycles += INTERLEAVED * op.m * op.k * params.interleave
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5,
-                       "widened": (0.5 + stored.widening(target)) / lanes(target)}  # fmt: skip
+                       "widened": (0.2 + stored.widening(target)) / lanes(target)}  # fmt: skip
         copies = len(range(0, op.m, params.mb or op.m)) if mode == "widened" else 1
         cycles += copies * op.k * columns * per_element.get(mode, 0)
         if not near:  # every panel reads A from the L2 cache, as tiles may B meanwhile

@@ -43,6 +43,9 @@ class TileText:
     """Sums that keep the FMA units busy."""
     leaves: bool
     """Whether tiles ask for the lines of their results, too."""
+    waiting: int = 0
+    """The length of rows of their own in which sums wait for the next block of the depth; 0: they
+    do so in y."""
 
     def function(self, panel: Panel, tile: Tile, widens: bool = False) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes.
@@ -53,7 +56,7 @@ class TileText:
         b = [f"const {self.weights.c} *b"]
         if widens:
             b = [f"const {self.stored.c} *narrow", "float *restrict b"]
-        operands = ["const float *a", *b, *asked]
+        operands = ["const float *a", *b, *["float *sums"] * bool(self.waiting), *asked]
         flags = ["bool first", "bool last"] * bool(self.last_block)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
@@ -65,7 +68,7 @@ class TileText:
         return {
             **tile_function(self.finish, panel, tile, operands, flags, "_widening" * widens),
             "phases": phases, "awaited": awaited, "widens": widens,
-            **tile_ends(self.finish, panel, tile, self.n, self.lanes),
+            **tile_ends(self.finish, panel, tile, self.n, self.lanes, self.waiting),
         }  # fmt: skip
 
     def few(self, rows: int) -> dict[str, object]:

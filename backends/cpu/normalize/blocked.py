@@ -13,8 +13,8 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.epilogue import deferred_epilogue
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_epilogue import vector_epilogue, vector_epilogue_lines
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_epilogue import of_floats, vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_expr import FLOATS, LOADS, STORES, lanes
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, NormalizeBlocked
@@ -32,9 +32,10 @@ class _Normalize(Kernel[NormalizeBlocked]):
         return _loops(w)[-1][0]
 
     def accepts(self, w: Workload[NormalizeBlocked], target: Target) -> bool:
-        """Blocks as wide as vectors."""
-        op = w.op
-        return op.single is self.single and w.outputs[0].shape[-1] == lanes(target) > 1
+        """Blocks as wide as vectors; results of 16 bits are finished in these."""
+        op, y = w.op, w.outputs[0]
+        fits = y.dtype is DType.FLOAT or vector_epilogue(op.epilogue, w, target, 1, FLOATS)
+        return fits and op.single is self.single and y.shape[-1] == lanes(target) > 1
 
     def values(
         self, w: Workload[NormalizeBlocked], params: Params, target: Target
@@ -48,15 +49,17 @@ class _Normalize(Kernel[NormalizeBlocked]):
             "op": op, "batch": shape[0], "blocks": shape[1], "lanes": shape[-1], "pixels": pixels,
             "plane": pixels * shape[-1], "length": real(size), "short_length": real(size, True),
             "epsilon": epsilon, "centred": op.how == "Variance",
-            "finish": self._finish(w, target),
+            "finish": self._finish(w, target), "load_x": LOADS[w.input(0).dtype],
+            "store_y": STORES[w.outputs[0].dtype], "x_type": w.input(0).dtype.c,
+            "y_type": w.outputs[0].dtype.c,
         }  # fmt: skip
 
     def _finish(self, w: Workload[NormalizeBlocked], target: Target) -> dict[str, object]:
         """Return how a vector `value` of block `b` and of a pixel becomes what is stored."""
         op = w.op
-        if not vector_epilogue(op.epilogue, w, target, 1):
+        if not vector_epilogue(op.epilogue, w, target, 1, FLOATS):
             return {"lines": (), "value": "value", "deferred": deferred_epilogue(op.epilogue, w)}
-        epilogue, _ = _flattened(op.epilogue, w.outputs[0].shape)
+        epilogue, _ = _flattened(of_floats(op.epilogue), w.outputs[0].shape)
         pixel = [v for v, _ in _loops(w)[:-1]] + [self.pixel(w)]
         lines, value = vector_epilogue_lines(epilogue, "value", ["n", "b", *pixel, "0"], 1)
         return {"lines": lines, "value": value, "deferred": None}

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import address, literal
+from atc.backends.render.expr import address, literal, load
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
@@ -41,35 +41,37 @@ class SoftmaxRows(Kernel[Softmax]):
 
     def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve room for the exponentials where y can't hold them."""
-        op, x = w.op, w.input(0)
-        kept = op.log or w.outputs[0].dtype is x.dtype
-        return 0 if kept else op.axis * op.inner * x.dtype.itemsize
+        op, computed = w.op, w.input(0).dtype.computed
+        kept = op.log or w.outputs[0].dtype is computed
+        return 0 if kept else op.axis * op.inner * computed.itemsize
 
     def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Return the formulas of each pass."""
-        op, x = w.op, w.input(0)
-        type_, (at, place) = x.dtype.c, names_of(self.by_column)
+        op, x = w.op, w.input(0).dtype
+        computed, (at, place) = x.computed, names_of(self.by_column)
+        type_, element = computed.c, load(x, f"x[{place}]")
         final = f"k * {op.inner} + i" if self.by_column else "k"
         result = f"e[{final}] * ({type_})total{at}"
         if op.log:
-            result = f"x[{final}] - maximum{at} - ({type_})total{at}"
+            result = f"{load(x, f'x[{final}]')} - maximum{at} - ({type_})total{at}"
         after, value = epilogue_lines(op.epilogue, w, "value", ["o", "k", "i" if at else "0"], 1)
-        exp = "exp" if x.dtype is DType.DOUBLE else "expf"
+        exp = "exp" if x is DType.DOUBLE else "expf"
         return {
             "op": op, "type": type_, "by_column": self.by_column, "at": at, "place": place,
+            "stored": x.c, "element": element,
             "each": [("i", op.inner)] * self.by_column, "final": final,
-            "exponential": f"{exp}(x[{place}] - maximum{at})",
+            "exponential": f"{exp}({element} - maximum{at})",
             "store": "" if op.log else self._store(w),
-            "start": lowest(x.dtype) if op.masked else "-INFINITY",
-            "last": _last(op, f"total{at}", single(target, x.dtype)),
-            "single": single(target, x.dtype),
+            "start": lowest(computed) if op.masked else "-INFINITY",
+            "last": _last(op, f"total{at}", single(target, computed)),
+            "single": single(target, computed),
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
     def _store(self, w: Workload[Softmax]) -> str:
         """Return the C address of the exponentials of row `o`."""
-        op, x = w.op, w.input(0)
-        if w.outputs[0].dtype is x.dtype:
+        op, computed = w.op, w.input(0).dtype.computed
+        if w.outputs[0].dtype is computed:
             return f"y0 + o * {op.axis * op.inner}"
         return "scratch" if op.inner == 1 else f"maximum + {op.inner}"
 
@@ -113,8 +115,8 @@ class SoftmaxColumns(SoftmaxRows):
 
     def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve a row of maxima and one of sums besides."""
-        op = w.op
-        return op.inner * (8 + w.input(0).dtype.itemsize) + super().scratch(w, params, target)
+        statistics = 8 + w.input(0).dtype.computed.itemsize
+        return w.op.inner * statistics + super().scratch(w, params, target)
 
 
 class NormalizeRows(Kernel[Normalize]):
@@ -133,10 +135,10 @@ class NormalizeRows(Kernel[Normalize]):
 
     def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops and formulas."""
-        op, x = w.op, w.input(0)
+        op, x = w.op, w.input(0).dtype
         outer = loop_names("o", op.outer)
         inner = loop_names("i", op.inner)
-        as_float = single(target, x.dtype)
+        as_float, computed = single(target, x.computed), x.computed
         nest = (*loop_names("k", op.axis), *inner)
         indices = [v for v, _ in (*outer, *nest)]
         at, place = names_of(self.by_column)
@@ -144,19 +146,21 @@ class NormalizeRows(Kernel[Normalize]):
         target_ = address(dense(op.loops), indices)
         centred = op.how == "Variance"
         after, value = epilogue_lines(op.epilogue, w, "value", indices, 1)
-        element = f"(x0[{target_}] - centre{last})" if centred else f"x0[{target_}]"
+        final = load(x, f"x0[{target_}]")
+        result = f"({final} - centre{last})" if centred else final
+        element = load(x, f"x[{place}]")
         return {
-            "op": op, "type": x.dtype.c, "size": prod(op.axis),
+            "op": op, "type": computed.c, "stored": x.c, "element": element, "size": prod(op.axis),
             "length": real(prod(op.axis), as_float), "single": as_float, "columns": prod(op.inner),
             "by_column": self.by_column, "each": [("i", prod(op.inner))] * self.by_column,
             "at": at, "place": place,
             "outer": outer, "inner": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
-            "term": (f"x[{place}] * unit{at}" if as_float else f"x[{place}]")
+            "term": (f"{element} * unit{at}" if as_float else element)
                     + _centre(at, as_float) * centred,
             "unit": _unit(op),
-            "scale": scale_of(op, x.dtype, f"total{at}", f"unit{at}" * as_float),
-            "result": f"{element} * scale{last}", "after": after, "value": value,
+            "scale": scale_of(op, computed, f"total{at}", f"unit{at}" * as_float),
+            "result": f"{result} * scale{last}", "after": after, "value": value,
             "target": target_,
         }  # fmt: skip
 
@@ -219,8 +223,8 @@ class NormalizeColumns(NormalizeRows):
 
     def scratch(self, w: Workload[Normalize], params: Params, target: Target) -> int:
         """Two statistics per column, in double and as they are applied; in floats, units too."""
-        op, x = w.op, w.input(0)
-        return prod(op.inner) * (16 + (2 + single(target, x.dtype)) * x.dtype.itemsize)
+        op, computed = w.op, w.input(0).dtype.computed
+        return prod(op.inner) * (16 + (2 + single(target, computed)) * computed.itemsize)
 
 
 KERNELS = (SoftmaxRows(), SoftmaxColumns(), NormalizeRows(), NormalizeColumns())

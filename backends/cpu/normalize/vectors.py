@@ -11,8 +11,8 @@ from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
-from atc.backends.render.vector_epilogue import vector_epilogue, vector_epilogue_lines
-from atc.backends.render.vector_expr import lanes
+from atc.backends.render.vector_epilogue import of_floats, vector_epilogue, vector_epilogue_lines
+from atc.backends.render.vector_expr import FLOATS, LOADS, STORES, lanes
 from atc.backends.target import Target
 from atc.dims import max_value
 from atc.ir.graph import DType
@@ -38,7 +38,7 @@ def _finished(
     for s in stretches:
         place = str(s.first) if s.count else at
         lines, value = vector_epilogue_lines(
-            epilogue, result, [*indices, place], 1, str(s.count or "")
+            of_floats(epilogue), result, [*indices, place], 1, str(s.count or "")
         )
         parts.append((s, place, lines, value))
     return parts
@@ -63,12 +63,22 @@ class SoftmaxVectors(Kernel[Softmax]):
         return op.epilogue if self.by_column else _without_last_loop(op.epilogue)
 
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
-        """Floats, half a vector or more."""
+        """Floats, or 16 bits of them, half a vector or more."""
         op = w.op
-        if (op.inner != 1) is not self.by_column or w.input(0).dtype is not DType.FLOAT:
+        if (op.inner != 1) is not self.by_column or w.input(0).dtype not in FLOATS:
             return False
         wide = 2 * max_value(self.extent(op)) >= lanes(target)
-        return wide and vector_epilogue(self.epilogue(op), w, target, 1)
+        return wide and vector_epilogue(self.epilogue(op), w, target, 1, FLOATS)
+
+    def kept(self, w: Workload[Softmax], target: Target) -> int:
+        """Return how many exponentials are kept in scratch at a time; 0 where y holds them."""
+        op, held = w.op, w.outputs[0].dtype is DType.FLOAT
+        return 0 if op.log or held else op.axis * (lanes(target) if self.by_column else 1)
+
+    def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
+        """Reserve room for the exponentials where y can't hold them; reads fill whole vectors."""
+        kept, step = self.kept(w, target), lanes(target)
+        return 4 * (-(-kept // step) * step)
 
     def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Whole vectors and the rest."""
@@ -79,6 +89,9 @@ class SoftmaxVectors(Kernel[Softmax]):
         return {
             "op": op, "parts": _finished(self.epilogue(op), last, outer, stretches, at),
             "start": lowest(DType.FLOAT) if op.masked else "-INFINITY", "store": not op.log,
+            "load_x": LOADS[w.input(0).dtype], "store_y": STORES[w.outputs[0].dtype],
+            "x_type": w.input(0).dtype.c, "y_type": w.outputs[0].dtype.c,
+            "kept": bool(self.kept(w, target)),
         }  # fmt: skip
 
     def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
@@ -115,12 +128,12 @@ class NormalizeRowVectors(Kernel[Normalize]):
     dynamic = True
 
     def accepts(self, w: Workload[Normalize], target: Target) -> bool:
-        """Floats, rows whose innermost loop fills half a vector or more."""
+        """Floats, or 16 bits of them, in rows whose innermost loop fills half a vector or more."""
         op = w.op
-        if prod(op.inner) != 1 or op.inner or w.input(0).dtype is not DType.FLOAT:
+        if prod(op.inner) != 1 or op.inner or w.input(0).dtype not in FLOATS:
             return False
         wide = bool(op.axis) and 2 * max_value(op.axis[-1]) >= lanes(target)
-        return wide and vector_epilogue(op.epilogue, w, target, 1)
+        return wide and vector_epilogue(op.epilogue, w, target, 1, FLOATS)
 
     def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops, whole vectors and the rest of the row and of its innermost loop."""
@@ -138,7 +151,8 @@ class NormalizeRowVectors(Kernel[Normalize]):
             "flat": loop_slices(size, step, 1), "outer": outer, "inner": axis, "parts": parts,
             "row": address(dense(op.outer), [v for v, _ in outer]),
             "statistics": len(w.outputs) > 1, "centred": op.how == "Variance",
-            "scale": scale_of(op, DType.FLOAT, "total"),
+            "scale": scale_of(op, DType.FLOAT, "total"), "x_type": w.input(0).dtype.c,
+            "load_x": LOADS[w.input(0).dtype], "store_y": STORES[w.outputs[0].dtype],
         }  # fmt: skip
 
     def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:

@@ -15,9 +15,10 @@ from kernel_program import Call, counted, run_calls, vector_target
 
 from atc.backends.cpu.amx.attention import FEW, FEW_SCORES, AttentionAmx, AttentionAmxSplit
 from atc.backends.cpu.attention.bf16 import AttentionBf16
+from atc.backends.cpu.attention.halves import AttentionHalves
 from atc.backends.cpu.attention.tile import AttentionTile
 from atc.backends.kernel import Kernel, Workload
-from atc.ir.expr import Input, call, const
+from atc.ir.expr import Input, call, cast, const
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Attention, Epilogue
 from atc.ir.view import View, dense
@@ -212,6 +213,39 @@ def check(name: str, cases: Mapping[str, Case]) -> None:
         found = got.ravel()[: prod(expected.shape)].reshape(expected.shape)
         error = np.abs(found - expected).max()
         assert error < tolerance * np.abs(expected).max(), f"{call_}: {error}"
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("half", [DType.FLOAT16, DType.BFLOAT16], ids=lambda d: d.label)
+@pytest.mark.parametrize("target_name", ["x86-64-avx512", "x86-64-avx2", "x86-64-sse2"])
+def test_operands_of_16_bits_give_the_numbers_of_floats(target_name: str, half: DType) -> None:
+    target, calls = vector_target(target_name), []
+    for case in (CASES | SEEN).values():
+        w, operands, _ = prepared(case)
+        known = [None if x is None else x.astype(half.numpy) for x in operands[:3]]
+        rest, y = operands[3:], w.outputs[0].shape
+        result = Epilogue(cast(Input(F, 0), half), ())
+        types = tuple(None if t is None else replace(t, dtype=half) for t in w.inputs[:3])
+        for halves in (slice(0, 0), slice(0, 3), slice(1, 2)):
+            given = [x if x is None else x.astype(np.float32) for x in known]
+            given[halves] = known[halves]
+            inputs = [*w.inputs]
+            inputs[halves] = types[halves]
+            made = replace(w, inputs=tuple(inputs))
+            if halves.stop:
+                made = replace(
+                    made, op=replace(w.op, result=result), outputs=(TensorType(half, y),)
+                )
+            kernel = AttentionHalves() if halves.stop else AttentionTile()
+            assert kernel.accepts(made, target), case
+            params = replace(kernel.parameters(made, target)[-1], few=False)
+            calls.append(Call(kernel, params, made, [*given, *rest]))
+    results = [got for (got,) in run_calls(calls, target)]
+    for k, (made, got) in enumerate(zip(calls, results, strict=True)):
+        expected = results[k - k % 3].astype(half.numpy)
+        found = got.view(half.numpy) if got.dtype.itemsize == 2 else got.astype(half.numpy)
+        same = (x.astype(np.float32) for x in (found, expected))
+        np.testing.assert_array_equal(*same, str(made))
 
 
 ROUNDING: dict[str, tuple[Kernel, str]] = {

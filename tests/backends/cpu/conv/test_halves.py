@@ -25,14 +25,15 @@ HALVES = (DType.FLOAT16, DType.BFLOAT16)
 TARGETS = ("x86-64-avx512", "x86-64-avx2", "x86-64-sse2")
 
 
-def vectored(cases: Mapping[str, Case]) -> list[Case]:
-    """Return the cases with blocked operands and epilogues that vectors can do."""
-    return [c for c in cases.values() if not c.plain and c.epilogue != "libm"]
+def vectored(cases: Mapping[str, Case], plain: bool = False) -> list[Case]:
+    """Return the cases with blocked operands, or also plain ones, and epilogues that vectors can
+    do."""
+    return [c for c in cases.values() if (plain or not c.plain) and c.epilogue != "libm"]
 
 
 Kernels = tuple[AnyKernel, AnyKernel, Sequence[Case]]
 KERNELS: dict[str, Kernels] = {
-    "direct": (ConvDirect(), ConvHalves(), vectored(DIRECT)),
+    "direct": (ConvDirect(), ConvHalves(), vectored(DIRECT, plain=True)),
     "winograd": (ConvWinograd(), ConvWinograd(), vectored(WINOGRAD)),
     "depthwise": (DepthwiseTiles(), DepthwiseTiles(), vectored(DEPTHWISE)),
     "depthwise, loops": (DepthwiseLoops(), DepthwiseLoops(), vectored(LARGE)),
