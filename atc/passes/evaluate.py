@@ -82,8 +82,10 @@ def evaluate(expr: Expr, operands: Sequence[Array]) -> Array:
 
 def _called(e: Call, args: list[Array]) -> Array:
     match e.fn:
-        case "Cast":
+        case "Cast" if e.dtype.is_float:
             return args[0].astype(e.dtype.numpy)
+        case "Cast":  # of fewer than 8 bits the lowest, as in C
+            return args[0].astype(e.dtype.computed.numpy).astype(e.dtype.numpy)
         case "Lookup":
             first = 128 if e.args[1].dtype is DType.INT8 else 0
             return np.asarray(args[0][args[1].astype(np.int64) + first])

@@ -63,6 +63,9 @@ def reshaped(output: str, *extents: str, source: str = "x") -> Nodes:
             node("Reshape", [source, f"{output}_to"], output)]  # fmt: skip
 
 
+SCALES = {"align_corners": 3.0}
+"""Scales of places that make onnxruntime differ from the standard where an extent is cut off."""
+
 # Each case makes the value of its own name from x [N, 4, H, W] and its relations.
 CASES: dict[str, Nodes] = {
     "relu": [node("Relu", ["x"], "relu")],
@@ -178,7 +181,7 @@ CASES: dict[str, Nodes] = {
                  "LSTM", ["lstm_x", "lstm_w", "lstm_rw"], ["lstm", "lstm_h", "lstm_c"],
                  hidden_size=3, direction="bidirectional")],
     **{f"resized_{mode}_{place}": [
-        value(f"{mode}_{place}_s", np.array([1, 1, 2, 1.5], np.float32)),
+        value(f"{mode}_{place}_s", np.array([1, 1, 2, SCALES.get(place, 1.5)], np.float32)),
         node("Resize", ["x", "", f"{mode}_{place}_s"], f"resized_{mode}_{place}", mode=mode,
              coordinate_transformation_mode=place)]
        for mode in ("nearest", "linear")
