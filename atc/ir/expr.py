@@ -228,6 +228,17 @@ def cast(x: Expr, dtype: DType, *, saturate: bool = False) -> Expr:
     return Call(dtype, "CastSaturate" if saturate else "Cast", (x,))
 
 
+def unrounded(expr: Expr) -> tuple[Expr, DType | None]:
+    """Return floats that are rounded to 16 bits, and to which type; None if they aren't."""
+    match expr:
+        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(x,)) as half,)) if (
+            half.dtype.is_half
+        ):
+            return x, half.dtype
+        case _:
+            return expr, None
+
+
 def _clamped(x: Expr, dtype: DType) -> Expr:
     """Return x between the least and the greatest finite number of a real type; NaN stays."""
     if not x.dtype.is_float or x.dtype.is_small:

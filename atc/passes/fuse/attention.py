@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 
 from atc.dims import decided, lower_bound, upper_bound
-from atc.ir.expr import Call, Input, operands_of, substitute
+from atc.ir.expr import Call, Input, operands_of, substitute, unrounded
 from atc.ir.graph import DType, Node
 from atc.ir.key_bounds import key_bounds
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Softmax
@@ -92,11 +92,8 @@ def _plain(op: Softmax) -> bool:
 
 def _rounded(op: Softmax) -> DType | None:
     """Return the type that floats are rounded to, if that is all that happens to a softmax."""
-    match op.epilogue.expr:
-        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(Input(),)) as half,)):
-            return half.dtype if half.dtype.is_half else None
-        case _:
-            return None
+    inner, half = unrounded(op.epilogue.expr)
+    return half if isinstance(inner, Input) else None
 
 
 def _worthwhile(

@@ -1,8 +1,8 @@
 """Two linear layers in a row become one, where that takes fewer multiplications.
 
 Segmentation networks project the tokens of every scale to common channels and convolve all these:
-between the product and the convolution is no function. Matrices are multiplied in float64 and
-rounded once.
+between the product and the convolution is no function, but a rounding to 16 bits, which is left
+out. Matrices are multiplied in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.ir.expr import Input
+from atc.ir.expr import Input, unrounded
 from atc.ir.graph import Array, DType, Node, TensorType
 from atc.ir.ops import Conv, Map, MatMul
 from atc.ir.view import View, compose_refining, dense, gather_view
@@ -78,7 +78,7 @@ def _of_convolution(state: Rewriting, name: str) -> _Layer | None:
     if node is None or filters is None:
         return None
     batch, _, *pixels = shape = state.types[name].shape
-    bias = known_bias(state, node, shape)
+    bias = known_bias(state, _in_floats(node), shape)
     view = dense((batch, filters.shape[1], prod(pixels)))
     return None if bias is None else _Layer((node,), filters, node.inputs[0], view, bias)
 
@@ -109,9 +109,17 @@ def _of_product(state: Rewriting, name: str) -> _Layer | None:
     whole = (*op.batch, op.m, op.n)
     if op.a_view.offset or not op.a_view.is_dense(rows) or any(op.b_view.strides[:-2]):
         return None
-    bias = known_bias(state, node, whole, len(op.batch) + 1)
+    bias = known_bias(state, _in_floats(node), whole, len(op.batch) + 1)
     if bias is None:
         return None
     matrix = gather_view(weights, (op.k, op.n), View(op.b_view.strides[-2:], op.b_view.offset)).T
     view = View((pixels * op.k, 1, op.k))
     return _Layer((node, moving), matrix, node.inputs[0], view, bias)
+
+
+def _in_floats(node: Node) -> Node:
+    """Return a layer whose result isn't rounded to 16 bits: the layer behind it rounds its own."""
+    op = node.op
+    assert isinstance(op, Conv | MatMul)
+    expr, _ = unrounded(op.epilogue.expr)
+    return replace(node, op=replace(op, epilogue=replace(op.epilogue, expr=expr)))

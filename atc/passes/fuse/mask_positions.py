@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atc.dims import is_dynamic
-from atc.ir.expr import Call, Const, Expr, Input, call, cast, const
+from atc.ir.expr import Call, Const, Expr, Input, call, cast, const, unrounded
 from atc.ir.graph import Array, DType, Node
 from atc.ir.ops import Attention, Epilogue
 from atc.ir.view import View, gather_view
@@ -65,7 +65,7 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
     Beside a visible score, those of HIDDEN and less have the weight 0, as minus infinity has. The
     mask must add 0 to visible scores.
     """
-    expr, half = _unrounded(op.scores.expr)
+    expr, half = unrounded(op.scores.expr)
     hidden = HIDDEN_F16 if half is DType.FLOAT16 else HIDDEN
     match expr:
         case Call(fn="Where", args=(Input() as mask, shown, Const(value=low))) if low <= hidden:
@@ -85,20 +85,9 @@ def _masked(state: Rewriting, node: Node, op: Attention) -> tuple[Visible, Expr]
     if table is None:
         return None
     visible = table.astype(bool) == seen
-    if half is not None and _unrounded(shown)[1] is not half:
+    if half is not None and unrounded(shown)[1] is not half:
         shown = cast(cast(shown, half), DType.FLOAT)
     return (visible, shown) if visible.any(axis=1).all() else None
-
-
-def _unrounded(expr: Expr) -> tuple[Expr, DType | None]:
-    """Return floats that are rounded to 16 bits, and to which type; None if they aren't."""
-    match expr:
-        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(x,)) as half,)) if (
-            half.dtype.is_half
-        ):
-            return x, half.dtype
-        case _:
-            return expr, None
 
 
 def _operand(expr: Expr) -> Input:

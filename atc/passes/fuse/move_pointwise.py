@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from atc.dims import max_value
-from atc.ir.expr import Call, Input, substitute
+from atc.ir.expr import Input, substitute, unrounded
 from atc.ir.graph import Array, DType, Graph, Node, TensorType, reads
 from atc.ir.ops import Conv, Epilogue, Map, Pool
 from atc.ir.ops.data import Concat
@@ -154,11 +154,8 @@ def _resamples(state: Rewriting, step: Node) -> bool:
 
 def _rounds(op: Map) -> bool:
     """Return whether numbers are only rounded to 16 bits, which results may be, too."""
-    match op.expr:
-        case Call(fn="Cast", args=(Call(fn="Cast", args=(Input(),)) as rounded,)):
-            return rounded.dtype.is_half and not op.coordinates
-        case _:
-            return False
+    inner, half = unrounded(op.expr)
+    return half is not None and isinstance(inner, Input) and not op.coordinates
 
 
 def _of_channels(state: Rewriting, step: Node, channels: int) -> Resample | Map | None:

@@ -25,6 +25,12 @@ COMPOSED = {
     "tokens with a bias": "p = MatMul(t, m)  q = Add(p, b32)  " + TOKENS.format("q")
                           + "  c = Conv(x, w32)  s = Sigmoid(c)  y = Mul(c, s)",
 }  # fmt: skip
+ROUNDED = {
+    "convolutions": "c = Conv(a, w6, b32)  h = Cast<to=10>(c)  f = Cast<to=1>(h)  y = Conv(f, w32)",
+    "tokens": "p = MatMul(t, m)  h = Cast<to=16>(p)  f = Cast<to=1>(h)  "
+              + TOKENS.format("f") + "  y = Conv(x, w32, b24)",
+}
+"""What is rounded to 16 bits between the layers."""
 APART = {
     "a function between": "c = Conv(a, w6)  r = Relu(c)  y = Conv(r, w32)",
     "more multiplications": "c = Conv(a, few, b2)  y = Conv(c, many, b24)",
@@ -60,3 +66,9 @@ def test_one_is_left(case: str) -> None:
 @pytest.mark.parametrize("case", APART)
 def test_others_stay(case: str) -> None:
     assert layers(APART[case]) == 2
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_a_rounding_to_16_bits_between_them_is_left_out(case: str) -> None:
+    assert layers(ROUNDED[case]) == 1
+    check_written([model(ROUNDED[case])], drawn(SHAPES, 1.0, seed=1), atol=0.1)
