@@ -35,8 +35,9 @@ ROW_BLOCK = 2 / 3
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
-WHOLE = 1 << 15
-"""Bytes up to which the pixels of an image may be a single row."""
+WHOLE = 5 << 17
+"""Bytes of floats up to which the pixels of an image may be a single row, which needs all of them
+in scratch: 14 x 14 pixels, as mobile networks have many, don't fill tiles otherwise."""
 SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 LITTLE = 1 / 16
