@@ -35,9 +35,9 @@ ROW_BLOCK = 2 / 3
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
 that meets more weights."""
-WHOLE = 5 << 17
-"""Bytes of floats up to which the pixels of an image may be a single row, which needs all of them
-in scratch: 14 x 14 pixels, as mobile networks have many, don't fill tiles otherwise."""
+WHOLE = 5 / 16
+"""Part of the second-level cache up to which the pixels of an image may be a single row, which
+needs all of them in scratch: 14 x 14 pixels, as mobile networks have many, fill tiles so."""
 SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 LITTLE = 1 / 16
@@ -62,7 +62,9 @@ class ConvHalves(ConvDirect):
         """Return all parameter sets: tiles that fit registers, blocks of rows that fit caches."""
         found: list[DirectParams] = []
         for p, nv in WIDE if target.vector_registers >= 32 else NARROW:
-            g = _geometry(w, p)
+            g = geometry(w, p)
+            if image_bytes(g) > WHOLE * target.machine.l2.size:
+                g = _in_rows(g, w, p)
             if nv <= g.mb:
                 rb = _row_block(w, g, p, target.machine)
                 found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=not rb))
@@ -89,7 +91,7 @@ class ConvHalves(ConvDirect):
         found = super().striped_params(w, params, target, x_rows, y_rows)
         if found is None:
             return None
-        g = _geometry(w, found.p, found)
+        g = _in_rows(geometry(w, found.p, found), w, found.p, found)
         return replace(found, rb=_row_block(w, g, found.p, target.machine) or g.rows.out)
 
     def cut(self, w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
@@ -100,7 +102,7 @@ class ConvHalves(ConvDirect):
         self, w: Workload[ConvBlocked], params: DirectParams, target: Target
     ) -> dict[str, object]:
         """Return what the float kernel's template needs, and how x is read."""
-        rows = _geometry(w, params.p, params).rows.size
+        rows = _geometry(w, params).rows.size
         load = LOADS[w.input(0).dtype]
         return {
             **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
@@ -121,17 +123,21 @@ class ConvHalves(ConvDirect):
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 
-def _geometry(
-    w: Workload[ConvBlocked], pixels: int, params: DirectParams | None = None
+def _in_rows(
+    g: Geometry, w: Workload[ConvBlocked], pixels: int, params: DirectParams | None = None
 ) -> Geometry:
-    """Return the geometry for tiles of `pixels`, of large images in rows that can be cut."""
-    g = geometry(w, pixels, params)
-    whole = not g.flat or g.rows.out > 1 or image_bytes(g) <= WHOLE
+    """Return the geometry of an image whose rows can be cut, not that of a single row."""
+    whole = not g.flat or g.rows.out > 1
     return g if whole else geometry(w, pixels, params, recut=False)
 
 
+def _geometry(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
+    g = geometry(w, params.p, params)
+    return _in_rows(g, w, params.p, params) if params.rb else g
+
+
 def _in_row_blocks(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
-    g = _geometry(w, params.p, params)
+    g = _geometry(w, params)
     if not params.rows_held and not 0 < params.rb < g.rows.out:
         return g
     reach = (params.rb - 1) * g.rows.stride + (g.rows.kernel - 1) * g.rows.dilation + 1

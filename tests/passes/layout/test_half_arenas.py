@@ -150,8 +150,9 @@ NETWORKS: dict[str, Callable[[Path], Path]] = {
     "mobile block": mobile_block,
     "detector neck": detector_neck,
 }
-MOST = {"x86-64-avx2": 0.8, "x86-64-avx512": 0.8, "x86-64-amx": 1.01, "aarch64-neon": 0.95}
-"""Targets, and the part of float32's arena that float16's may take: on AMX values stay floats."""
+MOST = {"x86-64-avx2": 0.95, "x86-64-avx512": 0.8, "x86-64-amx": 1.01, "aarch64-neon": 0.95}
+"""Targets, and the part of float32's arena that float16's may take: on AMX values stay floats, with
+AVX2 Winograd's scratch is most of the detector's."""
 
 
 @pytest.mark.parametrize("target", MOST)
