@@ -161,6 +161,9 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
     y, truth = program.run(op.name, x), op.truth(x[0])
+    if op.name == "stored_bf16" and "avx512_bf16" in program.table.features:
+        least = np.finfo(np.float32).smallest_normal  # the instruction takes no denormals
+        truth = np.where(np.abs(x[0]) < least, np.copysign(np.float32(0), x[0]), truth)
     np.testing.assert_array_equal(y, truth)
     signless = program.table.machine in ("arm", "riscv64")  # where a NaN of a sum has no sign
     signed = ~np.isnan(truth) | (not signless)
